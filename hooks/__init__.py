@@ -1,7 +1,7 @@
 """See and change a forward pass of a raw `TransformerBridge`.
 
-`capture` looks, `frozen` holds patterns, norm scales and activations constant, the rest edit. All are context managers, leave
-nothing behind, and raise where they would silently have done nothing.
+`capture` looks. `frozen` holds patterns, norm scales and activations constant. The others edit. All are context managers and
+leave nothing behind. Where one of them would silently do nothing, it raises.
 """
 
 from hooks.capture import Record as Record

@@ -24,7 +24,7 @@ Reducer = Callable[[Tensor, int | None], Any]
 
 
 class Record(Mapping[str, Any]):
-    """What the latest forward pass inside a `capture` block left behind; a new pass clears what the one before it left.
+    """What the latest forward pass inside a `capture` block recorded. A new pass clears what the one before it recorded.
 
     `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that the model has once.
     """
@@ -62,15 +62,15 @@ def capture(
     reduce: Reducer | Mapping[str, Reducer] | None = None,
     detach: bool = True,
 ) -> Iterator[Record]:
-    """Record the named sites of every forward pass in the block, as edited; the latest pass stands.
+    """Record the named sites in every forward pass of the block, as edited. What the latest pass recorded stays.
 
     Args:
-        names: sites of `hooks.SITES`; shapes and meaning stand there.
-        layers: which blocks, all of them by default; sites that exist once ignore it.
-        reduce: called as `reduce(tensor, layer)` on each tensor as it appears; what it returns is kept in its place.
+        names: sites of `hooks.SITES`, where their shapes and meaning stand.
+        layers: which blocks; the default is all of them. Sites that exist once ignore it.
+        reduce: called as `reduce(tensor, layer)` on each tensor as it appears. What it returns is kept in place of the tensor.
             A mapping gives a reducer to some of the sites only.
-        detach: False keeps the autograd graph, so that gradients flow through what is captured (the bridge's own
-            activation cache cannot).
+        detach: False keeps the autograd graph, so that gradients flow through what is captured. (They do not flow through the
+            bridge's own activation cache.)
 
     Raises `HookError` for a site or a layer that the model does not have, and for patterns and scores inside `in_strips`.
     """
@@ -118,8 +118,8 @@ def _keeper(
 def head_outputs(
     model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_model"]:
-    """Each head's own term of the attention output, z^h W_O^h; they sum to it, up to a bias (and a post-norm).
+    """Each head's own term of the attention output, z^h W_O^h. They sum to it, up to a bias (and a post-norm).
 
-    TransformerLens' `hook_result` is the same numbers, but only after a switch that changes how the forward pass sums.
+    `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the forward pass sums.
     """
     return torch.einsum("bphe,hed->bphd", z, model.blocks[layer].attn.W_O)

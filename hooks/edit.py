@@ -37,12 +37,14 @@ def mask_scores(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Let each query see only the keys that `allowed` permits; what the model's own mask hides stays hidden.
+    """Let each query see only the keys that `allowed` permits. What the model's own mask hides stays hidden.
 
-    `allowed` is a boolean [query, key] matrix, or a rule such as `lambda query, key: query - key < 64` on absolute
-    positions, of keys alone too (`lambda query, key: key != 3`); either may have a batch in front, a matrix a prompt. The
-    scores of the other keys become the dtype's lowest number, so their weights are exactly 0 and the rows still sum to 1.
-    Raises `HookError` for a matrix that does not fit, and for a query left without any key.
+    `allowed` is a boolean [query, key] matrix, or a rule of absolute positions such as `lambda query, key: query - key < 64`.
+    A rule may be of keys alone (`lambda query, key: key != 3`). Either may have a batch dimension in front, with a matrix for
+    each prompt. The scores of the other keys become the dtype's lowest number. Their weights are then exactly 0, and the rows
+    still sum to 1.
+
+    Raises `HookError` for a matrix that does not fit, and for a query that is left without a key.
     """
     chosen = _checked_heads(model, heads)
 
@@ -70,9 +72,9 @@ def scale_scores(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Multiply the scores (after scaling and soft-cap) by `factor`, an inverse temperature or a rule of the query.
+    """Multiply the scores (after scaling and soft-cap) by `factor`: an inverse temperature, or a rule of the query.
 
-    Masked keys stay masked. Raises `HookError` for factors that are not one finite number a query, and where a score
+    Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each query, and if a score
     overflows its dtype.
     """
     chosen = _checked_heads(model, heads)
@@ -142,11 +144,11 @@ def ablate_heads(
 ) -> Iterator[None]:
     """Take the output z of each (layer, head) out of the forward pass.
 
-    "zero" puts 0 in its place; "mean" its mean over all positions of the token batch `reference`; "resample" what it
-    was on a row of `reference`, position by position, one row a head, drawn from `seed` when the block is entered (that
-    needs a reference of the prompt's own length). `reference` costs one forward pass.
+    "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch `reference`. "resample" puts what it
+    was on a row of `reference`, position by position. It draws one row for each head from `seed` when the block is entered,
+    and needs a reference of the prompt's own length. `reference` costs one forward pass.
 
-    Raises `HookError` for heads that do not exist, and for a reference that is missing, superfluous or does not fit.
+    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or does not fit.
     """
     wanted = _heads_by_layer(model, heads)
     if method not in ("zero", "mean", "resample"):
@@ -178,13 +180,13 @@ def ablate_edges(
     *,
     method: Literal["zero", "renormalise"] = "zero",
 ) -> Iterator[None]:
-    """Cut single (layer, head, query, key) edges of attention, absolute positions.
+    """Cut single edges (layer, head, query, key) of attention, given by absolute positions.
 
-    "zero" sets the weight to 0 and leaves the row short of 1; "renormalise" masks the score, so that the other keys
-    share the weight. An edge acts in the forward pass that holds its query, which with a key/value cache is one of many.
+    "zero" sets the weight to 0, so the row then sums to less than 1. "renormalise" masks the score, so that the other keys
+    share the weight. An edge acts in the forward pass that holds its query; with a key/value cache that is one pass of many.
 
-    Raises `HookError` for an edge that does not exist in the model, for a query left without any key ("renormalise"), and
-    at the end of the block for an edge whose query no forward pass held.
+    Raises `HookError` for an edge that does not exist in the model; for a query for which every key is cut ("renormalise");
+    and, at the end of the block, for an edge whose query was in no forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
     for layer, head, query, key in _tuples("edges", edges, "layer, head, query, key", "[(0, 1, 5, 2)]"):

@@ -28,7 +28,7 @@ _TYPES: dict[type, tuple[type, str]] = {
 
 
 class HookError(ValueError):
-    """A hook cannot be placed, or did not do what it was asked to; the message says what was expected and found."""
+    """A hook cannot be placed, or did not do what it was asked to. The message says what was expected and what was found."""
 
 
 def nearest(found: object, known: Iterable[str]) -> str:

@@ -35,15 +35,16 @@ Activation = Callable[[Tensor], Tensor]
 def frozen(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:
-    """Run the block with what is asked for held constant: it is cut out of the gradient.
+    """Hold what is asked for constant inside the block: it is cut out of the gradient.
 
     `attention`: alpha -> stop(alpha). `norms`: norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the
-    model. `activations`: of a gated MLP act(a) u -> stop(act(a)) u, of a plain one act(a) -> stop(act(a) / a) a, with act'(0)
-    for 0 / 0. The values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the `frozen`
-    one of docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`; all three: `detached`).
+    model. `activations`: act(a) u -> stop(act(a)) u in a gated MLP, and act(a) -> stop(act(a) / a) a in a plain one, with
+    act'(0) for 0 / 0. The values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the
+    `frozen` one of docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`; all three:
+    `detached`).
 
-    Raises `HookError` where nothing is held, where a frozen map does not reproduce what the model computed, for activations
-    of experts, and at the end of the block where no forward pass ran.
+    Raises `HookError` if none of the three is asked for, if a frozen map does not reproduce what the model computed, for
+    activations of experts, and, at the end of the block, if no forward pass ran.
     """
     if not (attention or norms or activations):
         raise HookError(
@@ -66,11 +67,11 @@ def frozen(
 def held(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:
-    """Impose the patterns, the norms' scales and the activations of the block's first forward pass on those that follow.
+    """Impose the patterns, norm scales and activations of the block's first forward pass on the passes that follow.
 
-    What `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
-    network. The first pass has one prompt, later ones as many of the same length as one likes. All False holds nothing.
-    Inside `in_strips` the first pass's queries and keys are imposed: the same patterns, made again.
+    This is what `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
+    network. The first pass has one prompt. Later passes have any number of prompts of the same length. If all three are False,
+    nothing is held. Inside `in_strips` the first pass's queries and keys are imposed, which makes the same patterns again.
     """
     with ExitStack() as stack:
         strips = active_strips(model)
@@ -88,13 +89,13 @@ def held(
 
 
 def activation_of(mlp: Any) -> Activation | None:
-    """The activation function of a Hugging Face MLP, by the names that transformers gives it; None where it has none."""
+    """The activation function of a Hugging Face MLP, found by the names that transformers gives it; None if it has none."""
     names = ("act_fn", "activation_fn", "act", "gelu_impl")
     return next((getattr(mlp, name) for name in names if callable(getattr(mlp, name, None))), None)
 
 
 def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
-    """act(a) / a, and act'(0), its limit, where a is 0. Raises `HookError` for an activation with act(0) other than 0."""
+    """act(a) / a; if a is 0, its limit act'(0). Raises `HookError` for an activation with act(0) other than 0."""
     origin = torch.zeros(1, dtype=a.dtype, device=a.device, requires_grad=True)
     with torch.enable_grad():
         value = activation(origin)

@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "mlp": ("mlp_output",),
     "both": ("attention_output", "mlp_output"),
 }
-"""The sites at which each part of a block enters the residual stream, behind a post-norm where there is one."""
+"""The sites at which each part of a block enters the residual stream, after a post-norm where there is one."""
 
 
 class Head(NamedTuple):
@@ -67,13 +67,13 @@ def gated(
     *,
     means: Means | None = None,
 ) -> Iterator[None]:
-    """Run the block with x -> x0 + g (x - x0) at every target, g its entry of `gates`, one gate for the whole batch.
+    """Replace x by x0 + g (x - x0) at every target inside the block. g is its entry of `gates`: one gate for the whole batch.
 
-    x0 is 0, or for heads what `means` names by (layer, head). At g = 1 the values are bit-identical; where `gates` requires a
-    gradient, it flows.
+    x0 is 0; for heads it is what `means` gives for (layer, head). At g = 1 the values are bit-identical. If `gates` requires a
+    gradient, the gradient flows.
 
-    Raises `HookError` for targets that the model does not have, none at all, one named twice, and not one gate for each; and
-    under a forward pass that does not hold an edge's query and key.
+    Raises `HookError` for targets that the model does not have, for an empty list, for a target that is named twice, and for a
+    number of gates other than that of the targets; and in a forward pass that does not hold an edge's query and key.
     """
     if not targets or gates.shape != (len(targets),):
         raise HookError(f"gated: expected a gate for each of {len(targets)} targets, found {tuple(gates.shape)}")
@@ -146,12 +146,12 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
 @checked_arguments(HookError)
 @contextmanager
 def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str = "attention") -> Iterator[None]:
-    """Put 0 in the place of what the part "attention", "mlp" or "both" of these blocks adds to the residual stream.
+    """Put 0 in the place of what "attention", "mlp" or "both" of these blocks add to the residual stream.
 
-    After a post-norm where there is one (Gemma 2 and 3), and with the biases: the skip connection alone is left, so that
-    v^(l+1) = v^(l) bit for bit where both are out. It acts on each position alone, with or without a key/value cache.
+    The cut is after the post-norm if there is one (Gemma 2 and 3), and includes the biases. Only the skip connection is left,
+    so v^(l+1) = v^(l) bit for bit if both parts are out. It acts on each position alone, with or without a key/value cache.
 
-    Raises `HookError` for layers that the model does not have, none at all, and an unknown part.
+    Raises `HookError` for layers that the model does not have, for an empty list of layers, and for an unknown part.
     """
     if part not in PARTS:
         raise HookError(f"ablate_layers: unknown part {part!r}: {nearest(part, PARTS)}")

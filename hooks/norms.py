@@ -24,7 +24,7 @@ QK_NORMS = ("attn.q_norm", "attn.k_norm")
 
 @dataclass(frozen=True)
 class Norm:
-    """One norm of the model and the hook points before and after it. `gain` is the effective g, offset included."""
+    """One norm of the model, and the hook points before and after it. `gain` is the effective g, with its offset."""
 
     name: str
     gain: Float[Tensor, " width"]
@@ -35,11 +35,11 @@ class Norm:
     after: HookPoint
 
     def centre(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """x - c(x): the mean taken off for a LayerNorm, x itself for an RMS norm."""
+        """x - c(x): for a LayerNorm the mean is subtracted; for an RMS norm it is x itself."""
         return x - x.mean(-1, keepdim=True) if self.centred else x
 
     def inverse_scale(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch 1"]:
-        """1 / r(x), in float32 or, for float64 input, float64: as the models themselves compute it."""
+        """1 / r(x), in float32, or in float64 for float64 input, as the models themselves compute it."""
         x = x if x.dtype == torch.float64 else x.float()
         return torch.rsqrt(self.centre(x).square().mean(-1, keepdim=True) + self.eps)
 

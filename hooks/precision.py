@@ -35,21 +35,23 @@ _KIND = "upcast"
 @checked_arguments(HookError)
 @contextmanager
 def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
-    """Run the block with these parts of a bfloat16 or float16 model computed in float32, weights as stored.
+    """Compute these parts of a bfloat16 or float16 model in float32 inside the block, with the weights as they are stored.
 
     Args:
-        parts: any of "attention" (projections, rotation, scores, softmax; what a key/value cache holds), "mlp", "norms" (pre-,
+        parts: some of "attention" (projections, rotation, scores, softmax; what a key/value cache holds), "mlp", "norms" (pre-,
             post-, qk- and final norms), "residual" (v^(0), ..., v^(L): embedding, Gemma's scaling of it, and the sums) and
             "unembedding" (logits, soft-capped ones too).
 
-    A part that is not named reads 16-bit numbers, as in the model itself: what a named part hands to it is rounded there. All
-    of them together give what the same weights give in float32, the exact scale of Gemma's embedding included.
+    A part that is not named reads 16-bit numbers, as in the model itself. What a named part hands to it is rounded there. All
+    parts together give what the same weights give in float32, the exact scale of Gemma's embedding included.
 
-    The models compute norms in float32 themselves and round once, at the end: "norms" alone changes no bit of Gemma or GPT-2
-    (Llama multiplies by the gain in 16 bits). What `capture` sees is a module's own output, before its reader rounds it.
+    The models themselves compute norms in float32 and round once, at the end. So "norms" alone does not change a bit of Gemma
+    or GPT-2 (Llama multiplies by the gain in 16 bits). What `capture` sees is a module's own output, before its reader rounds
+    it.
 
-    Raises `HookError` for an unknown part or none, a model whose weights are not all bfloat16 or all float16, a family whose
-    modules are not known, a second block inside the first, and at the end of the block where no forward pass ran.
+    Raises `HookError` for an unknown part, for an empty list of parts, for a model whose weights are not all bfloat16 or all
+    float16, for a family whose modules are not known, for a second such block inside the first, and, at the end of the block,
+    if no forward pass ran.
     """
     chosen = _checked(model, parts)
     dtype = next(model.parameters()).dtype
@@ -126,7 +128,7 @@ def _places(model: TransformerBridge) -> list[_Place]:
         found = {
             name: component_of(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)
         }
-        # The sum reads the sublayer, or the norm behind it; the rotation reads normed queries and keys.
+        # The sum reads the sublayer, or the norm after it; the rotation reads normed queries and keys.
         readers = {"ln1_post" if found["ln1_post"] is not None else "attn": "residual"}
         readers |= {"ln2_post" if found["ln2_post"] is not None else "mlp": "residual"}
         readers |= dict.fromkeys(QK_NORMS, "attention")
@@ -199,14 +201,15 @@ def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
 @checked_arguments(HookError)
 @contextmanager
 def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """Run the block with every norm and every softmax of a float64 model computed in float64.
+    """Compute every norm and every softmax of a float64 model in float64, inside the block.
 
-    `layers`: only those of these blocks, for a pass through one block alone.
+    layers: only those of these blocks, for a pass through one block alone.
 
-    Gradients flow through the recomputed values. Edits are kept, whether their block is entered before or inside this one:
-    the pattern is recomputed from the edited scores, and an edit of the pattern comes after that.
+    Gradients flow through the recomputed values. Edits are kept, whether they are entered before this block or inside it: the
+    pattern is recomputed from the edited scores, and an edit of the pattern comes after that.
 
-    Raises `HookError` for a model that is not float64, and under a hook on a norm's scale, which it would undo.
+    Raises `HookError` for a model that is not float64, and if there is a hook on a norm's scale, because this block would undo
+    it.
     """
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:

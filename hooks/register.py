@@ -47,10 +47,10 @@ Placement = tuple[HookPoint, HookBody, Order]
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of the forward pass that is active now: `kind` says which function made it, `where` on which hook.
+    """A change of the forward pass that is active now. `kind` says which function made it, and `where` on which hook.
 
-    `block` numbers the with-block that it belongs to (0 for a foreign one), so that two edits of the same kind with other
-    parameters are not taken for one.
+    `block` is the number of the with-block that it belongs to (0 for a foreign edit). Two edits of one kind with different
+    parameters are therefore not taken for the same.
     """
 
     kind: str
@@ -124,7 +124,7 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
 
 
 def _put_in_order(point: HookPoint) -> None:
-    """Torch runs hooks as registered: move ours behind those that come before them; foreign ones count as edits."""
+    """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
     orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
     for key in sorted(point._forward_hooks, key=lambda key: orders.get(key, Order.EDIT)):
         point._forward_hooks[key] = point._forward_hooks.pop(key)  # to the end
@@ -145,10 +145,10 @@ def kinds(point: HookPoint) -> list[str | None]:
 
 @checked_arguments(HookError)
 def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
-    """Every edit in force on this model, forward or backward; empty for an untouched model.
+    """Every edit that is active on this model, in the forward or the backward pass; empty for an untouched model.
 
-    Observations (`capture`) do not count. A hook that did not come from this package has kind "foreign": nobody knows
-    what it does, so whoever computes from formulas has to refuse.
+    Observations (`capture`) do not count. A hook that does not come from this package has the kind "foreign". What it does is
+    not known, so code that computes from formulas has to refuse it.
     """
     edits = []
     for name, module in model.named_modules():

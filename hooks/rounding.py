@@ -43,22 +43,22 @@ PARTS = ("residual", "kv")
 def rounded(
     model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None
 ) -> Iterator[None]:
-    """Run the block with a part of the forward pass rounded to what `format` can hold, and computed with as before.
+    """Round a part of the forward pass to what `format` can hold, inside the block. The arithmetic stays as it was.
 
     Args:
-        part: "residual" rounds v^(0), ..., v^(L), what is stored between blocks (z, between attention and MLP, is not
-            stored); "kv" rounds keys after RoPE and values, as a cache stores them.
+        part: "residual" rounds v^(0), ..., v^(L), which are stored between blocks (z, between attention and MLP, is not
+            stored). "kv" rounds keys after RoPE, and values, as a cache stores them.
         format: bfloat16, float16, float8_e4m3fn, float8_e5m2: the nearest representable number, ties to even. int8, int4:
-            scale * k with a whole |k| <= 127 or 7 (`stored`), a scale per channel (a coordinate of the residual stream or of
-            a head), the same for every token.
-        calibration: token ids, for integers only: a forward pass over them on entry finds the scales, the largest magnitude
-            of each channel / 127 or 7. What lies beyond in a later pass saturates. Scales are static because one found in
-            the pass itself would depend on tokens that come later, so that no prefix would be computed as on its own.
+            scale * k with a whole number |k| <= 127 or 7 (`stored`). Each channel (a coordinate of the residual stream or of a
+            head) has a scale, which is the same for every token.
+        calibration: token ids, for integers only. On entry, a forward pass over them finds the scales: the largest magnitude
+            of each channel / 127 or 7. Larger numbers in a later pass saturate. Scales are static, because a scale found in
+            the pass itself would depend on later tokens, and a prefix would not be computed as it is on its own.
 
     Gradients pass as if nothing were rounded: the derivative of a staircase is 0 almost everywhere, and says nothing.
 
-    Raises `HookError` for an unknown part or format, a calibration that is missing, superfluous or no batch of ids, a model in
-    16 bits (its numbers are rounded already), and for numbers that a floating format cannot hold, with the place.
+    Raises `HookError` for an unknown part or format; for a calibration that is missing, not needed, or not a batch of ids; for
+    a model in 16 bits (its numbers are rounded already); and for numbers that a floating format cannot hold, with their place.
     """
     if part not in PARTS:
         raise HookError(f"rounded: unknown part {part!r}: {nearest(part, PARTS)}")

@@ -24,7 +24,7 @@ from hooks.errors import HookError, checked_arguments, nearest, shown
 
 @dataclass(frozen=True)
 class Site:
-    """A named place: `template` is the hook's full name, with `{layer}` where every block has one; `axes` its shape."""
+    """A named place. `template` is the hook's full name, with `{layer}` if every block has one. `axes` is its shape."""
 
     name: str
     template: str

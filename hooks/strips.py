@@ -3,7 +3,7 @@
     scores_S = cap(s Q_S K^T) + mask_S,   pattern_S = softmax(scores_S),   z_S = pattern_S V,   S = some queries
 
 A row of the pattern depends on its own query alone, so that strips give what the whole gives, up to the order of sums inside
-a product. Keys behind a strip's last query are left out: a causal mask hides them, which is checked.
+a product. Keys after a strip's last query are left out: a causal mask hides them, which is checked.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _UNKNOWN_OF_ORIGINAL = ("key_multiplier", "sinks")
 
 @dataclass(frozen=True)
 class StripAttention:
-    """One call of one attention: the pattern of any strip of queries, made when it is asked for and kept by nobody.
+    """One call of one attention. The pattern of any strip of queries is made when it is asked for, and is not kept.
 
-    `query` and `key` as the scores read them (rotated, keys one a query head). The edits that are active when a strip is
-    asked for act on it.
+    `query` and `key` are as the scores read them (rotated, with keys for each query head). The edits that are active when a
+    strip is asked for act on it.
     """
 
     query: Float[Tensor, "batch head query d_head"]
@@ -101,7 +101,7 @@ class Strips:
 
     @contextmanager
     def noting(self, layer: int) -> Iterator[list[StripAttention]]:
-        """The calls of one block's attention inside the block, as they come."""
+        """Inside this block, the calls of one block's attention, as they come."""
         calls: list[StripAttention] = []
         self._noting[layer] = calls
         try:
@@ -142,13 +142,13 @@ class Strips:
 @checked_arguments(HookError)
 @contextmanager
 def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
-    """Run the block with the attention of every layer computed `size` queries at a time.
+    """Compute the attention of every layer `size` queries at a time inside the block.
 
-    Masks, temperatures, ablated edges and freezing act as ever; they see some queries and all keys up to the last of them.
+    Masks, temperatures, ablated edges and freezing act as always. They see some queries, and all keys up to the last of these.
     Scores and patterns cannot be captured or replaced inside, because they never exist as a whole.
 
     Raises `HookError` for a model whose attention is not known here, for an edit or an observer that needs a whole pattern,
-    for a mask that is not causal, and for a second block inside the first.
+    for a mask that is not causal, and for a second such block inside the first.
     """
     if size < 1:
         raise HookError(f"in_strips: expected a size of at least one query, found {size}")

@@ -1,4 +1,4 @@
-"""Things that may help: each a prompt rewrite, a change of the forward pass, or both, with a proof that it acted."""
+"""Things that may help. Each is a prompt rewrite, a change of the forward pass, or both, and shows that it acted."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none
 
 
 class MitigationError(ValueError):
-    """A mitigation cannot be built, or broke its promise; the message says what was expected and found."""
+    """A mitigation cannot be built, or broke its promise. The message says what was expected and what was found."""
 
 
 def require_whole(thing: object, field: str, least: int) -> None:
@@ -29,18 +29,19 @@ def require_whole(thing: object, field: str, least: int) -> None:
 class Label(str):
     """A piece of text that says the place of the item after it, such as "3:".
 
-    Other text that is inserted may not contain an item of the task; a label may, as what stands before its item is no item.
+    Other inserted text may not contain an item of the task. A label may contain one, because what stands before its item is not
+    taken for an item.
     """
 
 
 class Mitigation:
-    """Something that may help. Override what you need; what is left alone does nothing.
+    """Something that may help. Override what you need; the methods that you leave alone do nothing.
 
     Subclasses are small frozen dataclasses whose fields define their numbers.
     """
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        """The task's items with text inserted between them, and nothing else but a `Label` before each: the answer stands."""
+        """The task's items with text inserted between them. Apart from that, only a `Label` may stand before each item."""
         return items
 
     def prompt(self, text: str) -> str:
@@ -63,9 +64,12 @@ class Mitigation:
 class Composed(Mitigation):
     """Several mitigations as one, applied in the order given.
 
-    The first sees the task's own items, prompt and model; each of the others what those before it left. Where two change the
-    same scores, the later one changes what the earlier one made of them. Each keeps its own invariant on every pass.
-    Raises `MitigationError` for fewer than two, and where one inserts text behind another that gave the items labels.
+    The first sees the task's own items, prompt and model. Each of the others sees what those before it have made. If two
+    change the same scores, the later one changes what the earlier one has made of them. Each keeps its own invariant on every
+    pass.
+
+    Raises `MitigationError` for fewer than two mitigations, and for one that inserts text after another has given the items
+    labels.
     """
 
     parts: tuple[Mitigation, ...]
@@ -105,12 +109,12 @@ class Composed(Mitigation):
 
 
 def compose(*mitigations: Mitigation) -> Mitigation:
-    """The mitigations as one, in their order; one alone stays itself."""
+    """The mitigations as one, in their order. A single one stays itself."""
     return mitigations[0] if len(mitigations) == 1 else Composed(mitigations)
 
 
 def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
-    """What a mitigation is composed of, whatever the nesting; one that is not, itself; nothing for None."""
+    """The mitigations that one is composed of, however it is nested. A simple one gives itself, and None gives nothing."""
     if isinstance(mitigation, Composed):
         for part in mitigation.parts:
             yield from parts(part)
@@ -121,14 +125,15 @@ def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
 def insert(
     mitigation: Mitigation, items: Sequence[str], key: Callable[[Sequence[str]], str] | None = None
 ) -> tuple[str, ...]:
-    """`mitigation.sequence(items)`, checked: the items in their order, first and last, with only other text between.
+    """`mitigation.sequence(items)`, checked: it has the items in their order, an item first and last, and only other text
+    between.
 
-    `key`: the task's own answer to a sequence of items. With it, inserted text may itself be an item (a zero between ones) as
-    long as the answer stays what it was; without it, none may be.
+    key: the task's own answer to a sequence of items. With it, inserted text may itself be an item (a zero between ones) as
+    long as the answer stays what it was. Without it, inserted text may not be an item.
 
-    Raises `MitigationError` where an item was changed, moved, dropped or added, where the answer would change, and where
-    inserted text contains an item as a part: the answer key would no longer be the prompt's. A `Label` may contain one. It has
-    to stand before an item, and the answer must be the same whether those between the items are read as text or as items.
+    Raises `MitigationError` if an item was changed, moved, dropped or added, if the answer would change, and if inserted text
+    contains an item as a part of it: the answer key would not be the prompt's. A `Label` may contain one. It has to stand
+    before an item, and the answer must be the same whether the labels between the items are read as text or as items.
     """
     whole = tuple(mitigation.sequence(items))
     name, known = type(mitigation).__name__, set(items)
@@ -180,7 +185,7 @@ def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Ca
 
 
 def rewrite(mitigation: Mitigation, text: str) -> str:
-    """`mitigation.prompt(text)`, checked: a text that is not empty. Raises `MitigationError` otherwise."""
+    """`mitigation.prompt(text)`, checked. Raises `MitigationError` if the text is empty."""
     found: object = mitigation.prompt(text)
     if not isinstance(found, str) or not found:
         raise MitigationError(f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {found!r}")

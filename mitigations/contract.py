@@ -23,8 +23,8 @@ _VERIFIED = ("pattern", "scores")
 def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator[None]:
     """Run the block under the mitigation's hooks, and let it verify every layer of every forward pass.
 
-    None, and a mitigation that only rewrites prompts, change nothing. Raises `MitigationError` where its invariant is broken,
-    and where it has one and no forward pass was run on which it could have been seen.
+    None, and a mitigation that only rewrites prompts, do not change anything. Raises `MitigationError` if its invariant is
+    broken, and if it has one but no forward pass ran on which it could have been seen.
     """
     if mitigation is None:
         yield
@@ -62,14 +62,15 @@ class _Watch:
 
 
 def changes_pass(mitigation: Mitigation | None) -> bool:
-    """Whether it has hooks of its own. One without them only rewrites prompts."""
+    """Whether it has hooks of its own. A mitigation without them only rewrites prompts."""
     return any(type(part).hooks is not Mitigation.hooks for part in parts(mitigation))
 
 
 def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tensor, " pos"]) -> bool:
-    """Whether its hooks change any logit of this prompt, bit for bit: a window wider than the prompt does not.
+    """Whether its hooks change any logit of this prompt, bit for bit. A window wider than the prompt does not.
 
-    Cost: two forward passes, none for a mitigation without hooks. What was not changed is inactive, never a success.
+    Cost: two forward passes; none for a mitigation without hooks. A mitigation that did not change anything is inactive. It is
+    never counted as a success.
     """
     if not changes_pass(mitigation):
         return False

@@ -35,10 +35,10 @@ def listing() -> list[Listed]:
 
 
 def mitigation(spec: str | Mitigation) -> Mitigation:
-    """The mitigation that a text describes: `separator:every=3`, `sliding-window:window=64,sinks=1`; a mitigation stays itself.
+    """The mitigation that a text describes: `separator:every=3`, `sliding-window:window=64,sinks=1`. A mitigation stays itself.
 
     Several joined by " + " (blanks around it) are composed, in that order. Raises `MitigationError` for an unknown name or
-    option, with the nearest, for a value of the wrong type, and for a distribution that cannot be used.
+    option (and gives the nearest), for a value of the wrong type, and for a distribution that cannot be used.
     """
     if isinstance(spec, Mitigation):
         return spec
@@ -50,14 +50,14 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
 
 
 def optional(spec: str | Mitigation | None) -> Mitigation | None:
-    """The same where there may be none: None stays None."""
+    """The mitigation that a text describes, as `mitigation` gives it; None stays None."""
     return None if spec is None else mitigation(spec)
 
 
 def label(given: Mitigation | None) -> str:
-    """What a mitigation is called in tables and charts: the text that `mitigation` would make it of; "none" for None.
+    """What a mitigation is called in tables and charts: the text from which `mitigation` would make it; "none" for None.
 
-    Its repr where no text makes it: one with a hint of the user's own that reads like options.
+    If no text makes it, its repr: such as one with a hint of the user's own that reads like options.
     """
     if given is None:
         return NONE

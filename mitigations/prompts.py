@@ -11,12 +11,13 @@ from mitigations.base import Label, Mitigation, MitigationError, require_whole
 
 @dataclass(frozen=True)
 class Separator(Mitigation):
-    """`text` after every `every`-th item, none at the end: the paper's comma after every third digit.
+    """`text` after every `every`-th item, but not at the end: the paper's comma after every third digit.
 
-    The paper's claim for it is that it "helps to keep the representations well-separated" (Section 4), and none about answers.
+    The paper's claim is that it "helps to keep the representations well-separated" (Section 4). The claim is not about
+    answers.
 
-    Raises `MitigationError` for every < 1, and for text that is empty or contains a digit or a letter: it could be read as
-    an item.
+    Raises `MitigationError` for every < 1, and for text that is empty or contains a digit or a letter, because these could be
+    read as an item.
     """
 
     every: int = 3
@@ -40,8 +41,8 @@ class Separator(Mitigation):
 class Interleave(Mitigation):
     """Zeros between ones, and ones between zeros, so that no digit follows itself: 1110 becomes 101010.
 
-    The paper's interleaved sequences, made out of the task's own: n - 1 ones and a zero become 2 (n - 1) digits. `insert`
-    refuses it where the answer would change (copying the whole number).
+    These are the paper's interleaved sequences, made from the task's own: n - 1 ones and a zero become 2 (n - 1) digits.
+    `insert` refuses it if the answer would change (in copying the whole number).
 
     Raises `MitigationError` for items other than 0 and 1.
     """
@@ -62,7 +63,7 @@ class Interleave(Mitigation):
 
 @dataclass(frozen=True)
 class Hint(Mitigation):
-    """The paper's hint (Section 3.1). Where it stands is not printed: one space after the prompt, here.
+    """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one space after the prompt.
 
     Raises `MitigationError` for an empty text.
     """
@@ -81,10 +82,10 @@ class Hint(Mitigation):
 class PositionalHint(Mitigation):
     """A sentence that says how places are counted, one space after the prompt.
 
-    A positional hint is proposed in a review of the paper, not in the paper; its words are ours. They speak of digits: for
-    other items give a `text` that does not.
+    A review of the paper proposes a positional hint; the paper does not. Its words are ours. They speak of digits: for other
+    items give a `text` that does not.
 
-    Raises `MitigationError` for an empty text, and for words about digits before items that are none.
+    Raises `MitigationError` for an empty text, and for words about digits if the items are not digits.
     """
 
     text: str = "*Hint* The digits are numbered from the left"
@@ -109,9 +110,9 @@ class PositionalHint(Mitigation):
 class Numbered(Mitigation):
     """Every item after its number (from the left) and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
 
-    The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it where the
-    numbers would be part of the answer: a sum, the copy of a whole number.
-    A positional hint is proposed in a review of the paper, not in the paper; its form and words are ours.
+    The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it if the numbers
+    would become part of the answer: in a sum, and in the copy of a whole number.
+    A review of the paper proposes a positional hint; the paper does not. Its form and its words are ours.
 
     Raises `MitigationError` for an empty text, and for separators between the items, which would be numbered too.
     """
@@ -140,9 +141,9 @@ class Numbered(Mitigation):
 
 @dataclass(frozen=True)
 class RepeatPrompt(Mitigation):
-    """The whole prompt `times` times, with `between` between.
+    """The whole prompt, `times` times, with `between` between the copies.
 
-    Every token of the last copy can see every token of the first, also those that come behind it in the prompt.
+    Every token of the last copy can see every token of the first copy, also those that come after it in the prompt.
 
     Raises `MitigationError` for times < 2.
     """

@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its
 
 @dataclass(frozen=True)
 class AttentionTemperature(Mitigation):
-    """Sharper or flatter attention: every score times a factor, or times one that grows as log n.
+    """Sharper or flatter attention: every score is multiplied by one factor, or by a factor that grows as log n.
 
     The scores (scaled, soft-capped) of the query at position i are multiplied by c_i before the softmax.
-    `factor`: c_i = factor, an inverse temperature: above 1 sharper, below 1 flatter.
-    `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the positions that the query could see. base e (the
-    default) is log n of Chiang and Cholak from n = 3 on; base = the trained length leaves the first `base` positions as they
-    are, bit for bit. One of the two, not both.
+    `factor`: c_i = factor, an inverse temperature. Above 1 attention is sharper, below 1 it is flatter.
+    `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the number of positions that the query could see. With
+    base e (the default) this is the log n of Chiang and Cholak from n = 3 on. With base = the trained length the first `base`
+    positions stay as they are, bit for bit. Give `factor` or `rule`, not both.
 
-    Raises `MitigationError` for neither or both, a factor that is not finite and above 0, a base that is not above 1 or without
-    the rule.
+    Raises `MitigationError` for both or neither, for a factor that is not finite and above 0, and for a base that is not above
+    1 or comes without the rule.
     """
 
     factor: int | float | None = None
@@ -74,7 +74,7 @@ class AttentionTemperature(Mitigation):
         return hooks.scale_scores(model, self.factors)
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """No key behind its query is seen, and weights sum to 1; raises otherwise."""
+        """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to 1."""
         from mitigations import invariants
 
         for layer, pattern, _ in invariants.layers_of(record, "AttentionTemperature"):

@@ -24,11 +24,11 @@ PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
 class Upcast(Mitigation):
     """Compute parts of a bfloat16 or float16 model in float32, with the weights that it has.
 
-    parts: any of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines them; all of them by
-    default, which gives what the same weights give in float32. A model that is not in 16 bits is left as it is: there Upcast
-    is inactive.
+    parts: some of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines them. The default is all
+    of them, which gives what the same weights give in float32. A model that is not in 16 bits is left as it is, and there
+    Upcast is inactive.
 
-    Raises `MitigationError` for an unknown part and for none; under a model, what `hooks.upcast` refuses.
+    Raises `MitigationError` for an unknown part and for an empty list; on a model, for what `hooks.upcast` refuses.
     """
 
     parts: Sequence[str] = PARTS
@@ -49,7 +49,7 @@ class Upcast(Mitigation):
         return hooks.upcast(model, self.parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """Where attention is upcast, no pattern is in 16 bits; raises otherwise."""
+        """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits."""
         import hooks
         from mitigations import invariants
 

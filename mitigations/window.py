@@ -21,19 +21,19 @@ if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its
 
 @dataclass(frozen=True)
 class SlidingWindow(Mitigation):
-    """Each query sees the `window` keys up to itself, and the first `sinks`.
+    """Each query sees the `window` keys up to itself, and the first `sinks` keys.
 
-    Query i sees key j <= i if and only if i - j < window or j < sinks; positions are absolute, BOS is position 0. The same mask
-    as Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never widens it; the
-    weights are renormalised over the keys that are left.
+    Query i sees key j <= i if and only if i - j < window or j < sinks. Positions are absolute, and BOS is position 0. This is
+    the mask of Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never
+    widens it. The weights are renormalised over the keys that are left.
 
     Args:
-        window: keys that a query sees, itself included.
-        layers: "all"; "alternate": 0, 2, 4, ..., as Gemma 2 has it; or the layers' numbers.
-        sinks: first positions that every query sees.
+        window: how many keys a query sees, itself included.
+        layers: "all"; "alternate" (0, 2, 4, ..., as in Gemma 2); or the layers' numbers.
+        sinks: how many first positions every query sees.
 
-    Raises `MitigationError` for a window < 1, sinks < 0 and layers that are none of these; under a model, for a layer that it
-    does not have, and for one whose own window is narrower or would hide the sinks.
+    Raises `MitigationError` for a window < 1, sinks < 0 and layers that are none of these. On a model it also raises it for a
+    layer that the model does not have, and for a layer whose own window is narrower or would hide the sinks.
     """
 
     window: int
@@ -64,7 +64,10 @@ class SlidingWindow(Mitigation):
         return hooks.mask_scores(model, self.sees, layers=chosen)
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """On its layers exactly the keys of the window and the sinks are seen, and weights sum to 1; raises otherwise."""
+        """Check that its layers see exactly the keys of the window and the sinks, and that weights sum to 1.
+
+        Raises `MitigationError` otherwise.
+        """
         from mitigations import invariants
 
         for layer, pattern, scores in invariants.layers_of(record, "SlidingWindow"):

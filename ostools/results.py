@@ -155,7 +155,7 @@ class Result:
             title: False leaves out the title and the notes below it, for a figure whose caption says them.
 
         `.save("figure.pdf")` of a chart embeds its fonts, and `.save("figure.svg")` has its text as outlines.
-        Raises `InputError` for a size that is none, and where the words of the chart do not fit into it.
+        Raises `InputError` for a size that cannot be used, and where the words of the chart do not fit into it.
         """
         return drawing().chart_of(self, size, title)
 

@@ -13,8 +13,8 @@
 #
 # **Theorem 4.2** ([arXiv 2406.04267](https://arxiv.org/abs/2406.04267)): let a prompt end in a token, and repeat that
 # token once more. As the prompt grows, the last-token representations of the two get arbitrarily close, under two
-# assumptions: tokens are bounded, and positional information decays to 0 with distance. (The theorem has the last
-# layer's output; we look at $y(v)$ and $y(v^*)$ behind the final norm, which the unembedding reads.) Section 4 of the
+# assumptions: tokens are bounded, and positional information decays to 0 with distance. (The theorem speaks of the
+# last layer's output. We look at $y(v)$ and $y(v^*)$ after the final norm, which the unembedding reads.) Section 4 of the
 # paper draws the consequence: **in a low precision, the two can no longer be told apart**, and a model cannot answer
 # differently to different questions.
 #
@@ -22,8 +22,7 @@
 # measurement, with two traps in it:
 #
 # 1. a small distance in bfloat16 is not information: below the rounding noise it *is* noise;
-# 2. "low precision" is many things (weights, residual stream, key/value cache, arithmetic), and they do not do the
-#    same.
+# 2. "low precision" is many things (weights, residual stream, key/value cache, arithmetic), and their effects differ.
 
 # %%
 import pandas as pd
@@ -39,11 +38,11 @@ print(task.example)
 # %% [markdown]
 # ## The curve
 #
-# This is Figure 5 (a) of the paper: a question, and behind it $n$ ones against $n + 1$. A causal model reads all
-# prefixes in one pass, so 256 lengths cost a pass a precision.
+# This is Figure 5 (a) of the paper: a question, followed by $n$ ones or by $n + 1$. A causal model reads all prefixes in
+# one pass, so 256 lengths cost one pass for each precision.
 #
-# **Expect** a fall, as the theorem has it; and under each curve the *noise* of its precision: how far rounding
-# moves $y(v)$ from where exact arithmetic has it. The distance itself hardly depends on the precision until it
+# **Expect** a fall, as in the theorem. Under each curve stands the *noise* of its precision: how far rounding moves
+# $y(v)$ from where exact arithmetic has it. The distance itself hardly depends on the precision until it
 # reaches that noise.
 
 # %%
@@ -116,8 +115,8 @@ of_256.join(reached[["collapse_length", "pair_collapse_length"]])
 
 # %% [markdown]
 # - **A residual stream in 4 bits hides the pair** at nearly all of the 256 lengths, by both noises, and at every one
-#   from about two hundred copies on. Here Section 4 of the paper is right. A collapse length is not given: 256
-#   lengths are too few to confirm one beyond 128, that takes as many again.
+#   from about two hundred copies on. Here Section 4 of the paper is right. A collapse length is not given:
+#   to confirm one beyond 128 takes as many lengths again, and 256 are too few for that.
 # - **A key/value cache in 4 bits hides less than its noise says.** It moves $y(v)$ and $y(v^*)$ *alike*, because both
 #   read the same rounded cache. The noise of their difference is smaller, so at many lengths at which each is off by
 #   more than the distance the two can still be told apart. `collapse_length` compares the distance with the noise of
@@ -143,8 +142,8 @@ for width, longest in {2: 12, 3: 16, 4: 48}.items():
     assert found == foretold
 
 # %% [markdown]
-# To the copy. What does bfloat16 make of a pair that exact arithmetic cannot tell apart? **Before you look**: will
-# its distance be zero?
+# The count is right to the copy. What does bfloat16 make of a pair that exact arithmetic cannot tell apart? **Before
+# you look**: will its distance be zero?
 
 # %%
 windows[4].plot()
@@ -170,10 +169,10 @@ assert beyond.max() < 3 * noise
 #
 # Above, the window was forced onto a model that never saw one. The package carries a small model of Gemma 3's shape,
 # `embedded-windowed`: five of its six layers see 16 tokens, the last one sees all. The same argument foretells what
-# its windowed layers do. Behind the fifth, the last token depends on the last $5 \cdot 15 + 1 = 76$ tokens.
+# its windowed layers do. After the fifth, the last token depends on the last $5 \cdot 15 + 1 = 76$ tokens.
 #
-# **Before you look**: from how many copies on is $v^{(5)}$ the same for both prompts? And $y$, behind one layer that
-# sees everything?
+# **Before you look**: from how many copies on is $v^{(5)}$ the same for both prompts? And $y$, after one layer more
+# that sees everything?
 
 # %%
 windowed = ost.load_model("embedded-windowed")
@@ -188,17 +187,17 @@ assert (v5["float64_distance"].loc[76:] < 1e-12).all()
 assert v5["float64_distance"].loc[75] > 1e-6
 
 # %% [markdown]
-# To the copy again: at 76 copies $v^{(5)}$ of the two prompts is one vector, but for float64's rounding. Real training
-# did not avoid that. It cannot: the window leaves no way around. What keeps $y$ apart is the one layer that sees every
-# token. So a count of more than 75 copies reaches the answer through that layer alone. What the three models of the
-# package show at longer prompts stands in
-# what the embedded models show (`docs/findings/embedded-models.md`).
+# The count is right to the copy again: from 76 copies on, $v^{(5)}$ of the two prompts is the same vector up to
+# float64's rounding. Real training did not avoid that. It cannot: the window leaves no way around. What keeps $y$
+# apart is the one layer that sees every token. So a count of more than 75 copies reaches the answer through that
+# layer alone. What the three models of the package do at longer prompts: see what the embedded models show
+# (`docs/findings/embedded-models.md`).
 #
 # ## Does the model notice?
 #
 # **Corollary 6.2**: counting becomes impossible in certain situations, because of collapse. What follows strictly: once
-# $y(n)$ and $y(n+1)$ are the same, the *first* tokens of the two answers are, so at most one of two right answers that
-# begin differently is given. Later tokens may differ: they see other caches. `counting` predicts
+# $y(n)$ and $y(n+1)$ are the same, the *first* tokens of the two answers are the same. So of two right answers that begin
+# differently at most one is given. Later tokens may differ: they see other caches. `counting` predicts
 # from the collapse curve the count from which first tokens are not *expected* to differ (a distance below the noise is
 # not a distance of zero), and puts it beside the count from which the model errs.
 #
@@ -214,14 +213,14 @@ counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", 
 
 # %% [markdown]
 # Every answer to 24 is right, and for no precision is an impossible count predicted. Were there errors, this table would
-# say whether collapse may be blamed: errors *below* the impossible count are not its doing.
+# say whether collapse may be blamed: errors *below* the impossible count are not due to it.
 #
 # ## What collapse in bfloat16 proves, and what it does not
 #
 # - A collapse length says: from here on, the difference between these two prompts is smaller at the last token than
 #   what rounding does to it. It is a fact about this pair, this model and this format.
 # - It does not say that answers are wrong: the top token may have been settled long before (see `top-token` in
-#   `collapse_lengths()`), and the right one.
+#   `collapse_lengths()`), and it may be the right one.
 # - The absence of collapse does not say that the model can count.
 #
 # ## Exercises

@@ -98,8 +98,8 @@ class NoSink(Mitigation):
 
 
 # %% [markdown]
-# `verify` is not decoration. A hook that silently does nothing is the classic bug of this trade, and yields "no
-# effect" where there was no experiment. Here is one that forgets its hooks, and what comes of it:
+# `verify` is not decoration. A hook that silently does nothing is the classic bug of this field. It yields "no effect"
+# where there was no experiment. Here is a mitigation that forgets its hooks, and what comes of it:
 
 
 # %%
@@ -129,8 +129,8 @@ assert not mitigations.acts(model, SlidingWindow(512), prompt.ids)
 # %% [markdown]
 # ## The study
 #
-# Every question is asked with each mitigation and without, at nine lengths, and effects are of the *pairs*. A verdict
-# says "helps" or "hurts" only where an interval, widened for the number of verdicts, and a sign test agree; nine
+# Every question is asked with each mitigation and without, at nine lengths. An effect is measured on these *pairs*. A
+# verdict says "helps" or "hurts" only where an interval, widened for the number of verdicts, and a sign test agree; nine
 # lengths are the fewest that can decide nine verdicts.
 #
 # **Before you look**, bet on each of the three: the comma, the missing sink, and a window of 16 keys.
@@ -154,7 +154,7 @@ verdicts[["answers", "collapse", "sensitivity"]]
 # - **The comma** has no measurable effect here. It could not make more answers right: the model gets every one of these
 #   counts right without it, and loses one of nine with it. A study on questions that are all right, or all wrong, can
 #   find harm or help only in one direction. Choose a task with room.
-# - **The missing sink** has none either: this model counts without it.
+# - **The missing sink** has no measurable effect either: this model counts without it.
 # - **The window** destroys every answer, and brings $n$ and $n+1$ closer together: it hurts on both counts. (The
 #   literature's windows alternate with full layers.)
 #
@@ -203,7 +203,7 @@ print((Path("..") / "examples" / "plugin" / "pyproject.toml").read_text(encoding
 # ```
 #
 # The fields of the dataclass become options, read by their types. A name that is taken, a class that cannot be
-# imported, and one that is no mitigation are refused in one line that names the distribution.
+# imported, and one that is not a mitigation are refused in one line that names the distribution.
 #
 # ## Exercises
 #

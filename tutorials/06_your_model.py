@@ -99,8 +99,8 @@ comparison.summary[["variant", "kind", "holds", "median_log10_looseness", "spear
 # %% [markdown]
 # It holds. And look at the prediction: on random weights it is perfect, in order and in size. It assumes that every
 # step meets a randomly rotated direction, and here that is simply true. On the trained model of [tutorial
-# 3](03_sensitivity_and_bounds.ipynb) it was good, and no more than that: random models are no place to test a
-# prediction, or a bound.
+# 3](03_sensitivity_and_bounds.ipynb) it was good, and no more than that. So do not test a prediction, or a bound, on
+# random models.
 #
 # ## What is refused
 #

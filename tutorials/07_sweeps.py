@@ -69,8 +69,8 @@ except ost.InputError as error:
 # %% [markdown]
 # ## Interrupted, resumed, extended
 #
-# **Expect** the second call to do only what the first one left, the third to do nothing, and the last one, which asks for
-# one length more, to measure just that one.
+# **Expect** the second call to do only what the first one left, and the third to do nothing. The last one asks for one
+# length more, and measures just that one.
 
 
 # %%
@@ -98,8 +98,8 @@ assert (extended.measured, extended.present) == (16, 0)
 # Each of the 16 cells lacked its new length, and that alone was measured: as a file of its own beside the first.
 #
 # Now something that cannot be done: the paper's own pair of Figure 5, where the last digit is repeated once, under a
-# mitigation that rewrites the prompt. The pair would be none any more. **Expect** a refusal on record, and the other cell
-# measured.
+# mitigation that rewrites the prompt. The rewritten prompts would not be such a pair. **Expect** a refusal on record, and
+# the other cell measured.
 
 # %%
 impossible = ost.runs.sweep_of(
@@ -210,8 +210,9 @@ assert (pairs.frame["hidden_share"] == 0).all()
 pairs.frame[["dtype", "texts", "mean", "low", "high", "noise", "hidden_share", "hidden_high"]].round(5)
 
 # %% [markdown]
-# No window of these is hidden, in either format; with eight texts that leaves room for a third of all windows
-# (`hidden_high`). Real text does not end in hundreds of equal tokens: one copy more moves y by far more than rounding does.
+# None of these windows is hidden, in either format. Eight texts are few: the interval of the share that is hidden reaches
+# up to a third of all windows (`hidden_high`). Real text does not end in hundreds of equal tokens: one copy more moves y
+# by far more than rounding does.
 # `docs/findings/corpus.md` has profiles of a thousand texts.
 #
 # ## Exercises

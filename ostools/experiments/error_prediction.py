@@ -63,7 +63,7 @@ class ErrorPrediction(Result):
     """`frame`: one row a prompt (length and seed), with its greedy answer and what was measured on the prompt.
 
     Columns: task, length, seed, tokens, key, answer, text, ended, kind, correct (as in `Behaviour`); distance_residual and
-    distance_y (||v - v*|| / ||v|| in float64, L2, of the last token: of v^(L), the last block's output, and of y, behind the
+    distance_y (||v - v*|| / ||v|| in float64, L2, of the last token: of v^(L), the last block's output, and of y, after the
     final norm; v* is the prompt with one more item); sensitivity (mean over the tokens that carry the answer of the Frobenius
     norm of d y_n / d v_i^(0)), sensitivity_share (their sum over the sum of all tokens; NaN of both where no item carries the
     answer), method ("exact" | "estimate").
@@ -91,18 +91,19 @@ def error_prediction(
     """Whether small distances and small sensitivities go with wrong answers.
 
     Args:
-        task: with text after its sequence, so that two prompts end in the same token. One that draws its sequences: of
-            another there is one prompt a length, and no telling distance and length apart.
-        lengths: numbers of items; those at which some answers are right and others wrong tell most.
-        seeds: of the sequences; None: 16 of them, where they are drawn. All intervals are over seeds, as the prompts of one
-            seed begin alike; an area's interval takes 9, an odds ratio 8, of which 5 have a right answer and 5 a wrong one.
-        linearisation: of the sensitivity ("full", "frozen", ...); None: it is not measured, which is most of the cost.
-        method: of the sensitivity, as for `sensitivity`.
-        chat, max_new_tokens: as for `behaviour`.
+        task: one with text after its sequence, so that two prompts end in the same token. It should draw its sequences: another
+            task has one prompt for each length, and then distance and length cannot be told apart.
+        lengths: numbers of items. Those at which some answers are right and others wrong tell most.
+        seeds: of the sequences; None: 16 of them, if the task draws them. All intervals are over seeds, because the prompts of
+            one seed begin alike. The interval of an area needs 9 seeds. That of an odds ratio needs 8, of which 5 have a right
+            answer and 5 a wrong one.
+        linearisation: of the sensitivity ("full", "frozen", ...). None: it is not measured; it is most of the cost.
+        method: of the sensitivity, as in `sensitivity`.
+        chat, max_new_tokens: as in `behaviour`.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for what `behaviour`, `collapse` and `sensitivity` refuse. Cost: an answer to every prompt, a `collapse`
-    in float64, and a sensitivity of every prompt.
+    Raises `InputError` for what `behaviour`, `collapse` and `sensitivity` refuse. Cost: an answer to every prompt, a
+    `collapse` in float64, and a sensitivity of every prompt.
 
     Source: arXiv 2406.04267, Sections 3 to 5, which measure both and do not relate them.
     """

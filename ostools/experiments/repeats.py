@@ -86,13 +86,15 @@ def repeats(
 
     Args:
         prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names.
-        fitted_from: shorter lengths are left out of the fit: few copies are not yet many.
-        nulls: kinds of `ost.null_model` that all is measured of too: is the fall there before training? `seeds` of each.
+        fitted_from: the shortest length that is fitted. At shorter ones the copies are few, and the law is about many.
+        nulls: kinds of `ost.null_model` on which all is measured too: was the fall there before training? `seeds`: of each
+            kind.
 
-    A tokenizer without BOS gives the rows without it alone; token ids (`tasks.RepeatedIds`) give them as they are. Raises
-    `InputError` for whatever `collapse` refuses, for a task with pairs that no theorem speaks of, for unknown kinds of null
-    models, and for null models of a model under edits, which they would not have. Cost: `collapse` once or twice a prompt, for
-    the model and for every null model, one of which is in memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
+    A tokenizer without BOS gives only the rows without it. Token ids (`tasks.RepeatedIds`) are taken as they are. Raises
+    `InputError` for whatever `collapse` refuses, for a task with pairs of which the theorem does not speak, for unknown kinds
+    of null models, and for null models of a model with active edits, because a null model would not have them. Cost: one
+    `collapse` or two for each prompt, for the model and for every null model, one of which is in memory at a time. Source:
+    arXiv 2406.04267, Theorem 4.2.
     """
     chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
     kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
@@ -101,7 +103,7 @@ def repeats(
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(
             f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
-            "it; leave its block, or the nulls out"
+            "this edit; leave its block, or leave the nulls out"
         )
     parts = []
     for done, (source, seed) in enumerate(cases):

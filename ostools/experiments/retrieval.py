@@ -74,18 +74,18 @@ def retrieval(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Retrieval:
-    """Retrieval of one of `length` records at every position of the wanted one, and the sensitivity of its tokens.
+    """Whether the model retrieves one of `length` records, at every position of the wanted one, and how sensitive it is to it.
 
     Args:
-        positions: indices from 0; None: all, or 11 of them evenly spread.
-        seeds: which records, and which of them is wanted.
+        positions: indices from 0; None: all of them, or 11 evenly spread ones.
+        seeds: which records there are, and which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
-        linearisation, method: of the sensitivity, as for `sensitivity`. norm: "operator" or "frobenius".
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        linearisation, method: of the sensitivity, as in `sensitivity`. norm: "operator" or "frobenius".
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
 
-    Raises `InputError` for a position that is none of the records, and for what `sensitivity` refuses. Cost: one exact (or
-    estimated) sensitivity a position and seed, beside which the answers are nothing.
+    Raises `InputError` for a position at which there is no record, and for what `sensitivity` refuses. Cost: one exact (or
+    estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     chosen, places = checked_seeds(seeds), _checked_positions(positions, length)
     if norm not in _NORMS:
@@ -135,10 +135,10 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
 
 
 def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
-    """Every prompt's greedy answer, and log p of the right one: behind the prompt's colon a blank and the value in quotes."""
+    """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
     prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
     said = answers(model, prompts, max_new_tokens=room, stops=stops_of(posed))
-    if any(one.thinks for one in posed):  # the answer does not stand right behind the prompt
+    if any(one.thinks for one in posed):  # the answer does not stand right after the prompt
         return said, [math.nan] * len(posed)
     return said, answer_log_probability(model, prompts, lines)
 

@@ -123,13 +123,13 @@ def _said(question: Question, found: Found, sides: list[list[dict[str, Any]]]) -
     """What the page has to say before the charts' own notes."""
     said = []
     if found.inactive:
-        said.append(f"The mitigation is inactive, so that nothing stands beside the prompt. {found.inactive}.")
+        said.append(f"The mitigation is inactive, so the prompt is shown alone. {found.inactive}.")
     if question.beside and sides[0]:
         said += of_partners(question, sides)
     if len(found.results) > 1:
         said.append("Each of the two charts has its own scale.")
     if question.beside == "mitigation" and unchanged(found):
-        said.append("The mitigation is inactive here: it changes neither the text nor a number of it.")
+        said.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
     return said
 
 

@@ -32,11 +32,11 @@ OWN = {
         f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
     },
 }
-"""The page's own files: a script a thing that it shows, and `explorer.js`, which asks."""
+"""The page's own files: one script for each thing that it shows, and `explorer.js`, which asks the server."""
 LONG = 5.0
-"""Seconds: what is forecast to take longer is not begun before the user has said so."""
+"""Seconds: a run that is forecast to take longer begins only after the user has said so."""
 LARGEST = 200_000
-"""Bytes of a request."""
+"""The most bytes that a request may have."""
 _ENDINGS = {
     "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
     "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",

@@ -19,7 +19,7 @@ from ostools.models.shape import Shape
 
 
 def seconds(model: TransformerBridge, question: Question) -> float:
-    """A forecast, not a measurement. Of a second model it knows no more than of the first."""
+    """Seconds, forecast and not measured. A second model is forecast as the first one is."""
     shape, given = Shape.of(model), question.mitigation
     texts = {"prompt": question.prompt, "other": question.other or question.prompt}
     texts["mitigated"] = question.prompt if given is None else mitigations.rewrite(given, question.prompt)

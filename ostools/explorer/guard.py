@@ -30,7 +30,7 @@ _HEADERS = {
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = (".css", ".js")
-"""Ends of the names of files that are the same for everybody: they need no token."""
+"""The endings of files that are the same for everybody. A request for one of these needs no token."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from ostools.measure.mitigated import rewrites
 from ostools.models.describe import metadata_of
 
 LONGEST = 20_000
-"""Characters of a text that the page may send."""
+"""The most characters that a text of the page may have."""
 LENGTHS = (8, 512)
-"""The smallest and the greatest longest length of the collapse view."""
+"""The smallest and the largest value that may be chosen as the longest length of the collapse view."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 BESIDE = ("", "prompt", "mitigation", "model")
 """What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """In which the model may be read: as it was loaded, or narrower. A wider one could bring no digit back."""
+        """The dtypes in which the model may be read: its own, or a narrower one. A wider one would not add a digit."""
         loaded = str(self.model.cfg.dtype).removeprefix("torch.")
         width = getattr(torch, loaded).itemsize
         return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
@@ -96,7 +96,7 @@ class Question:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any], subject: Subject) -> Question:
-        """What the page sent. Raises `InputError` for whatever it could not have sent itself, and for a text that is none."""
+        """What the page sent, checked. Raises `InputError` for what it could not have sent, and for an unusable text."""
         name, view = asked.get("view"), view_named(asked.get("view"))
         given: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", asked.get("prompt"))}
         given["dtype"] = checked_name("dtype", asked.get("dtype", subject.dtypes[0]), subject.dtypes)
@@ -135,7 +135,7 @@ class Question:
 
 
 def view_named(name: object) -> View:
-    """Raises `InputError` for a name that is none."""
+    """The view of that name. Raises `InputError` for a name without a view."""
     return VIEWS[checked_name("view", name, VIEWS)]
 
 
@@ -159,7 +159,7 @@ def _whole(what: str, number: object, low: int, high: int) -> int:
 
 
 def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
-    """What stands beside. Refuses a mitigation that would have to know the items of a sequence, which a text does not say."""
+    """What stands beside. Refuses a mitigation that needs the items of a sequence: a text does not name them."""
     kind = checked_name("second side", asked.get("beside", ""), subject.beside)
     if kind in ("", "model"):
         return {"beside": kind}
@@ -168,8 +168,9 @@ def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
         given = mitigations.mitigation(other)
         if any(rewrites(part, "sequence") for part in mitigations.parts(given)):
             raise InputError(
-                f"{mitigations.label(given)} changes the items of a task's sequence, and a text does not say which these are: "
-                "choose a mitigation of the whole prompt or of the forward pass, or type the changed text as a second prompt"
+                f"{mitigations.label(given)} changes the items of a task's sequence, and a text does not say what its "
+                "items are: choose a mitigation of the whole prompt or of the forward pass, or type the changed text "
+                "as a second prompt"
             )
     return {"beside": kind, "other": other}
 

@@ -46,8 +46,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Found:
-    """What a recipe gave: the results of its sides, one or two; the result that holds two of them against each other, where
-    there is such a one; and why nothing stands beside the first, where a mitigation was refused that changes nothing."""
+    """What a recipe gave. It has the results of its sides, one or two. It has the result that compares the two sides, where
+    there is one. Where a mitigation was refused because it changes nothing, it says so, and has one side alone."""
 
     sides: tuple[Any, ...]
     compared: Any = None
@@ -150,7 +150,7 @@ def _loaded(result: Result) -> str:
 
 
 def commands(question: Question, found: Found) -> str:
-    """The command that prints the same result as JSON; of two sides that no command compares one command each."""
+    """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
     first = [*_command(question, question.prompt), *_options(question, found.sides[0])]
     if not question.beside:
         return _written(first)

@@ -20,7 +20,7 @@ from ostools.models import view_in
 
 Drawn = TypeVar("Drawn")
 KEPT = 8
-"""Results that are held at most."""
+"""How many results are held at most."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
 
 
@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818 (nothing went wrong)
 
 
 class Runs:
-    """Runs of one model, one after the other: a pass with hooks on it is no place for a second one.
+    """Runs of one model, one after the other: while hooks are on a pass, a second pass may not run.
 
     Each run belongs to the request that asked for it and ends, at its next step, when that request does: a new keystroke, the
     stop button and a closed browser all take their request back. So two browsers cannot mix.
@@ -72,7 +72,7 @@ class Runs:
         return await loop.run_in_executor(self._worker, seconds, self.subject.model, question)
 
     def close(self) -> None:
-        """No run begins any more, and the one at work ends at its next step."""
+        """From now on runs do not begin, and the one at work ends at its next step."""
         self._closed.set()
         for worker in (self._worker, self._drawing):
             worker.shutdown(wait=False, cancel_futures=True)
@@ -114,6 +114,6 @@ def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
 
 
 def _key(question: Question) -> tuple[str, ...]:
-    """What decides the numbers: the calls and their texts. Which layer or head is looked at decides none of an attention."""
+    """What decides the numbers: the calls and their texts. Which layer or head is looked at does not change an attention."""
     calls = [step.line for step in steps(question)]
     return (question.prompt, question.other, question.dtype, question.beside, *calls)

@@ -60,21 +60,21 @@ def explore(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> Explorer:
-    """A local page that shows, of a prompt as it is typed, what is predicted, measured and bounded of each token.
+    """A local page that shows, as you type a prompt, what is predicted, measured and bounded for each token.
 
         ost.explore(model)             # in a notebook: the page in the cell
         ost.explore(model, "1 0 1 1").url
 
     Args:
-        prompt: what stands in the field at first; a link that holds a state has its own.
-        against: a second model, which the page can hold beside the first.
-        host: the address to listen on. Beyond loopback the page's address holds a token, and nobody is answered without it; the
-            connection is not encrypted.
+        prompt: what stands in the field at first. A link that holds a state has a prompt of its own.
+        against: a second model, which the page can show beside the first.
+        host: the address to listen on. Beyond loopback the page's address holds a token, and a question without it is refused.
+            The connection is not encrypted.
         port: 0 takes a free one.
 
-    The server runs in a thread of this process until `.stop()`. Every number comes from the public functions of ostools. Raises
-    `InputError` without starlette and uvicorn (`pip install 'oversquashing-tools[explore]'`), and for an address that cannot be
-    listened on. Cost: nothing but what the page asks for.
+    The server runs in a thread of this process until `.stop()`. Every number comes from the public functions of ostools.
+    Raises `InputError` if starlette and uvicorn are missing (`pip install 'oversquashing-tools[explore]'`), and for an address
+    on which it cannot listen. Cost: that of what the page asks for.
     """
     _require_libraries()
     import uvicorn

@@ -14,7 +14,7 @@ from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
 
 Partners = dict[int, tuple[int, list[dict[str, Any]]]]
-"""By a position of the first: that of the second, and the numbers that the two have together."""
+"""By a position of the first side: the partner's position in the second, and the numbers that compare the two."""
 
 
 def of_tokens(question: Question, result: Result) -> Frame:
@@ -85,11 +85,11 @@ def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -
     alone = [sum(entry["partner"] is None for entry in side) for side in sides]
     said = [
         f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with which both end. "
-        f"Without a partner are {alone[0]} of the first and {alone[1]} of the second; these have no difference."
+        f"{alone[0]} tokens of the first and {alone[1]} of the second have no partner, and so no difference is shown for them."
     ]
     if question.view == "contributions" and not any(entry["against"] for entry in sides[0]):
         said.append(
-            "The two sides are parts of the logits of two different tokens, so that none of them has a difference: choose one "
+            "The two sides are parts of the logits of two different tokens, so no difference is shown. To see one, choose one "
             "token under Towards the next token."
         )
     return said
@@ -129,7 +129,7 @@ def _against(question: Question, one: dict[str, Any], other: dict[str, Any]) -> 
         if question.view == "flow":  # norms have a ratio
             found.append(number(f"{each['name']}: second / first", b / a if a else math.nan))
         else:
-            found.append(number(f"{each['name']}: second less first", b - a))
+            found.append(number(f"{each['name']}: second minus first", b - a))
     return found
 
 
@@ -152,5 +152,5 @@ def _of_difference(question: Question, result: Result) -> Partners:
     if not isinstance(result, AttentionDifference):
         raise TypeError(f"two sides were compared to a {type(result).__name__}")
     one, other = (looked_at(question, side.last) for side in (result.first, result.second))
-    name = f"{where(question)}: second less first"
+    name = f"{where(question)}: second minus first"
     return {a: (b, [number(name, other[b] - one[a])]) for a, b in result.pairs}

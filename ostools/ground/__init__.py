@@ -1,4 +1,4 @@
-"""What everybody may use. It imports nothing of the rest of ostools, and no torch before it is needed.
+"""What everybody may use. It does not import the rest of ostools, and imports torch only when it is needed.
 
 `errors`: the one that a user can cause. `whole_numbers`: the lengths and seeds that a caller gives. `lengths`: the same as
 users write them. `progress`: how a long run is told. `memory`: how much is free. `chunks`: how much is computed at a time;

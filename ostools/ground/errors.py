@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
-    """What was asked for cannot be done; the message says what was expected, what was found, and what to do."""
+    """A request that cannot be carried out. The message says what was expected, what was found, and what to do."""
 
 
 class InsufficientMemoryError(InputError):

@@ -1,4 +1,5 @@
-"""Measurements on a model: sensitivity and what is read off it, the path sum beside it, their comparison, and collapse."""
+"""Measurements on a model: sensitivity and what is read off it, the path sum, their comparison, collapse, attention and
+answers."""
 
 from ostools.measure.answers.behaviour import Behaviour, behaviour
 from ostools.measure.answers.counting import Counting, counting

@@ -46,7 +46,7 @@ class Posed:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model is to think before it answers, so that no answer can stand right behind the prompt."""
+        """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
         found, text = self.prompt.chat, self.prompt.text or ""
         return found is not None and (found.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
 
@@ -132,7 +132,7 @@ def item_positions(model: TransformerBridge, posed: Posed) -> list[int | None]:
 
 
 def _copies(posed: Posed) -> list[int]:
-    """Where the sequence begins in the encoded text, each time that it stands there behind the task's own words."""
+    """Where the sequence begins in the encoded text, each time that it stands there after the task's own words."""
     whole = posed.prompt.text or ""
     before, sequence, after = posed.task.parts(posed.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.

@@ -1,6 +1,6 @@
 """A text in its model's chat template: which characters are whose, and whether the model is to think.
 
-A template is a program that writes a conversation as one text. Here it writes one user turn, behind a system prompt where one
+A template is a program that writes a conversation as one text. Here it writes one user turn, after a system prompt where one
 is given, up to where the answer begins. It is run a second time with marks in place of the two: what stands around the marks
 is the template's own, so that the user's characters are found exactly, whatever they say.
 """
@@ -24,12 +24,13 @@ from ostools.models.files.checks import one_line
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
-"""Whose a token is. special: put around the whole by the tokenizer or the template (BOS, EOS). template: the chat template's
-own (turn markers, role names, line ends, the opening of the answer, a system prompt of its own). system: the system prompt that
-was given. text: the user's. mixed: of several at once. Blanks decide only where a token has nothing else."""
+"""Where a token comes from. special: put around the whole by the tokenizer or the template (BOS, EOS). template: the chat
+template's own (turn markers, role names, line ends, the opening of the answer, a system prompt of its own). system: the system
+prompt that was given. text: the user's text. mixed: several of these at once. Blanks decide only where a token has nothing
+else."""
 
 ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
-"""What a provenance says of thinking. low effort: of a template that grades its effort and cannot switch it off."""
+"""What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
 
 CHAT_ASKED = ("chat", "system", "thinking", "dated")
 """The names in `Chat.asked`."""
@@ -48,7 +49,7 @@ class Chat:
 
     system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or "no switch". dated: whether
     the template can write the day's date, so that the prompt may be another one tomorrow. message: where the user's text stands
-    in the encoded text, from the first character to the one behind the last.
+    in the encoded text, from the first character to the one after the last.
     """
 
     system: str | None
@@ -74,7 +75,7 @@ class Rendered:
 
 
 def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool = False) -> Rendered:
-    """A user's turn in the tokenizer's template, behind `system` where it is given, up to where the answer begins.
+    """A user's turn in the tokenizer's template, after `system` where it is given, up to where the answer begins.
 
     `thinking`: whether the model is to think before it answers, where the template has a switch: `enable_thinking` or
     `thinking`, found among the variables that it reads, where they change what it writes. `reasoning_effort` has no off: False

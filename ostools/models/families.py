@@ -304,6 +304,6 @@ def family_of(model: TransformerBridge) -> Family | None:
 
 
 EMBEDDED = "embedded"
-"""The name of the model that is loaded where none is named."""
+"""The name of the model that is loaded by default."""
 EMBEDDED_MODELS = (EMBEDDED, "embedded-short", "embedded-windowed")
 """The names of the models that the package carries."""

@@ -32,34 +32,42 @@ def load_model(
     revision: str | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> TransformerBridge:
-    """Load a model as a raw `TransformerBridge`: eval mode, no parameter requires grad, attention computed eagerly.
+    """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with attention computed
+    eagerly.
 
-    `name` is nothing or "embedded" (the default), "embedded-short" or "embedded-windowed" (the models that the package
-    carries, each with its card), a directory with a Hugging Face model, or a hub id (`ostools models` lists the
-    families; of a multimodal Gemma 3 the text part). A checkpoint whose weights are in few bits (torchao's int8 weight-only,
-    bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) computes with the weights that it stands for,
-    dequantised where they are read: they take the memory that they take on disk, and more time.
-    Such weights are neither written to, nor saved, nor moved by torch. `dtype` is float32, float64, bfloat16 or float16;
-    `device` is auto (cuda, else cpu) or a torch device; `revision` is a hub branch, tag or commit. Its tokenizer is
-    `model.tokenizer`; turn text into ids with `encode`. That of a directory without one is None: such a model takes ids
-    (`Prompt.from_ids`), and its tokens are shown as `<17>`.
+    Args:
+        name: None or "embedded" (the default), "embedded-short" or "embedded-windowed": models that the package carries, each
+            with its card. Or a directory with a Hugging Face model. Or a hub id (`ostools models` lists the families). Of a
+            multimodal Gemma 3 the text part is loaded.
+        dtype: float32, float64, bfloat16 or float16.
+        device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
+        device_map: for a model that is larger than the memory; see below.
+        revision: a branch, tag or commit of the hub.
+        base: where the base model of a LoRA lies, if not where its adapter_config.json says.
+
+    Its tokenizer is `model.tokenizer`; `encode` turns text into ids. A directory without a tokenizer gives None: such a model
+    takes ids (`Prompt.from_ids`), and its tokens are shown as `<17>`.
+
+    Weights of few bits (torchao's int8 weight-only, bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) are
+    dequantised where they are read. The model computes with the weights that the checkpoint stands for. They take the memory
+    that they take on disk, and more time.
 
     A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
-    model: W + (alpha / r) B A, added in float64 to a matrix as its file stores it, and rounded to `dtype`
-    (docs/your-own-model.md).
-    The base is where adapter_config.json says (a path, or a hub id), or at `base`. `describe(model).origin` says which adapter
-    it is, and the weights' hash is that of the merged weights.
+    model: W + (alpha / r) B A. This is added in float64 to a matrix as its file stores it, and then rounded to `dtype`
+    (docs/your-own-model.md). The base is where adapter_config.json says (a path, or a hub id), or at `base`.
+    `describe(model).origin` says which adapter it is. The weights' hash is that of the merged weights.
 
-    `device_map` is for a model that is larger than the memory. Weights then lie where it says, and each operation brings what
-    it reads to `device`, where everything is computed, and drops it again. "auto": blocks in their order where 0.6 of what is
-    free has room, on the device, on other GPUs, in the machine's memory, and else on disk; "disk": all of it; or places
-    ("disk", "cpu", "cuda:1") by the name of a module in the Hugging Face model ("model.layers.0"; "" is all others). On disk a
-    weight is its own file, mapped for reading: gains and biases are in memory, a matrix takes memory while an operation reads
-    it. Numbers are those of the model loaded whole, to the bit on a CPU. Weights that lie elsewhere are neither written to, nor
-    saved, nor moved by torch.
+    With `device_map` weights lie where it says. Each operation brings what it reads to `device`, where everything is computed,
+    and drops it again. "auto" takes the blocks in their order and fills 0.6 of what is free on the device, on other GPUs and
+    in the machine's memory; the rest lies on disk. "disk" puts all of it there. A mapping gives places ("disk", "cpu",
+    "cuda:1") by the name of a module in the Hugging Face model ("model.layers.0"; "" is all others). A weight on disk is its
+    own file, mapped for reading: gains and biases are in memory, and a matrix takes memory while an operation reads it. The
+    numbers are those of the model loaded whole, to the bit on a CPU.
 
-    Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite,
-    truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not causal.
+    Dequantised weights, and those that lie elsewhere, are not written to, not saved, and not moved by torch.
+
+    Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
+    pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
     """
     torch_dtype = dtype_named(dtype)
     torch_device = resolve_device(device, torch_dtype)

@@ -34,24 +34,25 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 
 @checked_arguments(InputError, IN_WORDS)
 def null_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
-    """A model of the same configuration without what `model` learnt: raw, in eval mode, for every measurement.
+    """A model of the same configuration without what `model` learnt. It is raw and in eval mode, and every measurement takes
+    it.
 
     Args:
         kind: "initialised": fresh weights, drawn as the architecture's own code in transformers (`_init_weights`) draws them
-            before training. "embeddings-kept": the same, but for what makes v^(0) of a token (its row, a learned position, a
-            norm of both), which is that of `model`: v^(0) is the same to the bit, and so is an output layer that is tied to
-            the rows. "shuffled": the entries of each weight of `model` in a random order, each weight by itself: what is left
-            of training is how large the numbers are.
-        seed: from 0. The weights are the same on every machine: they are drawn in float64 on the CPU, rounded to float32,
-            and from there to the model's dtype.
+            before training. "embeddings-kept": the same, except for what makes v^(0) of a token (its row, a learned position,
+            a norm of both). These are the ones of `model`, so v^(0) is the same to the bit, and so is an output layer that is
+            tied to the rows. "shuffled": the entries of each weight of `model` in a random order, each weight by itself. Of
+            training only the sizes of the numbers are left.
+        seed: a whole number from 0. The weights are the same on every machine: they are drawn in float64 on the CPU, rounded to
+            float32, and from there to the model's dtype.
 
-    `model` is not changed. Its null has its dtype, device, tokenizer and tied weights. The provenance of every measurement
-    says so, in `model["null"]`: the kind, the seed, and the name and weight hash of `model`. Active edits of `model` are not
-    taken over.
+    `model` is not changed. Its null model has its dtype, device, tokenizer and tied weights. The provenance of every
+    measurement says so in `model["null"]`: the kind, the seed, and the name and weight hash of `model`. Active edits of
+    `model` are not taken over.
 
-    Raises `InputError` for an unknown kind, for a seed that is none, for a model of no family that `load_model` knows, and
-    where transformers leaves a weight undrawn; `InsufficientMemoryError` where the weights do not fit. Memory: the weights once
-    more, and twelve bytes a parameter while they are drawn.
+    Raises `InputError` for an unknown kind, for a seed that is not such a number, for a model of a family that `load_model`
+    does not know, and if transformers leaves a weight undrawn. Raises `InsufficientMemoryError` if the weights do not fit.
+    Memory: the weights once more, and twelve bytes for each parameter while they are drawn.
     """
     if kind not in KINDS:
         raise unknown_name("kind of null model", kind, KINDS)

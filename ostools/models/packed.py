@@ -20,7 +20,7 @@ from ostools.models.recast import SMALL_WEIGHT, Recast
 _AT_A_TIME = 1 << 20
 """Numbers that are unpacked in one go: what unpacking takes beside the matrix stays small."""
 _LINE = 64
-"""A row begins at the same place within so many numbers as in a matrix that is loaded whole: products then sum in one order."""
+"""A row begins at the same place, modulo this many numbers, as in a matrix loaded whole: products then sum in one order."""
 
 
 @dataclass(frozen=True)

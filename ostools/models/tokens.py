@@ -28,13 +28,17 @@ _HARMLESS = "a"  # any text that is certainly no special token
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Token ids, and what to show for them.
+    """Token ids, and what to show for each of them.
 
-    `ids` is what the model gets, special tokens included, int64 on the CPU. `tokens` has one non-empty string an
-    id: the text it stands for, bytes that are no text by themselves as `<0xE2>`. `text` is what was encoded (after
-    the chat template, where there is one), None for ids. `bos`: the first id is the tokenizer's BOS. `origins`: whose each
-    token is, one of `models.ORIGINS`; None where that is not known, of ids and of a tokenizer that does not say which
-    characters its tokens come from. `chat`: how the chat template was asked, None where it was not.
+    Attributes:
+        ids: what the model gets, special tokens included, int64 on the CPU.
+        tokens: one non-empty string for each id, the text it stands for. Bytes that are not text by themselves are shown as
+            `<0xE2>`.
+        text: what was encoded, after the chat template if there is one; None for a prompt of ids.
+        bos: whether the first id is the tokenizer's BOS.
+        origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and
+            for a tokenizer that does not say which characters its tokens come from.
+        chat: how the chat template was asked; None where it was not used.
     """
 
     text: str | None
@@ -51,10 +55,10 @@ class Prompt:
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
-        """The prompt of given token ids, for a model with or without a tokenizer. Nothing is added to them.
+        """The prompt of given token ids, for a model with or without a tokenizer. Special tokens are not added.
 
-        Raises `InputError` for ids that are not one row of whole numbers, for none, for more than the model's context, for an
-        id without an embedding, and for two leading BOS.
+        Raises `InputError` for ids that are not one row of whole numbers, for an empty row, for more ids than the model's
+        context, for an id without an embedding, and for two leading BOS.
         """
         return _prompt(model, None, _whole_numbers(ids))
 
@@ -63,15 +67,19 @@ class Prompt:
 def encode(
     model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> Prompt:
-    """The prompt of a text. The tokenizer's special tokens stand around it once; the text itself never becomes one.
+    """The prompt of a text. The tokenizer puts its special tokens around it once; the text itself never becomes one.
 
-    `chat` puts the text into the tokenizer's chat template as a user's turn, with the answer's opening, and adds
-    nothing on top. `system`: a system prompt before it. `thinking`: whether the model is to think before it answers, where its
-    template has a switch (`enable_thinking`, `thinking`, `reasoning_effort`); what was made of it stands in `Prompt.chat`.
+    Args:
+        chat: whether the text is put into the tokenizer's chat template, as a user's turn with the opening of the answer. Other
+            special tokens are then not added.
+        system: a system prompt before it.
+        thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`, `thinking`,
+            `reasoning_effort`). `Prompt.chat` says what became of it.
 
-    Raises `InputError` for empty text, text longer than the context, text that the tokenizer cannot keep from becoming a
-    special token, two leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template does
-    not take, for `thinking` without a switch, for either without a chat, and for a template that rewrites the message.
+    Raises `InputError` for empty text; for text longer than the context; for text that the tokenizer cannot keep from becoming
+    a special token; for two leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template
+    does not take; for `thinking` if the template has no switch; for `system` or `thinking` without a chat; and for a template
+    that rewrites the message.
     """
     require_chat(chat, system, thinking)
     if not text:
@@ -310,7 +318,7 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
 
 
 def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
-    """One id's text behind those of `anchor`, whose own is `before`."""
+    """One id's text after those of `anchor`, whose own is `before`."""
     if (token := tokenizer.convert_ids_to_tokens(index)) is None:
         return f"<{index}>"
     both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
@@ -331,7 +339,7 @@ _SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
 
 
 def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
-    """For every token of the prompt the first and the one behind the last of its characters in `prompt.text`.
+    """For every token of the prompt the first and the one after the last of its characters in `prompt.text`.
 
     Special tokens that stand for no character have an empty span. Raises `InputError` for a prompt made of ids, and for a
     tokenizer that does not know, or whose answer does not fit the prompt's ids.

@@ -42,7 +42,7 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
         except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
             why = one_line(in_words(error)).rstrip(":")
             raise InputError(
-                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know a setting of it"
+                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know one of its settings"
             ) from None
         bridge.eval()
         for parameter in bridge.parameters():

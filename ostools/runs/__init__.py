@@ -1,4 +1,4 @@
-"""Sweeps: a file that asks for many measurements, run cell by cell, resumed by the same command, read as one table."""
+"""Sweeps: a file asks for many measurements. They are run cell by cell, resumed by the same command, and read as one table."""
 
 from ostools.runs.asked.sweep import Sweep as Sweep
 from ostools.runs.asked.sweep import read_sweep as read_sweep

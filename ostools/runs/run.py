@@ -47,9 +47,9 @@ def plan(
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The cells of a sweep and which of them are missing in `directory`. Cost: hashing every checkpoint once.
+    """The cells of a sweep, and which of them `directory` lacks. Cost: every checkpoint is hashed once.
 
-    Raises `InputError` for a model that is not there and for a directory that holds something else.
+    Raises `InputError` for a model that is not there, and for a directory that holds something else.
     """
     return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
 
@@ -84,26 +84,26 @@ def run(
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Measure every cell of `sweep` that `directory` lacks, each model loaded once in a dtype by whoever measures with it.
+    """Measure every cell of `sweep` that `directory` lacks. Each process loads each model once for each dtype.
 
     Args:
-        executor: who measures; None: this process, one cell after the other.
-        retry_failed: cells that failed before are tried again; else they stay failed.
-        say: told of every broken file and every failure, in one line each.
+        executor: what measures; None: this process, one cell after the other.
+        retry_failed: whether cells that failed before are tried again. Otherwise they stay failed.
+        say: called with one line for every broken file and every failure.
         progress: called as progress(done, total) in cells.
-        interrupted: asked after each cell; where it says so, that cell is dropped and KeyboardInterrupt raised: an interrupt
+        interrupted: asked after each cell. If it says so, that cell is dropped and KeyboardInterrupt is raised. So an interrupt
             that a library swallowed, or turned into an error of its own, is neither lost nor recorded as a failure.
 
-    A cell that fails is recorded with its error, and the others go on. Killed at any moment, the same call resumes. Raises
-    `InputError` where the directory cannot be written or another run is writing to it.
+    A cell that fails is recorded with its error, and the others go on. If the run is killed at any moment, the same call
+    resumes. Raises `InputError` if the directory cannot be written, or another run is writing to it.
     """
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         found = _plan(sweep, store, executor, retry_failed)
         if replaced := store.ask(list(found.wanted)):
             say(
-                f"{replaced} cells were measured before with other code, versions, another checkpoint or on another device: "
-                "they are in no table any more"
+                f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
+                "device: the tables leave them out now"
             )
         for record in found.failed:
             say(f"failed before: {record}")

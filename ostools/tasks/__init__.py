@@ -1,7 +1,7 @@
-"""The paper's prompts. `task("count-ones")` is one that a model answers.
+"""The paper's prompts. `task("count-ones")` gives a task that a model answers.
 
-`task("figure-5a", CollapseTask)` is one of pairs: two prompts for every length, whose last tokens `collapse` compares. So are
-`figure_5a()` to `figure_5d()`, the repeats of other tokens, pairs of token ids, and `task_pairs`.
+`task("figure-5a", CollapseTask)` gives one of pairs: two prompts for every length, whose last tokens `collapse` compares.
+`figure_5a()` to `figure_5d()`, the repeats of other tokens, pairs of token ids, and `task_pairs` are of this kind too.
 """
 
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES

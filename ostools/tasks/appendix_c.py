@@ -113,7 +113,7 @@ class AppendixTask(Task):
     separator_every: a comma after every so many digits, none at the end (tasks on digits).
     interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones` begins with a one.
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
-        ends in one or two ones behind another digit, as in Figure 5 (b)).
+        ends in one or two ones after another digit, as in Figure 5 (b)).
     mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2 speaks and C.1 prints
         nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no examples or with worked ones
         (`ostools.tasks.reasoning`; sums and counts).

@@ -51,7 +51,7 @@ class Task(AnyTask):
 
     @property
     def lead(self) -> str:
-        """What a model writes between the prompt and the answer line: a line end, or a blank behind a line begun for it."""
+        """What a model writes between the prompt and the answer line: a line end, or a blank after a line begun for it."""
         return "\n"
 
     @abstractmethod

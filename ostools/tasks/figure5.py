@@ -36,7 +36,7 @@ class Figure5Task(FormPairs):
     name: "figure-5a" to "figure-5d".
     form: the paper's prompt and its digits.
     mitigation: what is inserted between the digits ((d): a comma after every third).
-    kinds: the pairs it makes. "one-more-digit" is reported apart, and made only where the next digit comes behind a comma: its
+    kinds: the pairs it makes. "one-more-digit" is reported apart, and made only where the next digit comes after a comma: its
         two prompts differ by two tokens, so that no theorem applies.
     items: "text" tokenizes each prompt whole and refuses a tokenizer that merges repeated digits; "ids" puts every digit
         in by its own token id, whatever the tokenizer would merge.

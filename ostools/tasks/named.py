@@ -57,7 +57,7 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
 
 
 def repeating(spec: str) -> CollapseTask:
-    """Pairs of which v* is v with its last token once more: `figure-5a`, `letters:items=ids`, `text`.
+    """Pairs in which v* is v with its last token once more: `figure-5a`, `letters:items=ids`, `text`.
 
     Raises `InputError` for any other name, and proposes these alone.
     """

@@ -1,7 +1,7 @@
 """A counting task's prompts with the answer line begun, so that the next token is the first of the answer itself.
 
 Corollary 6.2 speaks of the first token that is generated. Behind the bare prompt that token begins "The final answer to ...",
-the same for every count, and says nothing about counting; behind the begun line it is the count's. No torch is needed here.
+the same for every count, and says nothing about counting; after the begun line it is the count's. No torch is needed here.
 """
 
 from __future__ import annotations

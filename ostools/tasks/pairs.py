@@ -36,11 +36,11 @@ class Pair:
     """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
 
     kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
-        v* has one more item, behind a separator; "task": a task's prompt with one more item, and text
+        v* has one more item, after a separator; "task": a task's prompt with one more item, and text
         after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 
-    Raises `InputError` for a "theorem" pair that is none.
+    Raises `InputError` for a "theorem" pair of which this does not hold.
     """
 
     kind: PairKind
@@ -61,8 +61,8 @@ class Pair:
 class CollapseTask(AnyTask):
     """What `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
 
-    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges what is repeated; "ids" puts every item in by
-        its own token id, whatever the tokenizer would merge.
+    items: "text" tokenizes each prompt whole, and refuses a tokenizer that merges what is repeated. "ids" puts every item in by
+        its own token id, even if the tokenizer would merge it.
     """
 
     items: ItemsAs
@@ -110,7 +110,7 @@ class NextPairs(FormPairs):
 
 
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
-    """The proof: v*[:n] == v, v*[n] == v[n-1], and nothing behind."""
+    """The proof: v*[:n] == v, v*[n] == v[n-1], and v* ends there."""
     n = len(ids)
     return len(extended) == n + 1 and tuple(extended[:n]) == tuple(ids) and extended[n] == ids[n - 1]
 
@@ -121,7 +121,7 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
 
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
-    """The one token of each item, as it stands behind `before`. Raises `InputError` for one that has none of its own."""
+    """The one token of each item, as it stands after `before`. Raises `InputError` if it has no single token."""
     known: dict[str, int] = {}
     pieces = sorted(set(items))
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])

@@ -27,13 +27,13 @@ TEXT = "The farmer walked to the old mill by the river, and the wind turned the 
 
 @dataclass(frozen=True)
 class RepeatTask(CollapseTask):
-    """A text, and behind it `item` n times: v_n; with one more, v*.
+    """A text followed by `item` n times: v_n. With one more it is v*.
 
-    item: what is repeated, such as "a" or " and" (the space belongs to it); None: the last token of the text itself, by its
+    item: what is repeated, such as "a" or " and" (the space belongs to it). None: the last token of the text itself, by its
         id, so that v_1 is the text as it stands.
 
-    Raises `InputError` for an empty text where its own last token is meant or items are put in by their ids (an item's one
-    token is found behind a text), and for an empty item.
+    Raises `InputError` for an empty item, and for an empty text if its own last token is meant or if items are put in by their
+    ids (an item's one token is found after a text).
     """
 
     name: str
@@ -88,7 +88,7 @@ Ids: TypeAlias = Iterable[int] | HasIds
 
 
 class TaskOfIds(CollapseTask):
-    """Pairs that are given as token ids. The tokenizer adds nothing to them, and none is needed."""
+    """Pairs that are given as token ids. Nothing is added to them, and a tokenizer is not needed."""
 
     items: ClassVar[ItemsAs] = "ids"
 
@@ -99,12 +99,12 @@ class TaskOfIds(CollapseTask):
 
 @dataclass(frozen=True)
 class RepeatedIds(TaskOfIds):
-    """Token ids, and behind them the id `item` n times: v_n; with one more, v*.
+    """Token ids followed by the id `item` n times: v_n. With one more it is v*.
 
-    ids: what stands before; may be empty where there is an item. A `Prompt` is taken for its ids. item: None for the last of
+    ids: what stands before; it may be empty if there is an item. A `Prompt` is taken for its ids. item: None for the last of
         the ids, so that v_1 is the ids as they stand.
 
-    Raises `InputError` for ids that are no whole numbers, and where there is nothing to repeat.
+    Raises `InputError` for ids that are not whole numbers, and if there is nothing to repeat.
     """
 
     ids: Ids
@@ -137,13 +137,13 @@ class RepeatedIds(TaskOfIds):
 
 @dataclass(frozen=True)
 class PairsOfIds(TaskOfIds):
-    """Prompts that are compared two by two: for every length the token ids of the one and of the other.
+    """Prompts that are compared two by two: for every length, the token ids of the one and of the other.
 
     at: length (how many items, for tables and charts) -> two rows of ids, or two `Prompt`s. Theorem 4.2 speaks of a pair whose
-        second row is the first with its last id once more ("theorem"), and of no other ("task").
+        second row is the first with its last id once more ("theorem"), and of no other pair ("task").
 
-    Raises `InputError` for what is no pair of rows of whole numbers, for two that end in different ids (their distance would be
-    that of the two tokens), and for a length that is not there.
+    Raises `InputError` for what is not a pair of rows of whole numbers, for two rows that end in different ids (their distance
+    would be that of the two tokens), and for a length without a pair.
     """
 
     at: Mapping[int, tuple[Ids, Ids]]

@@ -48,7 +48,7 @@ class RetrieveTask(Task):
         the pair that it asks for, among the first `length` - 1 others in their order.
 
     A mitigation can insert blank text between records; any other would leave no JSON object, and is refused. Raises
-    `InputError` for a position or a file that is none.
+    `InputError` for a position or a file that is not of this form.
     """
 
     name: ClassVar[str] = "retrieve-at-position"
@@ -104,12 +104,12 @@ class RetrieveTask(Task):
         return first, rest
 
     def sequence(self, pieces: Sequence[str]) -> str:
-        """The JSON object, one record a line; blank text inserted behind a record stands behind its line's end."""
+        """The JSON object, one record a line; blank text inserted after a record stands after its line's end."""
         last = len(pieces) - 1
         for place, piece in enumerate(pieces):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
                 raise InputError(
-                    f"task {self.name!r}: {piece!r} among the records leaves no JSON object; only blank text can stand "
+                    f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only blank text can stand "
                     "between two of them, such as a line end"
                 )
         return "".join(

@@ -102,7 +102,7 @@ def proof_variation(
 ) -> tuple[Scalars, Scalars, Scalars]:
     """delta, the own weight and the KL divergence of two rows of attention, as the proof of Theorem B.3 pairs them.
 
-    alpha: the row of token n, 0 behind it. alpha_star: the row of the repeated token, which stands at `last`, 0 behind it.
+    alpha: the row of token n, 0 after it. alpha_star: the row of the repeated token, which stands at `last`, 0 after it.
 
     delta = sum_(i<n) |alpha_(n,i) - alpha*_(n+1,i)| + |alpha_(n,n) - alpha*_(n+1,n)|, without the factor 1/2 (equation 2); own
     = alpha*_(n+1,n+1). The proof bounds the difference of two attention outputs by delta + own, for values of unit norm. That

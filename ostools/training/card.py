@@ -20,19 +20,22 @@ from ostools.training.loop import Run
 from ostools.training.recipe import Recipe
 
 TRIED = {
-    "embedded-short": "Three mixtures were tried with 2,150 steps each, and then the second of them with 5,700 steps: this "
-    "one. The weights are those of its last step. It is better than the three on the same held-out text (they had 1.7222, "
-    "1.6899 and 1.6858 bits per byte) and on fresh prompts of its own mixture (0.399, 0.285 and 0.292 nats). The first mixture "
-    "had 62% text, and drew each copying task half as often beside the others; the third had shorter tasks (a length scale of "
-    "6 in place of 12).",
-    "embedded-windowed": "One mixture was tried, the first one of embedded-short, and the weights are those of its last step.",
+    "embedded-short": "Three mixtures were tried with 2,150 steps each. Then the second of them was trained with 5,700 steps, "
+    "which made this model. The weights are those of its last step. It is better than the three on the same held-out "
+    "text (theirs is 1.7222, 1.6899 and 1.6858 bits per byte), and on fresh prompts of its own mixture (theirs is "
+    "0.399, 0.285 and 0.292 nats). The first mixture had 62% text, and drew each copying task half as often as this "
+    "one, relative to the other tasks. The third had shorter tasks (a length scale of 6 in place of 12).",
+    "embedded-windowed": "One mixture was tried, which is the first one of embedded-short. The weights are those of its last "
+    "step.",
 }
 """What the card of a model says of the mixtures that were tried for it."""
 
 PURPOSES = {
-    "embedded": "It was trained on every length up to a limit, so its wrong answers there are not for want of training.",
-    "embedded-short": "It was trained the way language models are: half on text, and on tasks of which most are short.",
-    "embedded-windowed": "It was trained as embedded-short was, in the shape of Gemma 3: most layers see a window of tokens.",
+    "embedded": "It was trained on every length up to a limit. A wrong answer up to there is not due to a length that "
+    "training left out.",
+    "embedded-short": "It was trained the way language models are: half on text, and half on tasks, most of which are short.",
+    "embedded-windowed": "It was trained as embedded-short was, but has the shape of Gemma 3: most of its layers see a "
+    "window of tokens.",
 }
 
 
@@ -87,7 +90,7 @@ def _head(card: Mapping[str, Any]) -> list[str]:
     return [
         f"# {card['name']}",
         "",
-        f"Written by `python -m ostools.training.train --recipe {card['name']}` from `card.json`; not edited by hand.",
+        f"Written by `python -m ostools.training.train --recipe {card['name']}` from `card.json`. It is not edited by hand.",
         "",
         f"A `{card['architecture']}` with {card['parameters']:,} parameters, stored in {recipe['stored']}: {layers}, "
         f"d_model {recipe['d_model']}, {recipe['n_heads']} query heads and one key/value head of {recipe['d_head']}, "
@@ -110,8 +113,8 @@ def _head(card: Mapping[str, Any]) -> list[str]:
         f"| text | {text['bytes']:,} bytes, sha256 `{text['sha256']}` |",
         f"| tokenizer | sha256 `{card['tokenizer_sha256']}` |",
         "",
-        "The same seed, versions and machine give the same weights, resumed or not; another processor may round otherwise, "
-        "so equality to the bit across machines is not promised.",
+        "The same seed, versions and machine give the same weights, whether a run was resumed or not. Another processor may "
+        "round differently, so equality to the bit is not promised across machines.",
         "",
     ]
 
@@ -130,13 +133,14 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         "## Data",
         "",
         f"Plain text, about {share:.0%} of the tokens: {text['paragraphs']:,} paragraphs of prose from the docstrings of "
-        f"{packages} (all under BSD licences), {text['held_out_paragraphs']:,} of them held out; "
-        f"{recipe['repeat_share']:.0%} of the blocks of {recipe['text_length']} tokens say their first half twice.",
+        f"{packages} (all under BSD licences), {text['held_out_paragraphs']:,} of them held out. "
+        f"Of the blocks of {recipe['text_length']} tokens, {recipe['repeat_share']:.0%} say their first half twice.",
         "",
-        "Prompts are generated: half of those for one digit carry the paper's hint, a third of those on digits a comma "
-        "after every third digit, a tenth of those for copying and for ones interleaved zeros and ones, half of those with "
-        "slips of the paper's pen have them mended (tidy). The loss counts the answer fully, the paper's own words lightly, "
-        f"and the sequence not at all. Text counts {recipe['text_loss_weight']:g} times as much as prompts.",
+        "Prompts are generated. Half of those that ask for one digit carry the paper's hint. A third of those on "
+        "digits have a comma after every third digit. A tenth of those for copying and of count-ones have zeros and "
+        "ones in turn. Where the paper's text has a slip of the pen, half of the prompts have it mended (tidy). In the "
+        "loss the answer counts fully, the paper's own words count lightly, and the sequence does not count. Text "
+        f"counts {recipe['text_loss_weight']:g} times as much as prompts.",
         "",
         *_lengths(card),
         *([tried, ""] if tried else []),
@@ -151,7 +155,7 @@ def _lengths(card: Mapping[str, Any]) -> list[str]:
     """How the lengths of the training sequences are spread, one sentence for each longest length."""
     recipe = Recipe(**{**card["recipe"], "full_layers": tuple(card["recipe"]["full_layers"])})
     law = {
-        "broad": "half the lengths are drawn evenly, half evenly in their logarithm",
+        "broad": "half of the lengths are drawn evenly, and half evenly in their logarithm",
         "falling": f"a length n is drawn with probability proportional to exp(-n / {recipe.length_scale:g})",
     }[recipe.length_law]
     lines = [f"Lengths, in items: {law}."]
@@ -164,7 +168,8 @@ def _lengths(card: Mapping[str, Any]) -> list[str]:
         )
     if recipe.curriculum_steps:
         lines.append(
-            f"The longest grows to these limits over the first {recipe.curriculum_steps:,} steps; the shares are of after."
+            f"The longest length grows to these limits over the first {recipe.curriculum_steps:,} steps. The shares are those "
+            "of the steps after."
         )
     return [" ".join(lines), ""]
 
@@ -173,8 +178,9 @@ def _accuracies(card: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Accuracy",
         "",
-        "Share of prompts whose whole answer line is exactly right under greedy decoding, by the length of the sequence in "
-        "items. Failures beyond the trained lengths say little: a length never trained is not over-squashing.",
+        "The tables show the share of prompts whose whole answer line is exactly right under greedy decoding, by the length of "
+        "the sequence in items. Failures beyond the trained lengths say little: at a length that was never trained, they are "
+        "not evidence of over-squashing.",
         "",
     ]
     for title, within in (("Inside the trained lengths", True), ("Beyond the trained lengths", False)):
@@ -213,6 +219,7 @@ def _limits() -> list[str]:
         "## How to read this",
         "",
         "`uniform` draws the digits uniformly. Without it the sequence is the paper's own, in which the answer to "
-        "`copy-last` and `copy-first` is always a zero: only the uniform rows tell whether the model looks. Where the "
-        "paper's sequence is the same for every seed, a row rests on as many prompts as the band has lengths (at most 32).",
+        "`copy-last` and `copy-first` is always a zero. Only the uniform rows show whether the model reads the "
+        "sequence. Where the paper's sequence is the same for every seed, a row rests on as many prompts as the band "
+        "has lengths (at most 32).",
     ]

@@ -189,7 +189,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         ("unknown part to ablate 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
         ("unknown method for edges 'mean'", "copy-first", {"what": "edges", "method": "mean"}),
         ("unknown measure 'sensitivty': did you mean 'sensitivity'", "copy-first", {"measures": ["sensitivty"]}),
-        ("'collapse' has no edges", "copy-first", {"what": "edges", "measures": ["collapse"]}),
+        ("expected a measure of edges, found 'collapse'", "copy-first", {"what": "edges", "measures": ["collapse"]}),
         ("unknown task 'copy-frist'", "copy-frist", {"lengths": [3]}),
         ("expected lengths for a task", "copy-first", {}),
         ("knows its own carriers", "copy-first", {"lengths": [3], "carriers": [1]}),

@@ -352,4 +352,4 @@ def test_numbers_of_a_verdict_stand_in_its_row() -> None:
     claim: Claim = BY_ID["first-is-easier"]
     found = judged([claim], both({"copy-first": 300, "copy-last": 100}), {}).iloc[0]
     assert "right only first 20" in found["numbers"]
-    assert "of 30 questions right with the first alone 20" in found["measured"]
+    assert "of 30 questions, 20 are right only with the first digit" in found["measured"]

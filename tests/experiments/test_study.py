@@ -104,7 +104,7 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     assert set(wide["status"]) == {"inactive"}
     said = found.verdicts.set_index("mitigation")
     assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {"inactive"}
-    assert "inactive (it changed no prompt and no logit)" in said.loc["sliding-window:window=700", "sentence"]
+    assert "inactive (it changed neither a prompt nor a logit)" in said.loc["sliding-window:window=700", "sentence"]
 
 
 def test_a_bound_that_does_not_know_the_edit_is_refused_and_the_rest_measured(found: Study) -> None:

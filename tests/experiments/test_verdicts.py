@@ -87,7 +87,7 @@ def test_too_few_lengths_for_a_verdict() -> None:
     row, said = judged(better)
     assert row["low"] > 0
     assert said["collapse"] == "not decided"
-    assert "on 5 lengths where a verdict takes 7" in said["sentence"]
+    assert "on 5 lengths, and a verdict needs 7" in said["sentence"]
     assert judged(pairs(lengths=range(1, 8), value=2.0))[1]["collapse"] == "helps"
     assert np.isnan(judged(pairs(lengths=[4, 9], value=2.0))[0]["low"])
 
@@ -132,10 +132,10 @@ def test_what_changed_nothing_is_no_evidence() -> None:
 def test_nothing_to_gain_where_all_is_right() -> None:
     _, said = judged(pairs("correct"))
     assert said["answers"] == "no measurable effect"
-    assert "nothing to gain: all right without it, and with it" in said["sentence"]
+    assert "there is nothing to gain: all answers are right without it and with it" in said["sentence"]
     _, said = judged(pairs("correct", value=lambda n, s: float(n != 3)))
     assert said["answers"] == "no measurable effect"
-    assert "nothing to gain: all right without it" in said["sentence"]
+    assert "there is nothing to gain: all answers are right without it" in said["sentence"]
     _, said = judged(pairs("correct", value=0.0))
     assert said["answers"] == "hurts"
     _, said = judged(pairs("correct", value=0.0, baseline=0.0))
@@ -162,7 +162,7 @@ def test_what_acts_beyond_training_alone_is_inactive() -> None:
     )
     row, said = judged(frame)
     assert (row["pairs"], row["beyond_training"], said["collapse"]) == (0, False, "inactive")
-    assert "it changed no prompt and no logit within training" in said["sentence"]
+    assert "it changed neither a prompt nor a logit within training" in said["sentence"]
 
 
 def test_a_ratio_to_rounding_is_none() -> None:

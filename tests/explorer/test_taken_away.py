@@ -243,7 +243,7 @@ def test_beside_an_inactive_mitigation_the_prompt_stands_alone(page: TestClient)
     wide = ask(page, "predicted-frozen", beside="mitigation", other="sliding-window:window=300")
     alone = ask(page, "predicted-frozen")
     (note,) = wide["notes"]
-    assert note.startswith("The mitigation is inactive, so that nothing stands beside the prompt. ")
+    assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")
     assert {**wide, "notes": []} == alone
 
 

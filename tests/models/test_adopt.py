@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "two dtypes": (_half, r"of one dtype, found torch\.float16, torch\.float32"),
     "meta": (_meta, r"expected all weights in memory, of one device, found meta"),
     "more": (_longer, r"expected only weights of its configuration, found model\.extra\.weight"),
-    "tied": (_output, r"lm_head\.weight tied as the configuration says, found it not so"),
+    "tied": (_output, r"lm_head\.weight tied as the configuration says, found that it is not"),
 }
 
 

@@ -211,9 +211,7 @@ def test_settings_that_no_record_describes_are_refused_by_name(tmp_path) -> None
 
 def test_a_setting_that_the_library_cannot_wrap_is_refused(tmp_path) -> None:
     """It asserts that GPT-NeoX has biases."""
-    reason = (
-        r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know a setting of it"
-    )
+    reason = r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know one of its settings"
     with pytest.raises(InputError, match=reason):
         load_model(write_checkpoint(tmp_path, "neox", attention_bias=False), device="cpu")
 

@@ -422,7 +422,7 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
         ("x.jsonl", "{", "line 1: expected a JSON object"),
         ("x.jsonl", "", "expected at least one text, found none"),
         ("x.txt", "\n \n\n", "expected at least one text, found none"),
-        ("x.txt", b"a\xff", "expected UTF-8 text, found byte 1"),
+        ("x.txt", b"a\xff", "expected UTF-8 text, found other bytes at offset 1"),
         ("x.parquet", "none", "cannot be read"),
         ("x.none", None, "found no such file"),
     ],

@@ -70,7 +70,7 @@ def test_forged_words_of_a_whole_file_are_left_out(tmp_path: Path, forged: dict[
     found = read(tmp_path, say=said.append)
     assert [cell.state for cell in found.cells] == ["measured", "missing"]
     assert len(said) == 1
-    assert "it is no cell of a sweep" in said[0]
+    assert "it is not a cell of a sweep" in said[0]
 
 
 class _Forged(Provenance):
@@ -176,12 +176,12 @@ def test_a_file_that_pandas_cannot_hold_costs_its_own_cell_only(
     broken, said = spoil(tmp_path, place, change), []
     table = results(tmp_path, say=said.append)
     assert table["seed"].tolist() == [1 - place] * 2
-    assert said == [f"{broken}: it is no cell of a sweep; it is left out"]
+    assert said == [f"{broken}: it is not a cell of a sweep; it is left out"]
     assert report(run=tmp_path, out=tmp_path / "r.html").exists()
     store = Store(tmp_path, said.append)
     with store.locked():  # the next run finds it missing
         assert list(store.stored()) == [f"{1 - place:016x}"]
-    assert said[1:] == [f"{broken}: it is no cell of a sweep; it is left out and measured again"]
+    assert said[1:] == [f"{broken}: it is not a cell of a sweep; it is left out and measured again"]
     assert not broken.exists()
 
 
@@ -194,7 +194,7 @@ def test_the_odd_file_is_left_out_even_if_it_is_the_first(tmp_path: Path, kind: 
     odd, said = pa.array([2**62 + 1] * 2).cast(kind), []
     broken = spoil(tmp_path, 0, lambda table: table.set_column(table.column_names.index("value"), "value", odd))
     assert results(tmp_path, say=said.append)["seed"].tolist() == [1, 1, 2, 2]
-    assert said == [f"{broken}: it is no cell of a sweep; it is left out"]
+    assert said == [f"{broken}: it is not a cell of a sweep; it is left out"]
 
 
 def test_a_cell_is_named_as_it_was_asked_whatever_its_only_file_says(tmp_path: Path) -> None:

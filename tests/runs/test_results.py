@@ -102,7 +102,7 @@ def test_a_file_that_does_not_fit_beside_the_others_is_left_out_and_said(store: 
     assert set(found["seed"]) == {0, 2}
     assert len(said) == 1
     assert f"{cells[1].base}." in said[0]
-    assert "it is no cell of a sweep; it is left out" in said[0]
+    assert "it is not a cell of a sweep; it is left out" in said[0]
 
 
 def test_what_the_columns_tell_pandas_is_not_trusted(store: Store, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tasks: [copy-last", "line 1, column 18: no YAML"),
+        ("tasks: [copy-last", "line 1, column 18: not valid YAML"),
         ("a: &a [1]\nb: *a\n", "line 2.*alias"),
         ("tasks: copy-last\ntasks: copy-first\n", "line 2.*'tasks' stands twice"),
         ("!!python/object/apply:os.system [true]\n", "expected no tag"),
@@ -103,8 +103,8 @@ def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> No
         ("!!set {a, b}\n", "line 1.*expected no tag"),
         ("- a\n- b\n", "expected keys such as tasks.*found list"),
         ("", "found NoneType"),
-        ("[" * 5000, "no YAML"),
-        ("a: \x00\n", "no YAML"),
+        ("[" * 5000, "not valid YAML"),
+        ("a: \x00\n", "not valid YAML"),
     ],
 )
 def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -118,7 +118,7 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, messag
 def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="expected UTF-8 text, found byte 0"):
+    with pytest.raises(InputError, match="expected UTF-8 text, found other bytes at offset 0"):
         read_sweep(file)
     file.write_text("#" + "x" * (1 << 20))
     with pytest.raises(InputError, match="at most 1 MiB"):

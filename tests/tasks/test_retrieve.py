@@ -130,9 +130,9 @@ def test_a_blank_separator_stands_between_records_and_another_is_refused() -> No
     assert task.sequence(pieces).count(",\n\n ") == 2
     assert task.key(pieces) == task.answer(7)
     assert task.parts(pieces)[2] == task.parts(items)[2]
-    with pytest.raises(InputError, match="',' among the records leaves no JSON object; only blank text can stand"):
+    with pytest.raises(InputError, match="',' among the records breaks the JSON object; only blank text can stand"):
         task.sequence(insert(Separator(every=3), items, task.key))
-    with pytest.raises(InputError, match="leaves no JSON object"):
+    with pytest.raises(InputError, match="breaks the JSON object"):
         task.sequence(["\n", *items])
 
 

@@ -122,34 +122,39 @@ def ablation(
     answer: str | Prompt | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
-    """Take parts of the model out, one at a time, and measure what changes, beside the first-order prediction.
+    """Take parts of the model out, one at a time, and measure what changes, beside a first-order prediction.
 
     Args:
-        task: a task or its name, asked at `lengths` and `seeds`; or a `Prompt`, with its `carriers` (positions) and `answer`
-            (text, or tokens as a `Prompt`).
-        what: "heads" (the output z of each), "edges" (single attention weights), "layers" (what a block's attention or MLP
-            adds to the residual stream).
-        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: all of them; of the edges the
-            `top` to which the last token attends most, over all layers and heads.
-        method: "zero"; for heads also "mean": over all positions of the prompt, as the model computes it with nothing out.
-        measures: of "sensitivity", "collapse" and "answers"; None: all that there can be. An edge has no collapse: the pair's
-            prompts have different lengths, and a position in one is none in the other.
-        begun: put the right answer's line, up to the answer itself, behind the prompt: y_n is then what the answer is read
-            from, and the answer's probability its own. Without it y_n is the last token of the question.
-        chat: whether the tokenizer's chat template is used; None: where there is one.
+        task: a task or its name, asked at `lengths` and `seeds`. Or a `Prompt`, with its `carriers` (the positions of the
+            tokens that carry the answer) and its `answer` (a text, or its tokens as a `Prompt`).
+        what: "heads" (the output z of each head), "edges" (single attention weights), or "layers" (what the attention or the
+            MLP of a block adds to the residual stream).
+        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: every head or every layer; of
+            the edges the `top` ones to which the last token attends most, over all layers and heads.
+        method: "zero". For heads also "mean": the head's mean over all positions of the prompt, before anything is taken out.
+        measures: some of "sensitivity", "collapse" and "answers"; None: all that are possible. Edges have no "collapse": the
+            two prompts of a pair have different lengths, so an edge of one is not an edge of the other.
+        begun: whether the right answer's line, up to the answer itself, is put after the prompt. y_n is then the token from
+            which the answer is read, and the probability is that of the answer alone. Without it y_n is the last token of the
+            question.
+        chat: whether the tokenizer's chat template is used; None: if it has one.
         progress: called as progress(done, total) after each part.
 
-    sensitivity is that of the real derivative: the frozen one holds the patterns, and does not see them change. The
-    prediction is -dm/dg at g = 1, g a gate on the part; its tangent, g = 1 - eps, is exact. Edits of the forward pass that are
-    active stay so, and are part of what "nothing taken out" means. In float32 (float64 for a float64 model).
+    The sensitivity is that of the real derivative. The frozen derivative holds the patterns, so it would not see them change.
+    The prediction is -dm/dg at g = 1, where g is a gate on the part and m is the measure; it is exact to first order, g = 1 -
+    eps. Edits of the forward pass that are active stay active. They are part of the model with nothing taken out. All is
+    computed in float32, or in float64 for a float64 model.
 
     Raises `InputError` for unknown names, parts that the model does not have, edges whose query is beyond a prompt, a prompt
-    over the context, a pair that is not apart, and numbers that are not finite.
+    longer than the context, a pair with a distance that is rounding, and numbers that are not finite.
     """
     checked_method(what, method)
     names = None if measures is None else checked_names("measure", measures, MEASURES)
     if what == "edges" and names is not None and "collapse" in names:
-        raise InputError("ablation: 'collapse' has no edges: a position in one prompt of the pair is none in the other")
+        raise InputError(
+            "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "
+            "edge of one is not an edge of the other; leave 'collapse' out"
+        )
     if what == "edges" and names is None and not isinstance(task, Prompt):
         names = ("sensitivity", "answers")
     whole_number("top", top, 1)

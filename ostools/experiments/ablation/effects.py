@@ -76,7 +76,7 @@ class Scalar(Measure):
 
 @dataclass(frozen=True)
 class LogProbability(Scalar):
-    """log p(answer | prompt) in nats: the sum over the answer's tokens, each behind the right ones before it.
+    """log p(answer | prompt) in nats: the sum over the answer's tokens, each after the right ones before it.
 
     With `ends`, the probability that one of them follows is in it: what `measure.answers.probability` scores.
     """

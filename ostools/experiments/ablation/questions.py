@@ -24,7 +24,7 @@ MEASURES = ("sensitivity", "collapse", "answers")
 class Question:
     """`prompt`: the tokens whose last one is read. What a measure needs and nobody gave is None.
 
-    carriers: the tokens that carry the answer; answer: the tokens of the right answer behind the prompt; ends: those that may
+    carriers: the tokens that carry the answer; answer: the tokens of the right answer after the prompt; ends: those that may
     end it (None: it goes on as it likes); extended: the other prompt of the pair.
     """
 
@@ -105,7 +105,7 @@ def of_prompt(
 
 
 def _split(model: TransformerBridge, posed: Posed, begun: bool) -> tuple[Ids, Ids]:
-    """The tokens that are read, and those of the right answer behind them."""
+    """The tokens that are read, and those of the right answer after them."""
     ids, answer = posed.prompt.ids.tolist(), line_ids(model, posed.prompt, written(posed)).ids
     if begun:
         start = _begun(model, posed, answer)
@@ -128,7 +128,7 @@ def _begun(model: TransformerBridge, posed: Posed, answer: Sequence[int]) -> int
 
 
 def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
-    """The answer, if it fits into the context behind the prompt; `InputError` otherwise."""
+    """The answer, if it fits into the context after the prompt; `InputError` otherwise."""
     Prompt.from_ids(model, [*ids, *answer])
     return _tensor(model, answer)
 

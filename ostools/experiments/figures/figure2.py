@@ -64,12 +64,13 @@ def figure_2(
     """The greedy answers to the six prompts of Figure 2 at every length.
 
     Args:
-        model: a model here, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
+        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of digits.
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for lengths below 1 and a prompt over the context. Cost: six prompts a length, some 20 tokens each.
+    Raises `InputError` for lengths below 1 and for a prompt longer than the context. Cost: six prompts for each length, some 20
+    tokens each.
     """
     wanted = checked_lengths(lengths)
     frame, how = answered(model, asked_tasks(), wanted, chat=chat, progress=progress)

@@ -78,21 +78,22 @@ def figure_3(
     """|answer - right answer| of greedy answers to the prompts of Figure 3, at every length and seed.
 
     Args:
-        model: a model here, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
+        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of items.
         seeds: of the panels that draw their sequences.
-        panels: of `TASKS`, what is asked, a panel each.
-        mode: without chain of thought: "none", the prompt of C.1 alone, or "answer-only", with an instruction to output the
-            answer only, of which Section 3.2 speaks.
-        examples: whether the worked ones stand "before" the question or "after" it.
-        tidy: without the slips of C.1, in the panels that have them (`AppendixTask`).
-        number: 6 for the caption of Figure 6; the run is the same.
-        max_new_tokens: of a chain of thought, by a model here; what is cut there is no answer, and counted apart.
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
+        panels: some of `TASKS`, one panel for each.
+        mode: how the panels without chain of thought ask. "none": the prompt of C.1 alone. "answer-only": with an instruction
+            to output the answer only, of which Section 3.2 speaks.
+        examples: whether the worked examples stand "before" the question or "after" it.
+        tidy: whether the slips of C.1 are mended, in the panels that have them (`AppendixTask`).
+        number: 6 for the caption of Figure 6. The run is the same.
+        max_new_tokens: of a chain of thought, by a loaded model. What is cut there is not an answer, and is counted apart.
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for lengths below 1, no seeds, an unknown panel, and a prompt that leaves no room for its answer in the
-    context. Cost: three prompts a panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
+    Raises `InputError` for lengths below 1, for an empty list of seeds, for an unknown panel, and for a prompt that leaves no
+    room for its answer in the context. Cost: three prompts for each panel, length and seed, two thirds of them with up to
+    `max_new_tokens` tokens.
     """
     if number not in (3, 6):
         raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")

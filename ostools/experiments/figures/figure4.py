@@ -58,9 +58,9 @@ def figure_4(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Figure4:
-    """How often each number is answered to the prompts of Figure 3, and how often it is right.
+    """How often each number is answered to the prompts of Figure 3, and how often it is the right one.
 
-    Arguments, errors and cost as of `figure_3`. `figure_4_of` makes it out of a Figure 3 that is there, at no cost.
+    Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
     """
     _check(number)
     asked: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
@@ -69,7 +69,7 @@ def figure_4(
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
-    """Figure 4 (or 7) out of the answers of Figure 3."""
+    """Figure 4 (or 7), made from the answers of Figure 3."""
     _check(number)
     parameters = {**figure.provenance.parameters, "measurement": f"figure-{number}", "number": number}
     provenance = replace(figure.provenance, parameters=parameters)

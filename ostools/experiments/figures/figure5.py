@@ -129,21 +129,21 @@ def figure_5(
     items: ItemsAs = "text",
     progress: Progress | None = None,
 ) -> Figure5:
-    """The four panels of Figure 5 on a model: the distance of the pair at every length, dtype and (b) seed.
+    """The four panels of Figure 5 on a model: the distance of the pair at every length and dtype, and for (b) at every seed.
 
     Args:
         panels: some of "abcd".
         lengths: numbers of digits.
-        dtypes: precisions by name, as for `collapse`.
-        seeds: digit streams of (b); the other panels draw nothing. Under three there is no bootstrap interval.
+        dtypes: precisions by name, as in `collapse`.
+        seeds: digit streams of (b). The other panels do not draw digits. With fewer than three there is no bootstrap interval.
         site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last block's heads).
-        per: "head-chunk" (else) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
+        per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
         norm: linf as in the paper, l1, l2 or cosine.
-        items: "ids" puts every digit in by its own token where a tokenizer would merge them.
+        items: "ids" puts every digit in by its own token, if the tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for an unknown panel, site, norm or reading, heads that do not divide d_model, and for whatever
-    `collapse` refuses. Cost: `collapse` once for each panel, each seed of (b) a pass per dtype.
+    Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
+    `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
     chosen, reading = _checked_panels(panels), checked_reading(site, per, norm)
     _check_heads(model, reading)

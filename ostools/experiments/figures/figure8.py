@@ -115,14 +115,14 @@ def figure_8(
     """||v_n - v*_(n+1)|| after one attention layer at every n of `lengths`, for each reading and seed.
 
     Args:
-        readings: what is Gaussian: "vectors" (queries, keys, values), "weights".
+        readings: what is Gaussian: "vectors" (queries, keys, values) or "weights".
         block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the paper's Section 2), or
             "attention" (its output alone).
-        d, n_heads: width and heads, d / n_heads each.
+        d, n_heads: the width, and the number of heads of width d / n_heads.
 
-    Attention is causal, so that one pass over the longest sequence holds every n; only the rows asked for are computed:
-    O(lengths * longest * d) a seed. Raises `InputError` for lengths below 1, seeds below 0, odd or small d, heads that do not
-    divide it, unknown readings and blocks.
+    Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are asked for are computed:
+    O(lengths * longest * d) for each seed. Raises `InputError` for lengths below 1, seeds below 0, an odd or too small d,
+    heads that do not divide it, and unknown readings and blocks.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     if whole_number("d", d, 2) % 2:

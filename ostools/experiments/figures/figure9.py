@@ -46,8 +46,8 @@ def figure_9(
 ) -> Figure9:
     """delta of softmax(x) and softmax(x + noise on the first `noisy` entries) at every n of `lengths`, for each seed.
 
-    Float64. Cost O(longest + lengths * noisy) a seed. Raises `InputError` for lengths or `noisy` below 1, seeds below 0, and
-    `noise` outside of 0 to 100.
+    All is in float64. Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy` below 1,
+    for seeds below 0, and for `noise` outside of 0 to 100.
     """
     wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
     whole_number("noisy", noisy, 1)

@@ -17,14 +17,14 @@ ASKING = {"panels", "mode", "examples", "tidy"}
 def figure_prompts(
     number: int, lengths: Iterable[int] | None = None, seeds: Sequence[int] | None = None, **asking: Any
 ) -> list[Question]:
-    """The prompts that Figure 2, 3, 4, 6 or 7 asks. 3, 4, 6 and 7 ask the same: one set of answers serves all four.
+    """The prompts that Figure 2, 3, 4, 6 or 7 asks. 3, 4, 6 and 7 ask the same prompts: one set of answers serves all four.
 
     Args:
         lengths: numbers of items; None: those of the figure.
-        seeds: of the sequences that are drawn; None: those of the figure. Figure 2 draws none.
-        asking: of Figures 3, 4, 6 and 7 also panels, mode, examples and tidy, as for `figure_3`.
+        seeds: of the sequences that are drawn; None: those of the figure. Figure 2 does not draw sequences.
+        asking: for Figures 3, 4, 6 and 7 also panels, mode, examples and tidy, as in `figure_3`.
 
-    Raises `InputError` for another figure, lengths below 1, and seeds for Figure 2.
+    Raises `InputError` for another figure, for lengths below 1, and for seeds with Figure 2.
     """
     if type(number) is not int or number not in PAPERS:
         raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {number!r}")

@@ -100,20 +100,21 @@ def lab(
     fit_from: int = FIT_FROM,
     progress: Progress | None = None,
 ) -> Lab:
-    """Run a study, or all four, and fit how each curve falls.
+    """Run one study of the laboratory, or all four, and fit how each curve falls.
 
     Args:
         study: "positions", "depth", "precision", "validation" or "all".
-        encodings: names of `ostools.experiments.lab.runs.ENCODINGS`; by default all for "positions" and "validation", none and
-            rope-10000 else.
-        depths: numbers of layers of "depth"; the others have 4.
-        precisions: names of `ostools.experiments.lab.runs.PRECISIONS`; by default all, for "validation" float32 and bfloat16.
+        encodings: names of `ostools.experiments.lab.runs.ENCODINGS`. The default is all of them for "positions" and
+            "validation", and none and rope-10000 for the others.
+        depths: numbers of layers for "depth". The other studies have 4 layers.
+        precisions: names of `ostools.experiments.lab.runs.PRECISIONS`. The default is all of them, and float32 and bfloat16 for
+            "validation".
         lengths: n, how often the last token is repeated.
         fit_from: the shortest length that is fitted.
-        progress: told how many decoders of how many are done.
+        progress: called with the number of decoders that are done, and of all.
 
-    Raises `InputError` for unknown names, an empty choice, lengths, depths or `fit_from` that are no whole numbers from 1 on,
-    and seeds that are none from 0 on.
+    Raises `InputError` for unknown names, for an empty choice, for lengths, depths or `fit_from` that are not whole numbers
+    from 1 on, and for seeds that are not whole numbers from 0 on.
     """
     chosen_lengths, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
     chosen_depths, fit_from = sorted(whole_numbers("depths", depths, 1)), whole_number("fit_from", fit_from, 1)
@@ -192,7 +193,7 @@ def _measured(
 
 
 def _named(study: str, depth: int, question: int) -> list[str]:
-    """Of which studies a depth's curves are: of "positions" the last layer's, and behind a question those of "layers"."""
+    """The studies to which a depth's curves belong: "positions" at depth `DEPTH`, and "layers" where a question follows."""
     if study != "positions":
         return [study]
     return [*(["positions"] if depth == DEPTH else []), *(["layers"] if question else [])]

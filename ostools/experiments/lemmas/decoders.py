@@ -60,12 +60,12 @@ def same_ratio(
     checks = [
         Check("pairs of sequences that do not hold the same ratio of types", float(unequal), "=", 0.0),
         Check(
-            f"spread within a type, {len(pairs)} pairs, after 1 to {layers} layers, ordinary and sharp attention",
+            f"greatest spread within a type, {len(pairs)} pairs, after 1 to {layers} layers, ordinary and sharp attention",
             max(stated),
             *("<=", 1e-10),
         ),
         *(
-            Check('spread within a type, "10" and "1100": least over layers', min(found), ">=", 1e-6, hypotheses=name)
+            Check("least spread within a type over layers, of one pair", min(found), ">=", 1e-6, hypotheses=name)
             for name, found in broken.items()
         ),
     ]
@@ -79,7 +79,7 @@ def _broken(seed: int, layers: int, pair: tuple[str, str] = ("10", "1100"), **ch
 
 
 def _spreads(decoder: Decoder, pair: tuple[str, str]) -> list[float]:
-    """The spread within a type after 1, 2, ... blocks, through the final norm as in a decoder of so many."""
+    """The spread within a type after 1, 2, ... blocks, after the final norm, as in a decoder of that many blocks."""
     tokens = [_ids(text) for text in pair]
     passes = [decoder.forward(ids[None]).residuals[1:] for ids in tokens]
     return [
@@ -92,12 +92,13 @@ Answer = Callable[[Decoder, Float[Tensor, "pos d_model"], int], Tensor]
 
 
 def of_the_last(decoder: Decoder, y: Float[Tensor, "pos d_model"], n: int) -> Float[Tensor, " token"]:
-    """The logits after n counted tokens, of the last representation alone: a product of its own, as kernels may go by size."""
+    """The logits after n counted tokens, of the last representation alone. Each is a product of its own, as a kernel may depend
+    on the size."""
     return decoder.logits(y[n - 1][None, None])[0, 0]
 
 
 def of_all(decoder: Decoder, y: Float[Tensor, "pos d_model"], n: int) -> Float[Tensor, " token"]:
-    """What a readout would say that sees every position: the logits of the sum over the prompt."""
+    """What a readout that sees every position would say: the logits of the sum over the prompt."""
     return y[:n].double().sum(0) @ decoder.W_U.double()
 
 
@@ -122,7 +123,7 @@ def answers(seed: int, longest: int = 1024, answer: Answer = of_the_last) -> Che
         Check(f"pairs n, n + 1 to {longest:,} with one representation, y in bfloat16", pairs["bfloat16"], ">", 0.0),
         Check("the same in float64", pairs["float64"], "=", 0.0, hypotheses="without low precision"),
         Check(
-            f"second answers, {longest:,} counts, y in bfloat16",
+            f"answers beyond one for each representation, {longest:,} counts, y in bfloat16",
             float(counting.second_answers(rounded, everywhere)),
             *(">", 0.0),
             hypotheses="with a readout of every position",
@@ -140,7 +141,7 @@ def _one_answer(name: str, decoder: Decoder, seen: Float[Tensor, "pos d_model"],
     n = len(seen)
     said = torch.stack([answer(decoder, seen, count) for count in range(1, n + 1)])
     return Check(
-        f"second answers, {n:,} counts with {counting.distinct(seen):,} representations and "
+        f"answers beyond one for each representation, {n:,} counts with {counting.distinct(seen):,} representations and "
         f"{counting.distinct(said):,} answers, {name}",
         float(counting.second_answers(seen, said)),
         *("=", 0.0),
@@ -168,13 +169,13 @@ def windowed(
             in_y = max(in_y, float(y_steps[exact_from(layers, window) - 1 :].amax()))
     checks = [
         Check(
-            "||v_(c+1) - v_c|| / ||v_c|| at every layer l from l (w - 1) + 1 copies on: greatest", reached, "<=", 1e-12
+            "greatest ||v_(c+1) - v_c|| / ||v_c|| at every layer l, from l (w - 1) + 1 copies on", reached, "<=", 1e-12
         ),
-        Check("the same of y, from L (w - 1) + 1 copies on", in_y, "<=", 1e-12),
-        Check("the same at one copy fewer: least", before, ">=", 1e-9, hypotheses="with one copy fewer"),
+        Check("greatest such step of y, from L (w - 1) + 1 copies on", in_y, "<=", 1e-12),
+        Check("least such step of v^(l) at one copy fewer", before, ">=", 1e-9, hypotheses="with one copy fewer"),
         *(
             Check(
-                "the same at the last layer, from L (w - 1) + 1 copies on: greatest",
+                "greatest such step at the last layer, from L (w - 1) + 1 copies on",
                 float(_steps(seed, 4, positions, window, copies=40)[0][-1][exact_from(4, 3) - 1 :].amax()),
                 *(">=", 1e-6),
                 hypotheses=hypotheses,

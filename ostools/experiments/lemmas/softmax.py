@@ -18,7 +18,7 @@ Pair = Callable[[int], tuple[Tensor, Tensor]]
 _SPREAD = 4.0
 """Scores of the ordinary cases lie within this of each other; the weight of a token then stays above rounding to n = 10^9."""
 _FAR = 4096
-"""The length at which sequences that lack a hypothesis are looked at."""
+"""The length at which sequences without one of the hypotheses are looked at."""
 
 
 def _uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "*shape"]:
@@ -26,7 +26,7 @@ def _uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "*shape"]
 
 
 def last_weight(seed: int, lengths: Sequence[int], softmax: Softmax = torch.softmax) -> Checked:
-    """Lemma B.1: one more token takes weight from the last, always; less and less where scores are bounded."""
+    """Lemma B.1: one more token always takes weight from the last one; where scores are bounded, it takes less and less."""
     generator = torch.Generator().manual_seed(seed)
     least, worst, gaps = torch.inf, 0.0, []
     for n in lengths:
@@ -43,15 +43,15 @@ def last_weight(seed: int, lengths: Sequence[int], softmax: Softmax = torch.soft
     unbounded = _decreasing_scores(lengths, softmax)
     rounding, extreme = _extreme(generator, softmax)
     checks = [
-        Check("least part of its weight that the last token loses, scores within 4", least, ">", 0.0),
+        Check("the least share of its weight that the last token loses, scores within 4", least, ">", 0.0),
         Check("decrease / its bound e^{2s} / (n (n + 1)), greatest over n", worst, "<=", 1.0, 1e-9),
         Check(
-            "log decrease against log(1 + e^b / Z), scores to ±1000, ties, n = 1, 2: greatest error",
+            "greatest error of log(1 + e^b / Z) as the log decrease, with scores to ±1000, ties, and n = 1 and 2",
             extreme,
             "<=",
             1e-12,
         ),
-        Check("greatest increase of a weight there, relative", rounding, "<=", 1e-13),
+        Check("greatest relative increase of that weight, in the same cases", rounding, "<=", 1e-13),
         Check(f"decrease at n = {_FAR:,}, scores -k", unbounded[-1], ">=", 0.1, hypotheses="without bounded scores"),
     ]
     table = curves(
@@ -123,7 +123,9 @@ def vanishing_noise(seed: int, lengths: Sequence[int], softmax: Softmax = torch.
             1.0,
             1e-9,
         ),
-        Check("delta of every prefix in one pass against a softmax each: greatest error", disagreement, "<=", 1e-12),
+        Check(
+            "greatest error of delta of every prefix in one pass, against a softmax for each", disagreement, "<=", 1e-12
+        ),
         Check(
             f"delta at n = {_FAR:,}, scores -2 log i, noise on the first",
             far,

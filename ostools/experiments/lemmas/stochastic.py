@@ -41,28 +41,28 @@ def largest_eigenvalue(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.c
     sharpest = pattern(1000.0 * _scores(generator, 24))
     leaky = 1.1 * pattern(_scores(generator, 24))
     checks = [
-        Check("largest |eigenvalue| against 1: greatest error (n to 24)", off, "<=", 1e-10),
+        Check("greatest distance of the largest |eigenvalue| from 1 (n to 24)", off, "<=", 1e-10),
         Check(
-            "matrices in which 1 is not 1 + (tokens i >= 2 with A_ii = 1) times an eigenvalue",
+            "matrices in which the multiplicity of the eigenvalue 1 is not 1 + (number of tokens i >= 2 with A_ii = 1)",
             float(miscounted),
             "=",
             0.0,
         ),
         Check(
-            "how often 1 is an eigenvalue where tokens 2 to 24 attend to token 1 alone: one non-zero entry a row",
+            "multiplicity of the eigenvalue 1 where tokens 2 to 24 attend to token 1 alone (one non-zero entry a row)",
             float(lemmas.eigenvectors(_first(24))),
             "=",
             1.0,
         ),
         Check(
-            "how often 1 is an eigenvalue with token 24 attending to itself alone",
+            "multiplicity of the eigenvalue 1 where token 24 attends to itself alone",
             float(_with_last_alone(pattern(_scores(generator, 24)))),
             "=",
             2.0,
             hypotheses="without two non-zero entries a row",
         ),
         Check(
-            "how often 1 is an eigenvalue at scores of ±1000, where weights round to 0 and 1",
+            "multiplicity of the eigenvalue 1 at scores of ±1000, where weights round to 0 and 1",
             float(lemmas.eigenvectors(sharpest)),
             ">",
             1.0,
@@ -107,12 +107,21 @@ def products(seed: int, pattern: Callable[[Tensor], Tensor] = lemmas.causal_soft
     }
     checks = [
         Check(
-            f"error of row sums, of signs and above the diagonal, products of 1 to {_DEPTH}", max(defects), "<=", 1e-12
+            f"greatest error of row sums, of signs and above the diagonal, products of 1 to {_DEPTH}",
+            max(defects),
+            "<=",
+            1e-12,
         ),
-        Check("eigenvalues of a product of 4 against the products of diagonals: greatest error", off, "<=", 1e-6),
+        Check(
+            "greatest error of the eigenvalues of a product of 4, against the products of diagonals", off, "<=", 1e-6
+        ),
         *(
             Check(
-                f"the same error, products of 2 to {_DEPTH}: least", min(found[1:]), ">=", 1e-6, hypotheses=hypotheses
+                f"least error of row sums, of signs and above the diagonal, products of 2 to {_DEPTH}",
+                min(found[1:]),
+                ">=",
+                1e-6,
+                hypotheses=hypotheses,
             )
             for hypotheses, found in broken.items()
         ),
@@ -150,41 +159,44 @@ def limit(seed: int, diagonal: Sequence[float] = (1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 
     kept = {name: spectra.remainders(spectra.lazy(matrix), 1024).tolist() for name, matrix in stuck.items()}
     checks = [
         Check(
-            "Theorem 5.1's bound at β_1 = β_2 = σ = 1, β_3 = 4^L against ((Λ + I) / 2)^L: greatest error",
+            "greatest error of Theorem 5.1's bound at β_1 = β_2 = σ = 1, β_3 = 4^L, against ((Λ + I) / 2)^L",
             theorem,
             "<=",
             1e-12,
         ),
-        Check(f"distance of every row of ((Λ + I) / 2)^L from token 1 alone, L = {_POWER:,}", furthest, "<=", 1e-9),
         Check(
-            "what the last token has elsewhere / its bound sum_k binom(L, k) ρ^(L-k) ν^k, greatest over L",
+            f"greatest distance of a row of ((Λ + I) / 2)^L from token 1 alone, L = {_POWER:,}", furthest, "<=", 1e-9
+        ),
+        Check(
+            "the last token's mass off token 1 / its bound sum_k binom(L, k) ρ^(L-k) ν^k, greatest over L",
             worst,
             "<=",
             1.0,
             1e-9,
         ),
         Check(
-            "eigenvectors of (Λ + I) / 2 for 3/4, twice an eigenvalue, Λ of three tokens: the proof's diagonalisation fails",
+            "eigenvectors for 3/4, a double eigenvalue of (Λ + I) / 2 for a Λ of three tokens: the proof's "
+            "diagonalisation fails",
             float(lemmas.eigenvectors(spectra.lazy(lemmas.coupled()), 0.75)),
             "=",
             1.0,
         ),
         Check(
-            "the powers of that Λ against (1 - q^L - L q^(L-1) / 8, L q^(L-1) / 8, q^L): greatest error",
+            "greatest error of the powers for that Λ, against (1 - q^L - L q^(L-1) / 8, L q^(L-1) / 8, q^L)",
             jordan,
             "<=",
             1e-12,
         ),
         Check("rate at L = 500 against max (1 + Λ_ii) / 2", observed, "=", rate, 1e-6),
         Check(
-            "what is left elsewhere at L = 1,024, Λ = I",
+            "the last token's mass off token 1 at L = 1,024, Λ = I",
             kept["Λ = I"][-1],
             "=",
             1.0,
             hypotheses="without two non-zero entries a row",
         ),
         Check(
-            "what is left elsewhere at L = 1,024, Λ_44 = 1",
+            "the last token's mass off token 1 at L = 1,024, Λ_44 = 1",
             kept["Λ_44 = 1"][-1],
             ">=",
             1e-6,

@@ -40,7 +40,7 @@ class Lemma:
 LEMMAS = (
     Lemma(
         "B.1",
-        "one token more takes softmax weight from the last, and ever less where scores are bounded",
+        "one more token takes softmax weight from the last one; where scores are bounded, it takes ever less",
         softmax.last_weight,
         by_length=True,
     ),
@@ -52,7 +52,7 @@ LEMMAS = (
     ),
     Lemma(
         "B.4",
-        "1010... and 0101... stay delta = 2 (e - 1) / (e + 1) = 0.924... apart at every even n",
+        "at every even n, delta of 1010... and 0101... is 2 (e - 1) / (e + 1) = 0.924...",
         lambda seed, lengths: softmax.alternation(lengths),
         by_length=True,
     ),
@@ -69,18 +69,19 @@ LEMMAS = (
     ),
     Lemma(
         "5.2/B.8",
-        "((Λ + I) / 2)^L, Theorem 5.1's bound on equal layers, tends to all mass on token 1 if each row but the first has two "
-        "non-zero entries (and here: if Λ_ii < 1 for i >= 2)",
+        "((Λ + I) / 2)^L, which is Theorem 5.1's bound for equal layers, tends to all mass on token 1 if each row but "
+        "the first has two non-zero entries (and here: if Λ_ii < 1 for i >= 2)",
         lambda seed, lengths: stochastic.limit(seed),
     ),
     Lemma(
         "6.1/B.9",
-        "without positions and causal mask, sequences with one ratio of types have one representation per type",
+        "without positions and without the causal mask, sequences with the same ratio of types have one representation "
+        "per type",
         lambda seed, lengths: decoders.same_ratio(seed),
     ),
     Lemma(
         "6.2/B.10",
-        "counts whose prompts have one last representation in a dtype get one answer (first generated token)",
+        "counts whose prompts have the same last representation in a dtype get the same answer (first generated token)",
         lambda seed, lengths: decoders.answers(seed),
     ),
     Lemma(
@@ -122,11 +123,12 @@ def theory(
     """Run every lemma, or those named in `lemmas` ("B.1", "4.1/B.2", "B.2", "windows", ...), on numbers drawn from `seed`.
 
     Args:
-        lengths: the n at which B.1, 4.1 / B.2 and B.4 are run, `LENGTHS` if not given; the others have none.
-        progress: told how many lemmas are done, out of how many.
+        lengths: the n at which B.1, 4.1 / B.2 and B.4 are run; the default is `LENGTHS`. The other lemmas do not take lengths.
+        progress: called with the number of lemmas that are done, and of all.
 
-    A lemma that fails is a row with passed = False, no exception. Raises `InputError` for unknown lemmas, lengths below 1, odd
-    lengths for B.4 (its sequences then hold different numbers of ones), and lengths where no lemma asked for has any.
+    A lemma that fails is a row with passed = False; an exception is not raised. Raises `InputError` for unknown lemmas, for
+    lengths below 1, for odd lengths of B.4 (its two sequences then hold different numbers of ones), and for lengths if none of
+    the lemmas that were asked for takes them.
     """
     chosen = _chosen(lemmas)
     whole_number("seed", seed)

@@ -1,6 +1,6 @@
 """Which part of prompt and reasoning the answer feels: Theorem B.5's left side along a chain of thought.
 
-The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation behind prompt and reasoning, where
+The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation after prompt and reasoning, where
 the answer is about to be written, and every earlier token, the model's own reasoning too, has its d y_n / d v_i.
 """
 
@@ -63,27 +63,28 @@ def chain_of_thought(
     thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
-    """d y_n / d v_i over a question, the reasoning after it and the begun answer line, by part (Theorem B.5).
+    """How far y_n can move with each token of a question, its reasoning and the begun answer line, by part (Theorem B.5).
 
-    n is the last token before the answer, whose representation chooses the answer's first token.
+    n is the last token before the answer. Its representation chooses the answer's first token.
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-few-shot".
         length: number of items.
-        seed: of the sequence, where the task draws one; and of an estimate.
-        reasoning: text that stands behind the prompt instead of what the model writes; "" for none. None: the model's own,
-            greedy. Where that holds the words of the answer line, its first such line is kept up to the answer; else the
-            line is begun behind it. The provenance's `reasoning_source` says which.
-        linearisations, method, relative_error, max_memory: as of `ostools.sensitivity`.
+        seed: of the sequence, if the task draws one; and of an estimate.
+        reasoning: text that stands after the prompt in place of what the model writes; "" for none. None: the model's own,
+            greedy. If that contains the words of the answer line, its first such line is kept up to the answer. Otherwise the
+            line is begun after it. `reasoning_source` in the provenance says which. linearisations, method, relative_error,
+            max_memory: as in `ostools.sensitivity`.
         max_new_tokens: of the model's own reasoning and answer.
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
-        system, thinking: a system prompt before it, and whether the model is to think, where the template has a switch; as for
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
+        system, thinking: a system prompt before it, and whether the model is to think, if the template has a switch; as in
             `ostools.behaviour`.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for what `pose` and `sensitivity` refuse, reasoning that holds the words of the answer line, a
-    line that cannot be begun in tokens, thoughts that are not closed before it, a whole over the context, and where it is not
-    known which tokens are the items. Cost: the answer's generation, and `sensitivity` on the whole sequence.
+    Raises `InputError` for what `pose` and `sensitivity` refuse, for reasoning that contains the words of the answer line, for
+    a line that cannot be begun in tokens, for thoughts that are not closed before it, for a whole that is longer than the
+    context, and if it is not known which tokens are the items. Cost: the generation of the answer, and `sensitivity` on the
+    whole sequence.
 
     Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
     """

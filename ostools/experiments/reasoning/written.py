@@ -1,4 +1,4 @@
-"""A question, the reasoning behind it and the answer line begun, in tokens; and to which part each token belongs."""
+"""A question, the reasoning after it and the answer line begun, in tokens; and to which part each token belongs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Written:
     """What is read up to the token before the answer.
 
     prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
-    source: whose the reasoning and the begun line are. wanted: the first token of the right answer behind it.
+    source: whose the reasoning and the begun line are. wanted: the first token of the right answer after it.
     """
 
     prompt: Prompt
@@ -48,7 +48,7 @@ def written(model: TransformerBridge, posed: Posed, reasoning: str | None, max_n
 
     Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
     answer: every token is the model's own, and what a model that goes on asks itself next is not in it.
-    Where it did not, the line is begun behind all that it wrote. A task whose answer line is the bare answer gets no reasoning
+    Where it did not, the line is begun after all that it wrote. A task whose answer line is the bare answer gets no reasoning
     of the model's: what it writes would be the answer. Raises `InputError` where the line cannot be begun in tokens, the whole
     does not fit the context, and where it is not known which tokens are the items.
     """
@@ -118,7 +118,7 @@ def _begun(model: TransformerBridge, posed: Posed, reasoning: str) -> tuple[tupl
 
 
 def _ends(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> list[int]:
-    """For every token behind the prompt how many characters of the text behind it are there once it is read."""
+    """For every token after the prompt how many characters of the text after it are there once it is read."""
     tokenizer: Any = model.tokenizer
     anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
     base = len(tokenizer.decode(anchor, **options))
@@ -130,7 +130,7 @@ def _ends(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> list[in
 
 
 def _behind_parts(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
-    """The part of every token behind the prompt, and the line of those that are reasoning."""
+    """The part of every token after the prompt, and the line of those that are reasoning."""
     tokenizer: Any = model.tokenizer
     anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
     base = len(tokenizer.decode(anchor, **options))

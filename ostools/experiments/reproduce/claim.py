@@ -11,12 +11,12 @@ from ostools.results import Result
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"
-"""No model could have shown otherwise: what was measured checks this code, and is no evidence. Counted apart from `AGREES`."""
+"""No model could have shown otherwise: what was measured checks this code. It is not evidence, and not counted in `AGREES`."""
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 
 Numbers: TypeAlias = Mapping[str, float | int | str | None]
 Found: TypeAlias = Mapping[str, Mapping[str, Result]]
-"""What was measured: the results of each part, by the part's name and theirs."""
+"""What was measured: by the name of a part, its results by their names."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ LOW = "bfloat16"
 THEOREM = "theorem"
 AROUND_50 = range(40, 61)
 NEAR_FACTOR = 10.0
-"""What is within this factor of the rounding noise is "near machine precision"."""
+"""A distance of at most this many times the rounding noise is "near machine precision"."""
 FIT_FROM = 16
 
 
@@ -66,15 +66,15 @@ def arbitrarily_close(found: Found) -> Verdict:
     numbers: dict[str, Any] = {"verdict": fitted.verdict, "used": fitted.used, "longest": int(curve.index.max())}
     if fitted.verdict == "too few":
         raise UntestedError(
-            f"{fitted.used} lengths from {FIT_FROM} on are above float64's rounding, a fit takes 8", **numbers
+            f"{fitted.used} lengths from {FIT_FROM} on are above float64's rounding, and a fit needs 8", **numbers
         )
     ratio = float(positive["distance"].iloc[-1] / positive["distance"].iloc[0])
     law = fitted.law
     rate = "" if law is None else f", rate {number(law.rate)} [{number(law.low)}, {number(law.high)}]"
     level = "" if law is None or not law.level else f", to a level of {number(law.level)}"
     said = (
-        f"from n = {FIT_FROM} to {int(positive.index[-1])} the float64 distance of v^(L) in (a) falls to {ratio:.2%}: "
-        f"{fitted.verdict}{rate}{level}; how close it comes beyond was not measured"
+        f"from n = {FIT_FROM} to {int(positive.index[-1])} the float64 distance of v^(L) in (a) goes to {ratio:.2%} of what it "
+        f"was: {fitted.verdict}{rate}{level}. How close it comes at greater n was not measured"
     )
     return decided(
         law is not None and law.level == 0,
@@ -103,7 +103,7 @@ def near_precision_at_50(found: Found) -> Verdict:
         raise UntestedError(f"the noise of {LOW} is not known for this distance")
     said = (
         f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
-        "rounding (median)"
+        "rounding (median over these lengths)"
     )
     return decided(ratio <= NEAR_FACTOR, said, over_noise=ratio)
 
@@ -118,7 +118,8 @@ def varying_delays(found: Found) -> Verdict:
         ratios = np.log10(varied.loc[upper].div(ones.loc[upper], axis=0))
     samples = ratios.replace([np.inf, -np.inf], np.nan).mean(axis=0)
     return above_zero(
-        samples.to_numpy(), f"log10 of the distance of (b) over (a), {dtype}, n from {upper.min()} to {upper.max()}"
+        samples.to_numpy(),
+        f"log10 of the distance of (b) divided by that of (a), in {dtype}, n from {upper.min()} to {upper.max()}",
     )
 
 
@@ -128,7 +129,9 @@ def varied_falls(found: Found) -> Verdict:
     curves = _seeds(found, "b", dtype)
     curves = curves[curves.index >= FIT_FROM]
     slopes = _slopes(curves)
-    return above_zero(-slopes, f"minus the slope of log distance against log n in (b), {dtype}, from n = {FIT_FROM}")
+    return above_zero(
+        -slopes, f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on"
+    )
 
 
 def _slopes(curves: Any) -> np.ndarray:
@@ -153,13 +156,15 @@ def commas_separate(found: Found) -> Verdict:
     share = float((commas.loc[upper] > plain.loc[upper]).mean())
     over = _over_noise(found)
     if not np.isfinite(ratio):
-        raise UntestedError(f"the distance of (c) in {dtype} is 0 at most lengths: there is no ratio")
+        raise UntestedError(
+            f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many lengths"
+        )
     helps, separate = ratio > 1, over["d"] > NEAR_FACTOR
     said = (
-        f"helps: {'yes' if helps else 'no'}, commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
-        f"lengths from {upper.min()} to {upper.max()}, {dtype}; larger at {share:.1%}); well-separated: "
-        f"{'yes' if separate else 'no'}, in {LOW} it is {number(over['d'])} times the noise with commas, "
-        f"{number(over['c'])} without{_one_more_digit(found, plain, dtype)}"
+        f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
+        f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at {share:.1%} of these "
+        f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is {number(over['d'])} times the "
+        f"noise with commas, and {number(over['c'])} times without{_one_more_digit(found, plain, dtype)}"
     )
     return decided(
         helps and separate,
@@ -172,7 +177,7 @@ def commas_separate(found: Found) -> Verdict:
 
 
 def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
-    """The same of the second pair of (d), one digit more behind a comma, where it was measured: told, and not judged."""
+    """The same of the second pair of (d), one digit more after a comma, where it was measured. It is not judged."""
     figure: Any = found["figure-5"]["figure"]
     frame = figure.frame
     chosen = frame[(frame["panel"] == "d") & (frame["pair"] == "one-more-digit") & (frame["dtype"] == dtype)]
@@ -181,7 +186,8 @@ def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
     upper = shared[shared > _upper(plain.index)]
     if not len(upper):
         return ""
-    return f"; by one digit more after a comma it is larger at {float((pair.loc[upper] > plain.loc[upper]).mean()):.0%}"
+    larger = float((pair.loc[upper] > plain.loc[upper]).mean())
+    return f". With one more digit after a comma the distance is larger than that of (c) at {larger:.0%} of the lengths"
 
 
 def _over_noise(found: Found) -> dict[str, float]:
@@ -213,7 +219,9 @@ def sooner_in_low_precision(found: Found) -> Verdict:
     table = table[table["pair"] == THEOREM]
     high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
     if high is None or LOW not in set(table["dtype"]):
-        raise UntestedError(f"takes {LOW} and float32, measured were {', '.join(dict.fromkeys(table['dtype']))}")
+        raise UntestedError(
+            f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}"
+        )
     ends = table.pivot_table(index=["panel", "seed"], columns="dtype", values="collapse_length", dropna=False)
     ends = ends.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["n_max"].max())
@@ -227,8 +235,8 @@ def sooner_in_low_precision(found: Found) -> Verdict:
     told = [f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached.iterrows()]
     numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     said = (
-        f"{LOW} against {high}, of {len(reached)} curves that collapse by n = {n_max}: at half the length or less in "
-        f"{int(half.sum())}, open in {int(open_ends.sum())}, where {n_max} is too short to say ({_counted(told)})"
+        f"{len(reached)} curves collapse by n = {n_max}. {LOW} collapses at half the length of {high} or less in "
+        f"{int(half.sum())} of them. {int(open_ends.sum())} are open, as {n_max} is too short to say ({_counted(told)})"
     )
     if bool(open_ends.all()):
         raise UntestedError(said, **numbers)
@@ -256,7 +264,7 @@ def synthetic_converges(found: Found) -> Verdict:
         mean, low, high = over_seeds(list(_slopes(curves)))
         if not np.isfinite(low):
             raise UntestedError(
-                f"{reading}: {curves.shape[1]} seeds, of which an interval takes 2 without a distance of 0"
+                f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0"
             )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
@@ -270,23 +278,25 @@ def synthetic_converges(found: Found) -> Verdict:
 
 
 def variation_decays(found: Found) -> Verdict:
-    """The slope of Figure 9's total variation behind the noisy entries, one for each seed, and our bound of it."""
+    """The slope of Figure 9's total variation after the noisy entries, one for each seed, and our bound of it."""
     figure: Any = found["figure-9"]["figure"]
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
     beyond = frame[frame["length"] > 10 * noisy]
     if beyond["length"].nunique() < 2:
-        raise UntestedError(f"{beyond['length'].nunique()} lengths beyond ten times the {noisy} noisy entries")
+        raise UntestedError(
+            f"{beyond['length'].nunique()} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2"
+        )
     curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
     slopes = _slopes(curves)
     mean, low, high = over_seeds(list(slopes))
     above = int((frame["delta"] > frame["bound"]).sum())
     said = (
-        f"beyond n = {10 * noisy} delta falls as n to the {number(mean)} [{number(low)}, {number(high)}] over "
-        f"{curves.shape[1]} seeds; above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
+        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
+        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
     )
     if not np.isfinite(low):
-        raise UntestedError(f"{curves.shape[1]} seeds: an interval takes 2")
+        raise UntestedError(f"{curves.shape[1]} seeds: an interval needs 2")
     return decided(high < 0 and above == 0, said, slope=mean, low=low, high=high, above_bound=above)
 
 
@@ -297,7 +307,7 @@ CLAIMS = (
         "Theorem 4.2, Figure 5 (a)",
         "their representations become arbitrarily close as n increases",
         f"agrees if the float64 distance of v^(L) on the prompts of (a) falls by a law without a level, from n = {FIT_FROM} "
-        "on; no verdict with fewer than eight lengths above float64's rounding. A finite run shows no limit",
+        "on. There is no verdict with fewer than eight lengths above float64's rounding. A finite run does not show a limit.",
         arbitrarily_close,
         ("figure-5",),
         (5,),
@@ -308,7 +318,7 @@ CLAIMS = (
         "The repeated digits seem to make the collapse occur much sooner with a sequence length of around 50 being near "
         "machine precision",
         f"agrees if {_DRAWN} is at most {NEAR_FACTOR:.0f} times the noise of rounding in {LOW}, at the lengths "
-        f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median)",
+        f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median over them).",
         near_precision_at_50,
         ("figure-5",),
         (5,),
@@ -317,8 +327,8 @@ CLAIMS = (
         "varying-delays",
         "Section 4, Figure 5 (a, b)",
         "varying the digits seems to delay such a collapse",
-        f"agrees if {_DRAWN} is larger in (b) than in (a) over the upper half of the lengths: 95% Student interval of the "
-        "mean log ratio over the digit streams, three at least",
+        f"agrees if {_DRAWN} is larger in (b) than in (a) over the upper half of the lengths: the mean log ratio is above 0 "
+        "(95% Student interval over at least three digit streams). There is no verdict if the interval contains zero.",
         varying_delays,
         ("figure-5",),
         (5,),
@@ -327,8 +337,8 @@ CLAIMS = (
         "varied-trend-downward",
         "Section 4, Figure 5 (b)",
         "a downward trend is maintained with respect to the sequence length",
-        f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, is negative: 95% Student "
-        "interval over the digit streams, three at least",
+        f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, is negative (95% "
+        "Student interval over at least three digit streams). There is no verdict if the interval contains zero.",
         varied_falls,
         ("figure-5",),
         (5,),
@@ -338,7 +348,7 @@ CLAIMS = (
         "Section 4, Figure 5 (c)",
         "the representations collapse for the sequence of ones (c)",
         f"agrees if {_DRAWN} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of rounding in the upper half of the "
-        "lengths (median)",
+        "lengths (median over them).",
         ones_collapse,
         ("figure-5",),
         (5,),
@@ -347,9 +357,9 @@ CLAIMS = (
         "commas-separate",
         "Section 4, Figure 5 (c, d)",
         "adding commas every third digit (d) helps to keep the representations well-separated",
-        f"agrees if over the upper half of the lengths commas enlarge {_DRAWN} (median of (d) / (c) above 1: “helps” compares "
-        f"the two, and says nothing of every length), and (d) is above {NEAR_FACTOR:.0f} times the noise of rounding in {LOW} "
-        "(median: “well-separated” is the opposite of the collapse that (c) is judged by)",
+        f"agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge {_DRAWN} (the median of (d) "
+        f"/ (c) is above 1; this does not speak of every length). “Well-separated”: in {LOW} (d) is above {NEAR_FACTOR:.0f} "
+        "times the noise of rounding (median), the opposite of the collapse by which (c) is judged.",
         commas_separate,
         ("figure-5",),
         (5,),
@@ -359,7 +369,8 @@ CLAIMS = (
         "Section 4, Quantisation and Tokenisation",
         "a lower machine precision will mean that the convergence of representations in Theorem 4.2 will occur much sooner",
         f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of float32 or less (much "
-        "sooner); no verdict where none collapses, or where the lengths end before that can be seen",
+        "sooner). A curve whose lengths end before that can be seen is left open. There is no verdict if no curve collapses, "
+        "or if all that do are left open.",
         sooner_in_low_precision,
         ("figure-5",),
         (5,),
@@ -369,7 +380,8 @@ CLAIMS = (
         "Appendix C.3, Figure 8",
         "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
         f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
-        "seeds) and no level was found, in the reading that Figure 8 has by default; the other readings are told",
+        "seeds) and no level was found, in the reading that Figure 8 has by default. The other readings are told, and not "
+        "judged.",
         synthetic_converges,
         ("figure-8",),
         (8,),
@@ -379,10 +391,10 @@ CLAIMS = (
         "Appendix C.3, Figure 9",
         "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
         "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
-        "interval over seeds), and no point is above our bound, which implies Lemma B.2",
+        "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
         variation_decays,
         ("figure-9",),
         (9,),
-        "a statement about drawn numbers, in which no model occurs; the bound falls as 1/n whatever is drawn",
+        "it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
     ),
 )

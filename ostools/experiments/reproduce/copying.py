@@ -10,8 +10,8 @@ from ostools.results import Frame
 
 ON = ["length", "seed"]
 _TESTED = (
-    f"McNemar's exact test over the lengths, at {LEVEL:.0%}; no verdict where all answers are right, none is, or fewer "
-    "than six questions differ"
+    f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it does not reach that "
+    "level, if all questions are right in both ways, if all are wrong in both, or if fewer than six are right in one way only."
 )
 
 
@@ -24,7 +24,7 @@ def _panel(found: Found, panel: str, task: str | None = None) -> Frame:
 def first_is_easier(found: Found) -> Verdict:
     """The first element against the last, length by length."""
     first, last = _panel(found, "a", "copy-first"), _panel(found, "a", "copy-last")
-    return first_is_better(paired(first, last, ON), "the first", "the last")
+    return first_is_better(paired(first, last, ON), "with the first digit", "with the last digit")
 
 
 def says_one(found: Found) -> Verdict:
@@ -36,12 +36,12 @@ def says_one(found: Found) -> Verdict:
     numbers: dict[str, Any] = {"wrong": wrong, "said_one": len(ones), "asked": len(last), "longest": longest}
     if ones:
         first = min(ones)
-        said = f"from length {first} on, {len(ones)} of {len(last)} answers are 'one' where a 0 stands last"
+        said = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
         return decided(first <= 300, said, first_length=first, **numbers)
     if longest < 300:
-        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked", **numbers)
+        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for", **numbers)
     if wrong == len(last):
-        raise UntestedError("no answer is right at any length, and none is 'one'", **numbers)
+        raise UntestedError("every answer is wrong, and none of them is 'one'", **numbers)
     return decided(False, f"no answer is 'one' up to length {longest}; {wrong} of {len(last)} are wrong", **numbers)
 
 
@@ -55,15 +55,15 @@ def _says_one(answers: Frame) -> list[int]:
 def _helps(found: Found, panel: str, what: str) -> Verdict:
     key = ["task", *ON]
     counts: Paired = paired(_panel(found, panel), _panel(found, "a"), key)
-    return first_is_better(counts, what, "(a)")
+    return first_is_better(counts, what, "as (a) asks them")
 
 
 def hints_help(found: Found) -> Verdict:
-    return _helps(found, "b", "the hint")
+    return _helps(found, "b", "with the hint")
 
 
 def interleaving_helps(found: Found) -> Verdict:
-    return _helps(found, "c", "zeros and ones in turn")
+    return _helps(found, "c", "with zeros and ones in turn")
 
 
 CLAIMS = (
@@ -71,7 +71,7 @@ CLAIMS = (
         "first-is-easier",
         "Section 3.1, Figure 2 (a)",
         "the task seems considerably easier when asked to return the first rather than the last element",
-        f"agrees if the first element is copied right more often than the last; {_TESTED}",
+        f"agrees if the first element is copied right more often than the last. {_TESTED}",
         first_is_easier,
         ("figure-2",),
         (2,),
@@ -81,8 +81,9 @@ CLAIMS = (
         "Section 3.1, Figure 2 (a)",
         "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
         "the last element",
-        "agrees if at some length up to 300 the last digit, a 0, is answered to be a one; no verdict where no length up to "
-        "300 was asked, or where nothing is right",
+        "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. Does not agree "
+        "if the first such answer is at a longer length, or if there is none among lengths that reach 300. There is no verdict "
+        "if there is no such answer and the lengths end below 300, or all answers are wrong.",
         says_one,
         ("figure-2",),
         (2,),
@@ -92,7 +93,7 @@ CLAIMS = (
         "Section 3.1, Figure 2 (b)",
         'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", helps significantly with the '
         "performance",
-        f"agrees if more of the same questions are right with the hint than without; {_TESTED}",
+        f"agrees if more of the same questions are right with the hint than without. {_TESTED}",
         hints_help,
         ("figure-2",),
         (2,),
@@ -101,7 +102,7 @@ CLAIMS = (
         "interleaving-helps",
         "Section 3.1, Figure 2 (c)",
         "replacing the constant sequence of ones with alternating ones and zeros seems to also help",
-        f"agrees if more of the same questions are right with zeros and ones in turn than with ones; {_TESTED}",
+        f"agrees if more of the same questions are right with zeros and ones in turn than with ones. {_TESTED}",
         interleaving_helps,
         ("figure-2",),
         (2,),

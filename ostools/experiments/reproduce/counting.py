@@ -17,8 +17,12 @@ HUNDRED = 100
 NEAR = range(90, 111)
 """Lengths "near 100"."""
 FEWEST_READ, FEWEST_LENGTHS, FEWEST_ANSWERS = 8, 5, 20
-"""What a curve takes to be judged: so many answers with a number, at so many lengths; and a favourite: so many answers."""
-_FEW = f"fewer than {FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths"
+"""What a curve needs to be judged: answers with a number, and lengths; and what a favourite needs: answers with a number."""
+_CURVES = (
+    f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out if it has fewer than "
+    f"{FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths with one, or if all its numbers are right. "
+    "There is no verdict if every curve is left out."
+)
 
 
 def _answers(found: Found, **wanted: str) -> Frame:
@@ -40,7 +44,11 @@ def _read(answers: Frame) -> Frame:
     """Those with a number. Raises `UntestedError` where there are too few for a curve."""
     read: Any = answers[answers["error"].notna()]
     if len(read) < FEWEST_READ or read["length"].nunique() < FEWEST_LENGTHS:
-        raise UntestedError(f"{len(read)} of {len(answers)} answers hold a number", read=len(read), asked=len(answers))
+        raise UntestedError(
+            f"{len(read)} of {len(answers)} answers contain a number, at {read['length'].nunique()} lengths",
+            read=len(read),
+            asked=len(answers),
+        )
     return read
 
 
@@ -94,14 +102,16 @@ def predicts_hundred(found: Found) -> Verdict:
     numbers = {"read": len(said), "asked": len(long)}
     if len(said) < FEWEST_LENGTHS:
         raise UntestedError(
-            f"{len(said)} of {len(long)} sums of {min(NEAR)} and more ones were answered with a number", **numbers
+            f"{len(said)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
+            f"{FEWEST_LENGTHS} are needed",
+            **numbers,
         )
     share = float((said == HUNDRED).mean())
     favourite = int(said.mode().iloc[0])
     top = int((said == favourite).sum())
     hundreds = int((said == HUNDRED).sum())
     words = (
-        f"100 is {hundreds} of {len(said)} answers to sums of {min(NEAR)} and more ones, {favourite} the commonest "
+        f"{hundreds} of {len(said)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is {favourite} "
         f"({top} times)"
     )
     return decided(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)
@@ -117,12 +127,15 @@ def lower_near_hundred(found: Found) -> Verdict:
     near, apart = around.loc[at, "error"], around.loc[~at, "error"]
     numbers: dict[str, Any] = {"near": len(near), "apart": len(apart)}
     if min(len(near), len(apart)) < 3:
-        raise UntestedError(f"{len(near)} answers near 100 and {len(apart)} from 50 to 150 beside them", **numbers)
+        raise UntestedError(
+            f"{len(near)} answers have a number near 100 and {len(apart)} elsewhere from 50 to 150; 3 of each are needed",
+            **numbers,
+        )
     if not around["error"].any():
-        raise UntestedError("every number is right from 50 to 150: no error can be lower", **numbers)
+        raise UntestedError("every number is right from 50 to 150, so no error can be lower", **numbers)
     p = float(mannwhitneyu(near, apart, alternative="two-sided").pvalue)
     numbers |= {"median_near": float(near.median()), "median_apart": float(apart.median()), "p_value": p}
-    said = f"median error {number(numbers['median_near'])} near 100, {number(numbers['median_apart'])} beside it"
+    said = f"the median error is {number(numbers['median_near'])} near 100, and {number(numbers['median_apart'])} beside it"
     if p > LEVEL:
         raise UntestedError(f"{said}: undecided (p = {number(p)})", **numbers)
     return decided(numbers["median_near"] < numbers["median_apart"], f"{said} (p = {number(p)})", **numbers)
@@ -138,16 +151,20 @@ def hundred_is_commonest(found: Found) -> Verdict:
     if longest < HUNDRED:
         raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
     if len(said) < FEWEST_ANSWERS:
-        raise UntestedError(f"{len(said)} of {len(answers)} answers hold a number", **numbers)
+        raise UntestedError(
+            f"{len(said)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
+        )
     if bool((answers["error"] == 0).all()):
-        raise UntestedError("every answer is right: none is a favourite", **numbers)
+        raise UntestedError("every answer is right, so none is a favourite", **numbers)
     counts = said.value_counts()
     hundreds = int(counts.get(HUNDRED, 0))
     other = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
     next_best = None if other == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    commonest = "" if next_best is None else f", the commonest other number {next_best} {other} times"
-    words = f"100 is answered {hundreds} times of {len(said)} (right {right} times){commonest}"
+    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {other} times"
+    words = (
+        f"{hundreds} of {len(said)} answers with a number are 100, which is the right answer {right} times{commonest}"
+    )
     numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": other}
     return decided(hundreds >= 2 * max(other, 1) and hundreds > right, words, **numbers)
 
@@ -156,7 +173,7 @@ def less_accurate(found: Found) -> Verdict:
     """Nothing that is measured on one model can say it."""
     return Verdict(
         UNTESTED,
-        "this compares two models: it takes Gemini 1.5's answers beside Gemma's, and one model at a time is measured here",
+        "this compares two models: it needs Gemini 1.5's answers beside Gemma's, and here one model at a time is measured",
     )
 
 
@@ -165,8 +182,7 @@ CLAIMS = (
         "deteriorates-with-length",
         "Section 3.2, Figure 3 (Figure 6)",
         "It is clear that the performance rapidly deteriorates with the sequence length.",
-        "agrees if in more than half of the curves (four tasks; three modes and `answer-only`) the absolute error rises "
-        f"with the length (Kendall's tau, {LEVEL:.0%}); a curve is left out with {_FEW}, and one without any error",
+        f"agrees if in more than half of the curves (four tasks; three modes and `answer-only`) {_CURVES}",
         deteriorates,
         ("figure-3", "answer-only"),
         (3, 6),
@@ -175,8 +191,7 @@ CLAIMS = (
         "persists-with-reasoning",
         "Section 2, Existing theory",
         "even with techniques like Chain-of-Thought that inability persists",
-        "agrees if in more than half of the curves with a chain of thought (zero-shot and few-shot) the absolute error rises "
-        f"with the length (Kendall's tau, {LEVEL:.0%}); a curve is left out with {_FEW}, and one without any error",
+        f"agrees if in more than half of the curves with a chain of thought (zero-shot and few-shot) {_CURVES}",
         persists_with_reasoning,
         ("figure-3",),
         (3, 6),
@@ -185,8 +200,9 @@ CLAIMS = (
         "sum-predicts-100",
         "Section 3.2, Figure 3 (left)",
         "the LLM is quite likely to predict the value of '100' once the sequence reaches a size around or larger than 100",
-        f"agrees if 100 is the commonest answer, more than once, to sums of {min(NEAR)} and more ones without reasoning, "
-        f"those of exactly 100 left out; no verdict with fewer than {FEWEST_LENGTHS} numbers",
+        f"agrees if 100 is the commonest answer (or as common as any other), given more than once, to sums of {min(NEAR)} or "
+        "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict with fewer than "
+        f"{FEWEST_LENGTHS} numbers.",
         predicts_hundred,
         ("figure-3",),
         (3, 6),
@@ -196,7 +212,8 @@ CLAIMS = (
         "Section 3.2, Figure 3 (left, center)",
         "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
         f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
-        f"(Mann-Whitney, {LEVEL:.0%}); no verdict without three answers on either side",
+        f"(medians; Mann-Whitney test, {LEVEL:.0%}). There is no verdict if the test does not reach that level, if no error "
+        "there is above 0, or if either group has fewer than three answers.",
         lower_near_hundred,
         ("figure-3",),
         (3, 6),
@@ -205,9 +222,9 @@ CLAIMS = (
         "100-is-commonest",
         "Section 3.2, Figure 4 (Figure 7)",
         "100 is by far the most common response",
-        "agrees if 100 is answered at least twice as often as any other number, and more often than it is right, over the "
-        f"three tasks of Figure 4 without reasoning; no verdict with fewer than {FEWEST_ANSWERS} numbers, or without a "
-        "sequence of 100 items",
+        "agrees if 100 is answered at least twice as often as any other number, and more often than it is the right answer, "
+        f"over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than {FEWEST_ANSWERS} numbers, if "
+        "every answer is right, or if the longest sequence is shorter than 100 items.",
         hundred_is_commonest,
         ("figure-3",),
         (4, 7),
@@ -216,7 +233,7 @@ CLAIMS = (
         "gemma-less-accurate",
         "Appendix C.2, Figures 6 and 7",
         "Compared to Gemini 1.5, Gemma seems to answer less accurately on the counting prompts.",
-        "agrees if Gemma has fewer right answers than Gemini 1.5: not to be known from one model",
+        "agrees if Gemma has fewer right answers than Gemini 1.5. One model cannot show this.",
         less_accurate,
         (),
         (6, 7),

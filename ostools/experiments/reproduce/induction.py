@@ -1,4 +1,4 @@
-"""The claims within the proof of Theorem B.3, on the model's own attention and behind each of its blocks."""
+"""The claims within the proof of Theorem B.3, on the model's own attention and after each of its blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _to_zero(curves: dict[str, Any], what: str, floors: dict[str, float]) -> Ver
         curve = curve[curve.index >= FIT_FROM]
         fitted = fit_decay(curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name])
         if fitted.verdict == "too few":
-            told.append(f"{name}: {fitted.used} lengths, a fit takes 8")
+            told.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
             continue
         falling.append(fitted.law is not None and fitted.law.level == 0)
         told.append(f"{name}: {_law(fitted)}")
@@ -30,7 +30,7 @@ def _to_zero(curves: dict[str, Any], what: str, floors: dict[str, float]) -> Ver
     counted = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
     said = f"{what}, from n = {FIT_FROM} on: {counted} ({'; '.join(told)})"
     if all(falling) and len(falling) < len(curves):
-        raise UntestedError(f"{said}: not decided in all {len(curves)}")
+        raise UntestedError(f"{said}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
     return decided(all(falling), said, falling=sum(falling), fitted=len(falling), curves=len(curves))
 
 
@@ -61,7 +61,7 @@ def own_weight_vanishes(found: Found) -> Verdict:
 
 
 def every_layer(found: Found) -> Verdict:
-    """The float64 L1 distance of the last tokens behind each block; the embedding, where it is 0, is left out."""
+    """The float64 L1 distance of the last tokens after each block; the embedding, where it is 0, is left out."""
     collapse: Any = found[LAYERS]["collapse"]
     frame = collapse.frame
     chosen = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
@@ -78,7 +78,10 @@ def every_layer(found: Found) -> Verdict:
 
 
 _FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
-_ALL = "in every layer; no verdict with fewer than eight lengths above rounding. A finite run shows no limit"
+_ALL = (
+    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is no verdict if no layer is "
+    "fitted, or if some are not fitted and all others fall. A finite run does not show a limit."
+)
 CLAIMS = (
     Claim(
         "attention-variation-vanishes",

@@ -53,8 +53,8 @@ def bound_holds(found: Found) -> Verdict:
         raise UntestedError("no token was measured")
     said = (
         f"with attention and norm scales held, as the theorem assumes, the certified form of the bound holds at "
-        f"{tokens - above} of {tokens} tokens (least bound / measured {number(least)}); the printed form has a constant C that "
-        "is not given, so that no one prompt can break it"
+        f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The printed form has a "
+        "constant C that is not given, so a single prompt cannot break it"
     )
     return decided(above == 0, said, tokens=tokens, broken=above, least_ratio=least)
 
@@ -71,12 +71,13 @@ def equation_4_holds(found: Found) -> Verdict:
         raise UntestedError("no token was measured")
     numbers = {"tokens": tokens, "below": below, "least_ratio": least}
     said = (
-        f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (least bound / measured "
-        f"{number(least)}); sigma_psi is the MLPs' at these tokens, at most their Lipschitz constant, beta the first norm's, "
-        "which the theorem leaves open, and the measured norms hold the value projections, which footnote 2 leaves out"
+        f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (the least bound / "
+        f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
+        "constant. The theorem leaves its beta open, and here it is the first norm's. The measured norms contain the value "
+        "projections, which footnote 2 leaves out"
     )
     if below:
-        raise UntestedError(f"{said}: with a greater sigma_psi the bound may hold", **numbers)
+        raise UntestedError(f"{said}. With a greater sigma_psi the bound may hold", **numbers)
     return decided(True, said, **numbers)
 
 
@@ -90,12 +91,13 @@ def depends_on_position(found: Found) -> Verdict:
         alike = alike[(alike["size"] > 1) & (alike["min"] > 0)]
         spreads += [float(row["max"] / row["min"]) for _, row in alike.iterrows()]
     if not spreads:
-        raise UntestedError("no digit stands at two positions of a prompt")
+        raise UntestedError("in every prompt each digit stands at one position alone")
     least = min(spreads)
     return decided(
         least > 1 + ROUNDING,
-        f"the same digit of one prompt differs in sensitivity by position by a factor {number(float(np.median(spreads)))} "
-        f"(median of {len(spreads)}; least {number(least)})",
+        f"by its position in a prompt, the same digit has sensitivities that differ by a factor of "
+        f"{number(float(np.median(spreads)))}, largest over smallest (median of {len(spreads)} digits; the least is "
+        f"{number(least)})",
         median_factor=float(np.median(spreads)),
         least_factor=least,
         digits=len(spreads),
@@ -109,8 +111,8 @@ def depends_on_attention(found: Found) -> Verdict:
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    told = f" (with it {number(float(np.mean(ranks)))})" if ranks else ""
-    what = f"rank correlation with the measured norms that the path sum gains by the model's attention{told}"
+    told = f" (with the model's attention alone, its mean is {number(float(np.mean(ranks)))})" if ranks else ""
+    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{told}"
     return above_zero(samples, what, "prompts")
 
 
@@ -127,7 +129,9 @@ def sooner_keeps_more(found: Found) -> Verdict:
         -rank_correlation(np.array(digits, dtype=float), _norms(measured, "full").loc[digits].to_numpy())
         for measured, _, digits in _prompts(found)
     ]
-    return above_zero(samples, "minus the rank correlation of position and measured sensitivity, digits", "prompts")
+    return above_zero(
+        samples, "minus the rank correlation of position and measured sensitivity, over the digits", "prompts"
+    )
 
 
 def paths_grow(found: Found) -> Verdict:
@@ -136,7 +140,7 @@ def paths_grow(found: Found) -> Verdict:
         -rank_correlation(np.array(digits, dtype=float), _paths(paths, PRINTED).loc[digits].to_numpy())
         for _, paths, digits in _prompts(found)
     ]
-    return above_zero(samples, "minus the rank correlation of position and weighted paths, digits", "prompts")
+    return above_zero(samples, "minus the rank correlation of position and weighted paths, over the digits", "prompts")
 
 
 def only_the_first(found: Found) -> Verdict:
@@ -153,10 +157,9 @@ def only_the_first(found: Found) -> Verdict:
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1
     near = (last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN
     said = (
-        f"((A + I) / 2)^{powers} of the model's own patterns leaves {number(float(left.min()))} to "
-        f"{number(float(left.max()))} off the first token, falling in {int(falls.sum())} of {len(last)} blocks, "
-        f"in {int(near.sum())} by the predicted rate; "
-        "the limit itself is not of a finite depth"
+        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(left.min()))} to {number(float(left.max()))} of "
+        f"the last token's mass is still off the first token. What is left falls in {int(falls.sum())} of {len(last)} blocks, "
+        f"and in {int(near.sum())} at the predicted rate. A finite depth does not reach the limit itself"
     )
     return decided(
         bool((simple & falls).all()), said, largest_left=float(left.max()), blocks=len(last), at_rate=int(near.sum())
@@ -194,11 +197,11 @@ def _u(ends: dict[str, Any], what: str) -> Verdict:
         row = ends[end]
         interval = "" if pd.isna(row["low"]) else f" [{number(row['low'])}, {number(row['high'])}]"
         told.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
-    said = f"{what}, an end minus the positions between: {'; '.join(told)} ({int(ends['first']['seeds'])} seeds)"
+    said = f"{what}, at an end minus at the positions between: {'; '.join(told)} ({int(ends['first']['seeds'])} seeds)"
     verdicts = {ends[end]["verdict"] for end in ("first", "last")}
     numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:
-        raise UntestedError(f"{said}: not decided at both ends", **numbers)
+        raise UntestedError(f"{said}: at least one end is undecided", **numbers)
     return decided(verdicts == {"above"}, said, **numbers)
 
 
@@ -207,9 +210,11 @@ def u_shape_of_retrieval(found: Found) -> Verdict:
     frame: Any = found["retrieval"]["retrieval"].frame
     named = int(frame["found"].astype(bool).sum())
     if not named:
-        raise UntestedError(f"none of {len(frame)} answers names the wanted record's value: it is not retrieved at all")
+        raise UntestedError(
+            f"none of {len(frame)} answers names the wanted record's value, so it is not retrieved at all"
+        )
     if named == len(frame):
-        said = f"all {len(frame)} answers name the wanted value: none is harder by its position"
+        said = f"all {len(frame)} answers name the wanted value, so no position is seen to be harder"
         raise UntestedError(said, asked=len(frame))
     verdict = _u(_ends(found, "log_probability"), "log probability of the value")
     return Verdict(verdict.outcome, f"{verdict.sentence}; {named} of {len(frame)} answers name it", verdict.numbers)
@@ -219,14 +224,17 @@ def u_shape_of_sensitivity(found: Found) -> Verdict:
     return _u(_ends(found, "log_sensitivity"), "log sensitivity to the wanted record's tokens")
 
 
-_DIGITS = "of the prompts' sequence, 95% Student interval over the prompts"
+_DIGITS = (
+    "is below 0 over the digits of the sequence (95% Student interval over the prompts). There is no verdict if the interval "
+    "contains zero."
+)
 CLAIMS = (
     Claim(
         "theorem-5.1-bound",
         "Section 5, below Theorem 5.1",
         "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
-        "agrees if at every token the certified path sum (spectral norms for the printed constants) is at least the measured "
-        "norm of d y_n / d v_i^(0), attention and norm scales held as the theorem assumes",
+        "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0). The certified sum "
+        "has spectral norms in place of the printed constants. Attention and norm scales are held, as the theorem assumes.",
         bound_holds,
         (OVER_SQUASHING,),
         construction="with spectral norms the bound follows from the triangle inequality and the chain rule for every model",
@@ -235,10 +243,10 @@ CLAIMS = (
         "equation-4",
         "Appendix B.2, Theorem B.5, equation 4",
         r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
-        "agrees if at every token sigma_psi^L times the sum of equation 4 as it is printed (docs/fidelity.md) is at least the "
-        "measured norm of d y_n / d v_i^(0), attention and norm scales held. sigma_psi is that of the MLPs at "
-        "these tokens, at most their Lipschitz constant: with it the equation can hold, and there is no verdict where it does "
-        "not",
+        "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
+        "the measured norm of d y_n / d v_i^(0), with attention and norm scales held. sigma_psi is taken from the MLPs at "
+        "these tokens, so it is at most their Lipschitz constant. If the equation holds with it, it holds with that constant "
+        "too. If it does not hold with it, there is no verdict.",
         equation_4_holds,
         (OVER_SQUASHING,),
     ),
@@ -246,19 +254,20 @@ CLAIMS = (
         "depends-on-position",
         "Section 5, first takeaway",
         "the sensitivity to an input token depends on its position in the sequence",
-        "agrees if every digit that stands at several positions of a prompt has different measured norms there, beyond "
-        f"rounding ({ROUNDING:g})",
+        "agrees if the largest measured norm of a digit exceeds its smallest by more than rounding "
+        f"(relative {ROUNDING:g}), for every digit that stands at several positions of a prompt.",
         depends_on_position,
         (OVER_SQUASHING,),
-        construction="under the causal mask equal tokens at two positions have other rows and columns of attention; equal "
-        "norms would be a coincidence",
+        construction="under the causal mask equal tokens at two positions have different rows and columns of attention, so "
+        "equal norms would be a coincidence",
     ),
     Claim(
         "depends-on-attention",
         "Section 5, second takeaway",
         "the sensitivity to an input token depends on the attention weights",
-        "agrees if the path sum ranks the tokens nearer to the measured norms with the model's attention weights than with "
-        "equal ones, which know the position alone: the rank correlation gained is above 0, 95% Student interval over prompts",
+        "agrees if the path sum ranks the tokens more like the measured norms with the model's attention weights than with "
+        "equal weights, which depend on the position alone. The difference of the two rank correlations is above 0 (95% "
+        "Student interval over prompts). There is no verdict if the interval contains zero.",
         depends_on_attention,
         (OVER_SQUASHING,),
     ),
@@ -266,7 +275,7 @@ CLAIMS = (
         "sooner-keeps-more",
         "Section 5, below Theorem 5.1",
         "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
-        f"agrees if the measured sensitivity falls with the position over the digits {_DIGITS}",
+        f"agrees if the rank correlation of position and measured sensitivity {_DIGITS}",
         sooner_keeps_more,
         (OVER_SQUASHING,),
     ),
@@ -274,7 +283,7 @@ CLAIMS = (
         "paths-grow-for-sooner",
         "Section 5, below Theorem 5.1",
         "The paths instead grow very quickly for tokens coming sooner in the sequence.",
-        f"agrees if the path sum, weighted by the attention of this model, falls with the position over the digits {_DIGITS}",
+        f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS}",
         paths_grow,
         (OVER_SQUASHING,),
     ),
@@ -282,18 +291,18 @@ CLAIMS = (
         "only-the-first-token",
         "Proposition 5.2 (Proposition B.8)",
         "the output representation will only depend on the first input token",
-        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token: its second "
-        "eigenvalue is below 1, and the remainder still falls at the last power",
+        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token. That is: its "
+        "second eigenvalue is below 1, and the mass off the first token still falls at the last power.",
         only_the_first,
         (OVER_SQUASHING,),
         construction="softmax under the causal mask gives row-stochastic triangular patterns whose later diagonal entries are "
-        "below 1, and powers of such go to the first column",
+        "below 1, and powers of such patterns go to the first column",
     ),
     Claim(
         "limit-is-prevented",
         "Section 5, above Proposition 5.2",
         "Fortunately, there are many mechanisms which prevent this from happening",
-        f"agrees if less than {DEGENERATE:.0%} of the measured sensitivity of this model is to the first token",
+        f"agrees if in every prompt less than {DEGENERATE:.0%} of the measured sensitivity is to the first token.",
         prevented,
         (OVER_SQUASHING,),
     ),
@@ -302,8 +311,9 @@ CLAIMS = (
         "Section 5, U-shape effect",
         "LLMs seem to perform better at retrieval tasks when the information to be retrieved is located either near the "
         "start or the end of the sequence",
-        "agrees if the right value is likelier with the wanted record first, and with it last, than between: 95% intervals "
-        "over seeds, both above 0; does not agree if one is below; no verdict where no answer, or every one, names the value",
+        "agrees if the right value is likelier with the wanted record first than between, and likelier with it last than "
+        "between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There is no verdict "
+        "if the intervals leave it open, if no answer names the value, or if every answer does.",
         u_shape_of_retrieval,
         ("retrieval",),
     ),
@@ -311,8 +321,9 @@ CLAIMS = (
         "u-shape-of-sensitivity",
         "Section 5, U-shape effect",
         "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
-        "agrees if the last token is more sensitive to the wanted record where it stands first, and where it stands last, "
-        "than between: 95% intervals over seeds, both above 0; does not agree if one is below",
+        "agrees if the last token is more sensitive to the wanted record where it stands first than between, and where it "
+        "stands last than between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There "
+        "is no verdict if the intervals leave it open.",
         u_shape_of_sensitivity,
         ("retrieval",),
     ),

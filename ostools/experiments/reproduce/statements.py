@@ -8,7 +8,7 @@ from ostools.experiments.lemmas.check import STATED
 from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
 from ostools.experiments.study.verdicts import HELPS, HURTS
 
-_PROVED = "a statement about numbers with a proof, in which no model occurs"
+_PROVED = "it is a statement about numbers, with a proof and without a model"
 
 
 def _lemma(name: str, found: Found) -> Verdict:
@@ -21,7 +21,7 @@ def _lemma(name: str, found: Found) -> Verdict:
     held, broken = int(stated["passed"].sum()), int(without["passed"].sum())
     said = f"{held} of {len(stated)} checks on numbers hold as stated"
     if len(without):
-        said += f"; without a hypothesis it breaks in {broken} of {len(without)}"
+        said += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
     failed = stated.loc[~stated["passed"].astype(bool), "computed"]
     said += "".join(f"; FAILED: {words}" for words in failed)
     return decided(held == len(stated), said, held=held, checks=len(stated), breaks=broken, without=len(without))
@@ -29,8 +29,8 @@ def _lemma(name: str, found: Found) -> Verdict:
 
 def _about(lemma: str, place: str, words: str) -> Claim:
     rule = (
-        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases); "
-        "numbers are no proof"
+        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases). "
+        "Numbers do not prove it."
     )
     return Claim(
         f"lemma-{lemma}", place, words, rule, lambda found: _lemma(lemma, found), ("lemmas",), construction=_PROVED
@@ -43,19 +43,20 @@ def impossible_counts(found: Found) -> Verdict:
     told, tested, twice, once = [], 0, 0, 0
     for row in summary.to_dict("records"):
         told.append(
-            f"{row['dtype']}: collapse {row['impossible_status']}, {row['tested_pairs']} pairs tested beyond, "
-            f"{row['right_twice']} of them right twice, {row['right_once']} once"
+            f"{row['dtype']}: collapse {row['impossible_status']}, {row['tested_pairs']} pairs tested from there on; both "
+            f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
         )
         tested, twice, once = tested + row["tested_pairs"], twice + row["right_twice"], once + row["right_once"]
     said = "; ".join(told)
     numbers = {"tested_pairs": int(tested), "right_twice": int(twice), "right_once": int(once)}
     if not tested:
         raise UntestedError(
-            f"no pair of counts is beyond the collapse and has right answers that differ ({said})", **numbers
+            f"no pair of counts is beyond the collapse and has right answers whose first tokens differ ({said})",
+            **numbers,
         )
     if not twice and not once:
         raise UntestedError(
-            f"nothing is right beyond the collapse, which could have contradicted it ({said})", **numbers
+            f"beyond the collapse no first token is right, so nothing could have contradicted it ({said})", **numbers
         )
     return decided(twice == 0, said, **numbers)
 
@@ -69,7 +70,7 @@ def _remedy(found: Found, mitigation: str, about: str) -> Verdict:
     row = rows.iloc[0]
     said = str(row["sentence"])
     if row[about] not in (HELPS, HURTS):
-        raise UntestedError(f"{row[about]}, on {about}. {said}")
+        raise UntestedError(f"the verdict on {about} is: {row[about]}. {said}")
     return decided(row[about] == HELPS, said, **{about: str(row[about])})
 
 
@@ -118,8 +119,9 @@ CLAIMS = (
         "counting-impossible",
         "Section 6, Corollary 6.2",
         "Counting in certain situations becomes impossible due to representational collapse.",
-        "agrees if beyond the collapse (float64 distance below the noise of the difference) no two neighbouring counts whose "
-        "right answers begin differently are both right; no verdict where no such pair is there, or nothing is right beyond",
+        "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise of the difference), "
+        "whose right answers begin with different tokens, never both get the right first token. There is no verdict if "
+        "there is no such pair, or if none of these first tokens is right.",
         impossible_counts,
         ("counting",),
     ),
@@ -132,8 +134,8 @@ CLAIMS = (
         "tokens-keep-distant",
         "Section 4, A simple solution",
         "introduce additional tokens throughout the sequence to help keep the representations distant",
-        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger: paired by "
-        "length, `study`'s verdict at 95% over all its verdicts (Bonferroni)",
+        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger. This is the "
+        "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
         keep_distant,
         ("remedies",),
     ),
@@ -141,8 +143,9 @@ CLAIMS = (
         "affected-by-prompting",
         "Section 3.1, on drawn digits",
         "seems to be affected by the prompting",
-        "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model that always "
-        "says 0 is wrong: paired by length, `study`'s verdict at 95% over all its verdicts (Bonferroni)",
+        "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model "
+        "that always says 0 is not always right. This is the verdict of `study`, paired by length, at 95% over all its "
+        "verdicts (Bonferroni).",
         prompting_matters,
         ("remedies",),
         construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",

@@ -16,9 +16,9 @@ from ostools.theory.statistics.bootstrap import FEWEST
 from ostools.theory.statistics.fits import over_seeds
 
 LEVEL = 0.05
-"""Of every test: a claim is decided only below it."""
+"""The level of every test: a claim is decided only at or below it."""
 FEWEST_PAIRS = 6
-"""Questions that one side gets right and the other wrong: of fewer, all in one direction, an exact test does not reach 5%."""
+"""Fewest questions that only one side gets right: with fewer, even all in one direction, an exact test does not reach 5%."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,15 @@ def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
 
 
 def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
-    """The claim that `first` is answered right more often than `second`."""
+    """The claim that more questions are right with `first` than with `second`; each is a phrase such as "with the hint"."""
     asked = counts.only_first + counts.only_second + counts.both + counts.neither
-    said = (
-        f"of {asked} questions right with {first} alone {counts.only_first}, with {second} alone {counts.only_second}"
-    )
+    said = f"of {asked} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right only {second}"
     if counts.both == asked:
         raise UntestedError(f"all {asked} questions are right either way: there is nothing to gain", **counts.numbers)
     if counts.neither == asked:
-        raise UntestedError(f"none of the {asked} questions is right either way", **counts.numbers)
+        raise UntestedError(f"all {asked} questions are wrong either way", **counts.numbers)
     if counts.only_first + counts.only_second < FEWEST_PAIRS:
-        raise UntestedError(f"{said}: too few that differ, a test takes {FEWEST_PAIRS}", **counts.numbers)
+        raise UntestedError(f"{said}: the test needs {FEWEST_PAIRS} that differ", **counts.numbers)
     if counts.p_value > LEVEL:
         raise UntestedError(f"{said}: undecided (p = {number(counts.p_value)})", **counts.numbers)
     return decided(
@@ -83,13 +81,13 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
     values = values[np.isfinite(values)]
     if len(values) < FEWEST:
         raise UntestedError(
-            f"{what}: {len(values)} {unit} with a value, an interval takes {FEWEST}", samples=len(values)
+            f"{what}: {len(values)} {unit} have a value, and an interval needs {FEWEST}", samples=len(values)
         )
     mean, low, high = over_seeds(list(values))
     numbers = {"mean": mean, "low": low, "high": high, "samples": len(values)}
     said = f"{what}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     if low <= 0 <= high:
-        raise UntestedError(f"{said}: undecided, the interval holds 0", **numbers)
+        raise UntestedError(f"{said}: undecided, as the interval contains zero", **numbers)
     return decided(low > 0, said, **numbers)
 
 

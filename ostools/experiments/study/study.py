@@ -76,15 +76,17 @@ def study(
 
     Args:
         task: a `tasks.Task`, or its name with options.
-        mitigations: at least one, or its name with options: "separator:every=3".
-        dtypes: of the collapse distances, beside float64; none: float64 alone. Answers are given in the model's own dtype.
-        chat: in the tokenizer's chat template; None: where it has one.
-        level: of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at it.
-        sensitivity_lengths: sensitivity, bound and time are measured at so many lengths, evenly spread; 0: at none.
+        mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
+        dtypes: the dtypes of the collapse distances, beside float64. An empty list: float64 alone. Answers are given in the
+            model's own dtype.
+        chat: whether questions are put in the tokenizer's chat template; None: if it has one.
+        level: the level of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at
+            it.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are measured. 0: at none.
 
-    Lengths beyond training are measured, and left out of effects and verdicts unless there are no others. Raises `InputError`
-    or `MitigationError`, before anything is measured, for an unknown task or mitigation, inserted text that the tokenizer
-    merges, a prompt over the context, of n + 1 items or with its answer too, and a layer that is not there.
+    Lengths beyond training are measured. Effects and verdicts leave them out, unless there are no others. Raises `InputError`
+    or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer
+    merges, for a prompt that does not fit the context with n + 1 items or with its answer, and for a layer that is not there.
     """
     form, given = tasks.task(task), _checked(mitigations)
     wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)

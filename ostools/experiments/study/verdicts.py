@@ -158,22 +158,22 @@ def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return NOTHING, "it changed no prompt and no logit" + (" within training" if row[ACTIVE] else "")
+        return NOTHING, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
     ceiling = row["quantity"] == "correct" and row["baseline"] == 1
     if ceiling and row["value"] == 1:
-        return NO_EFFECT, "nothing to gain: all right without it, and with it"
+        return NO_EFFECT, "there is nothing to gain: all answers are right without it and with it"
     fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
-        return UNDECIDED, f"{effect}, on {row['lengths']} lengths where a verdict takes {fewest}"
+        return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
     clear = row["p_value"] <= (1 - verdict_level) * (1 + 1e-9)
     if clear and row["verdict_low"] > 0:
         return HELPS, effect
     if clear and row["verdict_high"] < 0:
         return HURTS, effect
-    return NO_EFFECT, effect + (", and nothing to gain: all right without it" if ceiling else "")
+    return NO_EFFECT, effect + ("; there is nothing to gain: all answers are right without it" if ceiling else "")
 
 
 def bound(row: Mapping[str, Any]) -> str:

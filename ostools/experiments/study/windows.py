@@ -72,17 +72,18 @@ def windows(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> WindowStudy:
-    """Collapse against answers, over sizes of a sliding window, and without one (docs/theory.md 7, question 3).
+    """Collapse and answers compared, over sizes of a sliding window and without one (docs/theory.md 7, question 3).
 
     Args:
-        windows: sizes in tokens; None: about 24 from 2 to one less than the longest prompt, evenly spread on a log axis.
+        windows: sizes in tokens. None: about 24 of them, from 2 to one less than the longest prompt, evenly spread on a log
+            axis.
         layers, sinks: as in `mitigations.SlidingWindow`.
-        pairs: whose distance is measured: None: the task's own questions of n and n + 1 items; else prompts that end in a
-            repeated token, such as "figure-5a", with n copies.
-        chat: in the tokenizer's chat template; None: where it has one.
+        pairs: the prompts whose distance is measured. None: the task's own questions of n and n + 1 items. Otherwise prompts
+            that end in a repeated token, such as "figure-5a", with n copies.
+        chat: whether questions are put in the tokenizer's chat template; None: if it has one.
 
-    Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, one whose own
-    window is narrower, and a prompt over the context.
+    Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own
+    window is narrower, and a prompt longer than the context.
     """
     form = tasks.task(task)
     wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)

@@ -107,7 +107,7 @@
       if (own !== running) { return; }
       stop(shown.answer.words);
       if (answer.error || answer.forecast) {
-        place.textContent = answer.error || "The bound chain is forecast to take about " + Math.round(answer.forecast) + " s: choose it under Show.";
+        place.textContent = answer.error || "The bound chain is forecast to take about " + Math.round(answer.forecast) + " s. Choose it under Show to begin it.";
         return;
       }
       place.textContent = "";

@@ -10,7 +10,7 @@ const heads = (function () {
     place.textContent = "";
     if (found === null) { at = null; return; }
     put(put(place, "h2", "Its heads: the last token's weight on token " + found.token + ": "), "bdi", found.word);
-    put(place, "p", "Choose a head and it colours the tokens; arrow keys go through the grid.").className = "note";
+    put(place, "p", "Choose a head to colour the tokens by its weights. The arrow keys move through the grid.").className = "note";
     const all = button(place, "Mean over all heads", () => pressed(-1, -1));
     all.setAttribute("aria-pressed", String(chosen.head < 0));
     const scroll = put(place, "div", "");

@@ -46,7 +46,7 @@ const kit = (function () {
   function pairs(place, first, second, against, kind) {
     const table = put(place, "table", "");
     const top = put(put(table, "thead", ""), "tr", "");
-    [kind, "first", "second", against[0].name.match(/second (\/|less) first$/)[0]].forEach((word) => { put(top, "th", word).scope = "col"; });
+    [kind, "first", "second", against[0].name.match(/second (\/|minus) first$/)[0]].forEach((word) => { put(top, "th", word).scope = "col"; });
     const body = put(table, "tbody", "");
     first.forEach((one, row) => {
       const line = put(body, "tr", "");

@@ -42,7 +42,7 @@ const lengths = (function () {
 
   function table(place, found, n, range, look, name) {
     // Above what scrolls sideways, not a caption in it: at 400 pixels that would be cut off.
-    put(place, "p", name + "Distance of y from y*, the same with the last item once more, at n = " + n);
+    put(place, "p", name + "Distance of y from y*, which has the last item once more, at n = " + n);
     const scroll = put(place, "div", "");
     scroll.className = "scroll";
     const made = put(scroll, "table", "");

@@ -79,7 +79,7 @@ const strip = (function () {
     if (!second || one.partner === null) { numbers(place, one.numbers, kind); }
     if (!second) { return; }
     if (one.partner === null) {
-      put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it: there is no difference.").className = "note";
+      put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it, so no difference is shown.").className = "note";
       return;
     }
     button(1 - side, one.partner).classList.add("partner");

@@ -9,7 +9,7 @@ const take = (function () {
       say(words + " is on the clipboard.");
     } catch (error) {
       getSelection().selectAllChildren(get(id));
-      say(words + " is selected: the browser lets no page use the clipboard here, so copy it by key.");
+      say(words + " is selected. Here the browser does not let a page use the clipboard, so copy it with the keyboard.");
     }
   }
 

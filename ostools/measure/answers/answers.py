@@ -34,7 +34,7 @@ from ostools.models.tokens import token_text, tokenizer_of
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
 _STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
-_ANCHOR = 8  # of a prompt's last tokens, behind which an answer is decoded
+_ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
 """Whether an answer is at its end with this text; what it says of a text it says of every longer one."""
@@ -42,9 +42,9 @@ Stop: TypeAlias = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated behind one prompt.
+    """What was generated after one prompt.
 
-    `ids`: every token generated, the end of text included. `text`: what they say behind the prompt, all of it but the end of
+    `ids`: every token generated, the end of text included. `text`: what they say after the prompt, all of it but the end of
     text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
     "limit": by max_new_tokens, where the vocabulary has neither an end of text nor a line's end, so that nothing else could be
     the answer's end.
@@ -171,7 +171,7 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 
 
 class _Reading:
-    """Generated tokens as an answer: their text behind the prompt, and how it ended."""
+    """Generated tokens as an answer: their text after the prompt, and how it ended."""
 
     def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None) -> None:
         self.tokenizer: Any = model.tokenizer
@@ -180,7 +180,7 @@ class _Reading:
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
-        """Of what was written behind the prompt with that number."""
+        """Of what was written after the prompt with that number."""
         if written[-1] in self.ends:
             return Answer(tuple(written), text_behind(self.tokenizer, prompt, written[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, written)
@@ -189,7 +189,7 @@ class _Reading:
 
 
 def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:
-    """Decoded behind the prompt's end, because decoders strip the space at the start of a text."""
+    """Decoded after the prompt's end, because decoders strip the space at the start of a text."""
     if tokenizer is None:
         return "".join(token_text(None, index) for index in written)
     anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}

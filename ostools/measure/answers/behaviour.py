@@ -63,14 +63,14 @@ class Behaviour(Result):
     ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
     what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
     `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
-    behind the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
+    after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
     tokens are thoughts before the answer, their marks counted; NA of a hosted model), kind ("answered"; "something else": it
     came to its end without an answer; "cut
     off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
     (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
     it, see `judging.Verdict`), number
     (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
-    (natural, of the right line behind the prompt, with its end; NaN where it was not asked for, and where reasoning or
+    (natural, of the right line after the prompt, with its end; NaN where it was not asked for, and where reasoning or
     thinking comes first), seconds (its share of its batch's time), within_training (whether the model's card lists training of
     the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
     training at all).
@@ -99,31 +99,32 @@ def behaviour(
     probability: bool = True,
     progress: Progress | None = None,
 ) -> Behaviour:
-    """What the model answers to the task's prompts, under a mitigation or none (Figures 2, 3 and 6; Appendix C.1).
+    """What the model answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
         lengths: numbers of items.
-        seeds: one sequence each, for a task that draws one.
-        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". Its hooks are active, and it
-            verifies itself, at every step.
-        chat: whether as a user's turn in the tokenizer's chat template; None: where it has one.
-        system: a system prompt before it, where the template takes one.
-        thinking: whether the model is to think before it answers, where the template has a switch for that; what was made of it
-            is the provenance's `thinking`.
-        temperature: 0 for the most likely token at every step; else `samples` answers are drawn behind every prompt, by seeds
-            made of task, length, seed and sample: under another mitigation the same.
-        max_new_tokens: after which an answer is cut; None: as many as the longest right line has, 48 more for a preamble and
-            for the line's end, and 256 more where the prompt asks for reasoning or the model thinks first.
-        probability: whether to measure the probability of the right line too, if the model can write an end of it; none is
-            measured where the model thinks first.
+        seeds: one sequence for each, if the task draws its sequence.
+        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
+            active, and it verifies itself.
+        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
+        system: a system prompt before it, if the template takes one.
+        thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
+            provenance says what became of it.
+        temperature: 0 takes the most likely token at every step. Above 0, `samples` answers are drawn after every prompt. Their
+            seeds are made of task, length, seed and sample, so they are the same under another mitigation.
+        max_new_tokens: the tokens after which an answer is cut. None: as many as the longest right line has, 48 more for words
+            before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first.
+        probability: whether the probability of the right line is measured too. It needs a model that can write an end of the
+            line, and is not measured if the model thinks first.
         progress: called as progress(done, total).
 
-    Raises `InputError` for what is not a task or a length, seeds for a task that draws nothing, several samples of what is not
-    drawn, and a prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+    Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for
+    several samples of answers that are not drawn, and for a prompt longer than the context. Raises `MitigationError` for an
+    unknown mitigation, and for one that breaks its promise.
 
-    An answer ends with its line. A vocabulary without a line's end leaves that to the end of the text, and without one of these
-    too to max_new_tokens; the provenance says which (`answers_end_at`).
+    An answer ends with its line. If the vocabulary has no line's end, it ends with the end of the text; if it has neither, at
+    max_new_tokens. The provenance says which (`answers_end_at`).
 
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
@@ -176,7 +177,7 @@ class _Run:
         return answer_room(self.lines, self.form.reasons or any(one.thinks for one in self.posed))
 
     def said(self) -> list[list[Answer]]:
-        """The samples behind each prompt."""
+        """The samples after each prompt."""
         name, samples = tasks.label(self.form), range(self.samples)
         flat = answers(
             self.model,
@@ -269,7 +270,7 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
 
     An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
-    were, and each is one trial, with the share of its samples that are right; samples behind one prompt are not independent of
+    were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
     each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
     to the one prompt, which has no interval (NaN).
     """

@@ -6,7 +6,7 @@ one of the two is expected to be right. Only logits that are the same bit for bi
 
 Measured: what the model answers. The corollary is one-sided, and speaks of the first token generated: errors below that
 count are not its business, and neither are later tokens, which see different caches. So the answer line is begun in the prompt
-(`tasks.opened`): behind the bare prompt the first token is the same for every count, right or wrong.
+(`tasks.opened`): after the bare prompt the first token is the same for every count, right or wrong.
 Whether the model would give the same answer by itself is tried at three counts (`same_behind_bare_prompt`).
 
 Cost: `collapse` by its loop (a pass over every prompt, in every dtype and in float64), and an answer to every prompt in every
@@ -53,7 +53,7 @@ COLUMNS = {
     **{"distance": "float64", "noise": "float64", "pair_noise": "float64", "machine_line": "float64"},
     **{"same_top_token": "boolean", "identical_logits": "boolean"},
 }
-# Room behind the longest right answer, to see that an answer ends where it should.
+# Room after the longest right answer, to see that an answer ends where it should.
 _SPARE_TOKENS = 4
 _NOT_TESTED, _CONSISTENT, _CONTRADICTED = "not tested", "consistent", "contradicted"
 _DIFFERS = "differs below the noise"
@@ -91,21 +91,22 @@ def counting(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
-    """The predicted impossible count of each dtype, and the count from which the model errs (Corollary 6.2 / B.10).
+    """From which count each dtype should fail, as predicted, and from which count the model errs (Corollary 6.2 / B.10).
 
     Args:
         task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
             options.
-        lengths: numbers of items; each is held against the next one. A prediction needs consecutive lengths, up to twice the
+        lengths: numbers of items. Each is compared with the next one. A prediction needs consecutive lengths, up to twice the
             predicted count and 32 beyond it (`Collapse.collapse_lengths`).
-        dtypes: precisions by name, as `collapse` takes them; copies are cast, the model stays as it is.
-        seed: of the sequence, for a task that draws one.
-        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"): every
+        dtypes: precisions by name, as in `collapse`. Copies are cast; the model stays as it is.
+        seed: the seed of the sequence, if the task draws one.
+        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). Every
             pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for another task, for what `collapse` refuses (lengths, dtypes, the context, an active edit), for a
-    mitigation that rewrites prompts or changes nothing here, and for a tokenizer without a common beginning of the answer line.
+    Raises `InputError` for another task; for what `collapse` refuses (lengths, dtypes, the context, an active edit); for a
+    mitigation that rewrites prompts or does not change anything here; and for a tokenizer with which the answer lines of
+    different counts do not begin alike.
 
     Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
     """
@@ -136,7 +137,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     predicted: impossible_from, the pair's collapse length at y, below the noise of the difference (NA: `impossible_status` says
     up to where it was not reached).
     measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
-    with a wrong number), first_error (the first of them), always_errs_from (the first behind the last right number; NA: none,
+    with a wrong number), first_error (the first of them), always_errs_from (the first after the last right number; NA: none,
     of the counts measured), something_else and cut_off (answers of these kinds: neither right nor an error), counts (how many
     were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest, middle and longest counts the model gives
     the same answer line by itself. Below all, what is measured is what it answers once the line is begun for it, not what it
@@ -228,7 +229,7 @@ def _said(
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[dict[int, Answer], str]:
-    """The answer at every count in one precision; and how many of three get the same one behind the bare prompt."""
+    """The answer at every count in one precision; and how many of three get the same one after the bare prompt."""
     prepared = precision.prepared(model)
     room = _room(prompts)
     longest = max((opened.ids for opened in prompts.values()), key=len)

@@ -45,7 +45,7 @@ def judge(posed: Posed | Question, answer: Answer) -> Verdict:
 
 
 def judge_begun(answer: Answer, key: str) -> Verdict:
-    """Of an answer behind a prompt that has begun the answer line: the rest of that line, against the number `key`."""
+    """Of an answer after a prompt that has begun the answer line: the rest of that line, against the number `key`."""
     return _verdict(begun(True).read(answer.text, answer.ended), key, key, True)
 
 

@@ -36,7 +36,7 @@ Gemma and Llama), for decoration around the answer, and for the end of the line,
 """
 REASONING = 256
 """Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
-_WORD = "a"  # what no tokenizer joins with a blank or a line's end behind it
+_WORD = "a"  # what no tokenizer joins with a blank or a line's end after it
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Line:
 
 
 def written(posed: Posed) -> str:
-    """The right answer as a model writes it: behind what leads to it, a line of its own that in a chat is open already."""
+    """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
     return posed.line if posed.chat else posed.task.lead + posed.line
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
-    """The tokens of `line` behind a prompt. Where the vocabulary has no line's end, a blank stands for it.
+    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands for it.
 
     Raises `InputError` where they cannot be told from the text before them.
     """
@@ -112,7 +112,7 @@ def answer_log_probability(
     *,
     progress: Progress | None = None,
 ) -> list[float]:
-    """The natural log of the probability that the model writes each line behind its prompt, and ends it there.
+    """The natural log of the probability that the model writes each line after its prompt, and ends it there.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 
@@ -160,7 +160,7 @@ def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], e
 
 
 def line_ends(model: TransformerBridge) -> set[int]:
-    """The tokens behind which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
+    """The tokens after which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
     tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".

@@ -3,16 +3,16 @@
 The paper's prompts ask for "the answer on the final line", in a form of words (Appendix C.1). How a text is read the paper does
 not say. Here, from its beginning:
 
-- An answer line holds the form's words and an answer behind them. It may stand behind other words of its line. Capitals,
+- An answer line holds the form's words and an answer after them. It may stand after other words of its line. Capitals,
   blanks, Markdown and LaTeX do not matter. The form with nothing behind it goes on in the next line. The form with the
   prompt's own placeholder (xxxx, <ANSWER>) is a quotation of the prompt, and no answer line.
 - What stands before the first answer line is passed over: a preamble, or reasoning.
-- The answer is that of the last answer line; other text behind a finished one ends the reading. A model that corrects itself
+- The answer is that of the last answer line; other text after a finished one ends the reading. A model that corrects itself
   in the next line is read by its correction. "I hope this helps!" and whatever follows it are not read.
-- Another question ends the reading, before an answer line too: what is answered behind it is not this prompt's answer. It is
+- Another question ends the reading, before an answer line too: what is answered after it is not this prompt's answer. It is
   known by the words with which the task opens its question. The prompt's own question with its own sequence may be repeated
   before the answer.
-- Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what stands behind them is read
+- Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what stands after them is read
   (</think>, [/THINK], the final channel). Thoughts that do not end before the text is cut are "cut off".
 
 Tasks that ask for no form (`copy`, `count-ones-figure-5`, retrieval) are answered by the FIRST line that could be an answer,
@@ -63,7 +63,7 @@ class Found:
     kind: one of `KINDS`. "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
     "cut off": none before the text was cut. "something else": none in a text that came to its end.
     line: the answer line as it was written, from the form on; of another kind the last line that was read. answer: what stands
-    in it behind the form, freed of its decoration; empty where the kind is another. number: the one whole number in that.
+    in it after the form, freed of its decoration; empty where the kind is another. number: the one whole number in that.
     """
 
     kind: str
@@ -103,11 +103,11 @@ class Reader:
         return Found(CUT_OFF if cut else SOMETHING_ELSE, scan.last, "", None)
 
     def closed(self, text: str) -> bool:
-        """Whether nothing that may be written behind `text` changes what is read in it."""
+        """Whether nothing that may be written after `text` changes what is read in it."""
         return _Scan(self, text, False).closed
 
     def answer_start(self, text: str) -> int:
-        """Where the text begins that is no thought: behind the mark that ends them; at the text's end where none does."""
+        """Where the text begins that is no thought: after the mark that ends them; at the text's end where none does."""
         close = self._closing(text)
         end = text.find(close)
         return len(text) if end < 0 else end + len(close)
@@ -134,7 +134,7 @@ class Reader:
     @cached_property
     def opening(self) -> re.Pattern[str] | None:
         """Finds where a question begins; None for a task whose question has no words of its own before the sequence."""
-        # With one sign behind it: until that is written, the last word may be a longer one.
+        # With one sign after it: until that is written, the last word may be a longer one.
         return re.compile(rf"{_loose(self.question)}(?=\W)", re.IGNORECASE) if self.question else None
 
 
@@ -275,7 +275,7 @@ def _repeats(text: str, at: int, own: str) -> int | None:
 
 
 def free(text: str) -> str:
-    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full stop behind it."""
+    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full stop after it."""
     while True:
         shorter = _freer(text)
         if shorter == text:

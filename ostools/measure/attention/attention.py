@@ -88,18 +88,19 @@ def attention(
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
 ) -> Attention:
-    """The last token's attention weights in every layer and head, and all patterns reduced to at most 64 x 64.
+    """The last token's attention weights in every layer and head, and every pattern, reduced to at most 64 x 64.
 
     Args:
-        prompt: a text or its tokens; or in its place
-        task: a `tasks.Task` or its name with options, asked with `length` items drawn by `seed`. Then it is known which
-            tokens are whose items, whatever a mitigation puts between them.
-        mitigation: a `mitigations.Mitigation` or its name with options; rewrites the text, and is active (and verified) in
-            the forward pass. The provenance says whether it changed anything: `status` active, inactive or none.
+        prompt: a text or its tokens.
+        task: in place of a prompt, a `tasks.Task` or its name with options. It is asked with `length` items, which `seed`
+            draws. It is then known which tokens belong to which item, whatever a mitigation puts between the items.
+        mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is active in the forward pass,
+            and verified there. `status` in the provenance says whether it changed anything: active, inactive or none.
 
-    Raises `InputError` for a prompt and a task together or neither, for weights that are not finite, for a mitigation that
-    cannot be applied to what was given (between the items of a text that is no task's, to the text of tokens), and for a
-    prompt over the context; `MitigationError` for an unknown mitigation and a broken promise of one.
+    Raises `InputError` for a prompt together with a task, and for neither; for weights that are not finite; for a mitigation
+    that cannot be applied to what was given (one that inserts between items, to a text that is not a task's; one that rewrites
+    text, to tokens); and for a prompt longer than the context. Raises `MitigationError` for an unknown mitigation, and for one
+    that breaks its promise.
     """
     given = mitigations.optional(mitigation)
     words, items, asked = _asked(model, prompt, task, length, seed, given)

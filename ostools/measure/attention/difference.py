@@ -43,18 +43,19 @@ class AttentionDifference(Result):
 
 @asked
 def attention_difference(first: Attention, second: Attention, *, corresponding: bool = False) -> AttentionDifference:
-    """What the second last token attends to more, and less, than the first: second - first, head by head.
+    """The last token's attention weights in `second` minus those in `first`, head by head and token by token.
 
-    Two models of as many layers and heads, two prompts, or one prompt with and without a mitigation. Tokens are held against
-    each other where it is known that they are the same:
+    The two may be two models with as many layers and heads, two prompts, or one prompt with and without a mitigation. Tokens
+    are compared where it is known that they are the same:
 
-    - all of them, where the two read the same tokens;
-    - item by item of a task's sequence, where both know it (`attention(task=...)`), and the words before and behind it as
-      far as they are the same, from either end: what a mitigation has inserted has no partner, nor has what could have two;
-    - position by position, where both have as many tokens: at each at which the token is the same;
-    - with `corresponding`, in place of all this: the tokens with which both texts begin, and with which both end.
+    - all of them, if the two read the same tokens;
+    - item by item of a task's sequence, if both know it (`attention(task=...)`), and the words before and after the sequence
+      as far as they are the same, from either end. A token that a mitigation has inserted has no partner, and neither has a
+      token that could have two;
+    - position by position, if both have the same number of tokens: at each position at which the token is the same;
+    - with `corresponding`, in place of all this: the tokens with which both texts begin, and those with which both end.
 
-    Raises `InputError` where none of it holds, and for models of other shapes: `first.view(second)` shows them side by side.
+    Raises `InputError` if none of these holds, and for models of other shapes: `first.view(second)` shows them side by side.
     """
     pairs = aligned(first, second, corresponding)
     frame: Any = pd.DataFrame(
@@ -112,7 +113,7 @@ def _items(attention: Attention) -> dict[int, list[int]]:
 
 
 def _by_item(first: Attention, second: Attention) -> Pairs:
-    """The items' tokens, and those of the words before the first item and behind the last that read the same."""
+    """The items' tokens, and those of the words before the first item and after the last that read the same."""
     ours, theirs = _items(first), _items(second)
     pairs: Pairs = []
     for item in sorted(set(ours) & set(theirs)):

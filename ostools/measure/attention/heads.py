@@ -72,15 +72,17 @@ def head_scores(
     carriers: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> HeadScores:
-    """Where each head looks, on one prompt or several, under the edits that are active.
+    """Where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or questions (`measure.posed.pose`), which know the tokens that carry their answer.
-        carriers: the positions of those tokens, for a text or a prompt; in it as a mitigation rewrites it.
-        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the patterns under its
-            hooks. It has to change every prompt or a logit of it, else it is refused. A question is posed under it before.
+        prompts: texts, prompts, or questions (`measure.posed.pose`). A question knows the tokens that carry its answer.
+        carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation has
+            rewritten.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
+            are those under its hooks. It has to change every prompt, or a logit of it, or it is refused. A question is posed
+            under its mitigation before it comes here.
 
-    Raises `InputError` for no prompt, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
+    Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     given = [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
     rows: list[dict[str, Any]] = []

@@ -46,7 +46,7 @@ class AttentionVariation(Result):
     Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -
     alpha*_(n+1,i)| over the n tokens of v, no factor 1/2), own (alpha*_(n+1,n+1)), total (their sum, at most 2: the proof's
     bound for values of unit norm), kl (KL(alpha_n || alpha*_(n+1)) in nats, alpha_n being 0 at the last token; infinite where
-    the repeated token does not see what the last one saw, as behind a sliding window).
+    the repeated token does not see what the last one saw, as under a sliding window).
     """
 
     def over_heads(self) -> Frame:
@@ -69,17 +69,18 @@ def attention_variation(
     """How far the last token's attention moves when it is repeated, in every layer and head, at every length; in float64.
 
     Args:
-        task: pairs of the theorem, as for `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
-            `tasks.RepeatTask`, a `Prompt`. Other pairs of a task (figure-5d's) are left out.
+        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
+            `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
         lengths: numbers of sequence items.
-        seeds: of a task that draws digits.
-        bos: false takes the tokenizer's BOS out of every prompt.
-        mitigation: a `mitigations.Mitigation` or its name with options; acts in every pass, verified.
+        seeds: the seeds of a task that draws digits.
+        bos: False takes the tokenizer's BOS out of every prompt.
+        mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and is verified there.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for a task without such pairs (its prompts end in other words: its last tokens' rows are of other
-    tokens), under an active edit, which would not reach the view, for weights that are not finite, and for whatever `collapse`
-    refuses of tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3, equation 2, Lemmas B.1 and B.2.
+    Raises `InputError` for a task without such pairs (its prompts end in other words, so the rows of its last tokens are those
+    of other tokens); while an edit is active, because it would not reach the view of the model in float64; for weights that
+    are not finite; and for whatever `collapse` refuses about tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3,
+    equation 2, Lemmas B.1 and B.2.
     """
     given, wanted = optional(mitigation), checked_lengths(lengths)
     pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, given, False)

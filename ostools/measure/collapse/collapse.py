@@ -226,38 +226,41 @@ def collapse(
     chat: bool | None = False,
     progress: Progress | None = None,
 ) -> Collapse | list[Collapse]:
-    """Distances between the last-token representations of a task's pairs, at every length and dtype.
+    """Distances between the last-token representations of a task's pairs, at every length and in every dtype.
 
     Args:
         task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
-            text after its sequence, or the name of one; a `Prompt`, whose last token is repeated; token ids,
-            `tasks.RepeatedIds(...)` or `tasks.PairsOfIds(...)`; or a list of them, for a list of results in its order, each as
-            that task has it alone: the model is cast once for all, which short prompts spend most of their time on.
-        prompt, item: in place of a task a text of your own, and what is repeated after it, such as " and" (the space belongs to
-            it). Without an item the last token of the prompt is repeated. Where the tokenizer merges the item with
-            its copy, give the task `tasks.RepeatTask("mine", prompt, item, items="ids")`.
-        lengths: numbers of sequence items; length n compares the prompt of n items with its last token repeated.
-        dtypes: float32, bfloat16, float16, float64: the model cast; or "<format>-<part>", such as "int8-weights",
-            "bfloat16-residual", "float8_e4m3fn-kv": float32 arithmetic, that part alone stored in the format; or
-            "int8-dynamic": products of int8 weights and activations (`measure.passes.precisions`). What is read is rounded; the
-            model itself stays as it is.
-        seeds: one digit stream each, for a task that draws digits.
-        layers: after which blocks v^(l) is compared too, out of the same passes: "all", or numbers out of 0 ... L. 0 is the
-            embedding, L the last block, which is always there. This is the induction over layers in the proof of B.3.
-        variation: with `layers`, the attention total variation beside them; a sweep, which keeps rows of distances, leaves
-            it out. Pairs that the theorem does not speak of have none: the distances stand alone, and the provenance says so.
-        bos: false takes the tokenizer's BOS, which attention sinks into, out of every prompt.
-        mitigation: a `mitigations.Mitigation` or its name with options: the pairs as it rewrites them, under its hooks in every
-            dtype and in float64, verified on every forward pass. One with hooks goes by the loop over prompts, and of prompts
-            that it rewrites no theorem speaks.
-        chat: a task's prompts in the tokenizer's chat template; None: where it has one.
+            text after its sequence, or the name of one. Or a `Prompt`, whose last token is repeated. Or token ids:
+            `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of results in the same order, each
+            with the numbers that its task has alone. The model is then cast once for all, which saves most of the time of
+            short prompts.
+        prompt, item: in place of a task, a text of your own and what is repeated after it, such as " and" (the space belongs to
+            the item). Without an item the last token of the prompt is repeated. If the tokenizer merges the item with its copy,
+            give the task `tasks.RepeatTask("mine", prompt, item, items="ids")`.
+        lengths: numbers of sequence items. Length n compares the prompt of n items with the same prompt, its last token
+            repeated.
+        dtypes: float32, bfloat16, float16 and float64 cast the model. "<format>-<part>", such as "int8-weights",
+            "bfloat16-residual" or "float8_e4m3fn-kv", is float32 arithmetic with that part alone stored in the format.
+            "int8-dynamic" is products of int8 weights and activations (`measure.passes.precisions`). Numbers are rounded as
+            they are read; the model itself stays as it is.
+        seeds: one digit stream for each, if the task draws digits.
+        layers: the blocks after which v^(l) is compared too, from the same passes: "all", or numbers from 0 to L. 0 is the
+            embedding. L is the last block, which is always there. This follows the induction over layers in the proof of B.3.
+        variation: whether, with `layers`, the total variation of attention stands beside the distances. A sweep keeps rows of
+            distances, and leaves it out. Pairs of which the theorem does not speak have distances alone; the provenance says
+            so.
+        bos: False takes the tokenizer's BOS, into which attention sinks, out of every prompt.
+        mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it rewrites. Its hooks act in
+            every dtype and in float64, and are verified on every forward pass. With hooks, prompts go through the model one by
+            one. The theorem does not speak of prompts that a mitigation rewrites.
+        chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for a task and a prompt together or neither, an empty list of tasks, lengths below 1 or beyond the
-    context, an unknown task or dtype, a
-    tokenizer that merges the repeated item, numbers that are not finite (with dtype, site and length) or beyond a format's
-    range, and under an active edit of the forward pass, which would not reach the views; `MitigationError` for a broken
-    invariant. Memory: the model's own weights, cast to a precision where they are read (`models.view_in`).
+    Raises `InputError` for a task together with a prompt, and for neither; for an empty list of tasks, lengths below 1 or
+    beyond the context, an unknown task or dtype, and a tokenizer that merges the repeated item; for numbers that are not
+    finite (it names dtype, site and length) or beyond a format's range; and while an edit of the forward pass is active,
+    because it would not reach the views of the model in other dtypes. Raises `MitigationError` for a mitigation that breaks
+    its invariant. Memory: the model's own weights, which are cast to a precision where they are read (`models.view_in`).
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """

@@ -50,7 +50,7 @@ class LastTokens:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """Each site with the number of blocks before it: v^(l) of the layers kept, and the others behind all blocks."""
+        """Each site with the number of blocks before it: v^(l) of the layers kept, and the others after all blocks."""
         layers = sorted(self.rows.residuals)
         return [("residual", layer) for layer in layers] + [
             (site, layers[-1]) for site in READINGS if site != "residual"

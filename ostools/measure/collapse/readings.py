@@ -64,7 +64,7 @@ class Reading:
         return cls(site, per or known[-1 if over_heads else 0], norm)
 
     def of(self, frame: Frame, *, every_layer: bool = False) -> Frame:
-        """The rows of a `Collapse`'s table that are read so, behind the last block or behind every one that was measured.
+        """The rows of a `Collapse`'s table that are read so, after the last block or after every one that was measured.
 
         Raises `InputError` where there are none, with those there are.
         """

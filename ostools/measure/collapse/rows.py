@@ -34,7 +34,7 @@ def as_rows(result: Collapse) -> pd.DataFrame:
 
 
 def _of_vectors(rows: Frame) -> Column:
-    """Where a reference has a distance too: behind the last block."""
+    """Where a reference has a distance too: after the last block."""
     last = rows["layer"] == rows["layer"].max() if "layer" in rows else True
     return (rows["per"] == "vector") & (rows["norm"] == "l2") & last
 

@@ -94,17 +94,18 @@ def contributions(
     towards: str | int | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> Contributions:
-    """What each token contributes to the logit of the next token `towards`: parts that add up, the biases' among them.
+    """What each token contributes to the logit of the next token `towards`: parts that add up, those of the biases included.
 
     Args:
         towards: a text that is one token, or a token's id; None: the token that the model ranks first.
-        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the model under its hooks.
-            It has to change the prompt or a logit, else it is refused.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused.
 
-    Held is what `linearisation="detached"` holds. In float32, float64 throughout for a float64 model. Active edits are
-    respected. Checked on every run, and refused with `InputError` where it fails: the parts add up to the model's own logit,
-    to 1e-12 of their sizes in float64, 1e-5 in float32; and with v_i = 0 the held network's logit loses the part of token i,
-    for the largest part and two others. Refused: experts, whose router is no linear map; a `towards` of several tokens.
+    Patterns, norm scales and activations are held, as with `linearisation="detached"`. The arithmetic is float32, or float64
+    throughout for a float64 model. Active edits are respected. Two checks are made on every run, and `InputError` is raised
+    where one fails. The parts add up to the model's own logit, within 1e-12 of their sizes in float64 and 1e-5 in float32.
+    With v_i = 0 the held network's logit loses the part of token i; this is checked for the largest part and two others.
+    Refused are experts, because their router is not a linear map, and a `towards` of several tokens.
     """
     under = Under.of("contributions", model, [prompt], mitigation)
     tokens = under.prompt

@@ -89,27 +89,27 @@ def faithfulness(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Faithfulness:
-    """Leave one token out, and more and more of them: do tokens that profiles call large matter to the answer?
+    """Take out one token, then more and more of them: do the tokens to which profiles give large values matter to the answer?
 
     Args:
-        profiles: of one prompt: `ost.sensitivity` (one profile a linearisation), `ost.path_sum` (one a variant, predictions and
-            `rollout` among them), `ost.contributions` (its sizes), or several of these. Of sensitivities with `at=k` the
-            answer is the token after position k: tokens are taken out of the prompt's first k + 1, and path sums beside them
-            need `positions="all"`.
+        profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.path_sum` (one for each variant,
+            predictions and `rollout` among them), `ost.contributions` (the sizes of its parts), or several of these. With
+            sensitivities of `at=k` the answer is the token after position k. Tokens are then taken out of the prompt's first k
+            + 1, and path sums beside them need `positions="all"`.
         towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
-        ways: "removed" (later tokens move up a place), "replaced" (by another token of its kind: digits, letters or anything
-            else, behind a blank or not), "masked" (no later token attends to it, in any head).
-        draws: tokens that stand in for each replaced one.
-        orders, steps: random orders of deletion, at least 19, and points of a curve beside its first.
-        seed: of draws and random orders.
-        mitigation: the one that the profiles were measured under. Tokens are taken out of the prompt as it rewrote it, and
+        ways: "removed" (later tokens move up one place), "replaced" (by another token of the same kind: digits, letters or
+            anything else, each with or without a blank before it), "masked" (later tokens do not attend to it, in any head).
+        draws: how many tokens stand in for each replaced one.
+        orders: random orders of deletion, at least 19. steps: points of a curve after its first.
+        seed: of the draws and the random orders.
+        mitigation: the one under which the profiles were measured. Tokens are taken out of the prompt as it rewrote it, and
             every pass runs under its hooks.
         progress: called as progress(done, total), in percent.
 
-    In float32, float64 throughout for a float64 model. Where a model knows no positions, masked and removed are the same.
-    Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another model or of
-    several prompts, for prompts of fewer than three tokens, under active edits (positions move), and as `ost.contributions`
-    for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
+    The arithmetic is float32, or float64 throughout for a float64 model. In a model without positions, masked and removed are
+    the same. Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another
+    model or of several prompts, for prompts of fewer than three tokens, while edits are active (because positions move), and,
+    as `ost.contributions` does, for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     given: list[Any] = [profiles]
     if isinstance(profiles, Iterable) and not isinstance(profiles, Given | Several):

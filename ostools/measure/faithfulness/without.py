@@ -64,7 +64,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, behind a blank or not. Control
+    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, after a blank or not. Control
     tokens are of none. Of a model without a tokenizer all ids are of one kind."""
 
     of_token: dict[int, str]

@@ -21,13 +21,13 @@ from ostools.models import context_length
 from ostools.tasks import Encoder, Task
 
 SPARE = 4
-"""Tokens behind the longest right answer, to see that an answer ends where it should."""
+"""Tokens after the longest right answer, to see that an answer ends where it should."""
 _TWO_NUMBERS = ("1", "2")
 
 
 @dataclass(frozen=True)
 class Begun:
-    """One prompt: its token `ids` with the line begun, the token ids of the right `answer` behind them, and how many of the
+    """One prompt: its token `ids` with the line begun, the token ids of the right `answer` after them, and how many of the
     `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its beginning."""
 
     posed: Posed

@@ -1,4 +1,4 @@
-"""What the last token of every prompt holds: at the embedding, behind every attention and MLP, at y, and its logits.
+"""What the last token of every prompt holds: at the embedding, after every attention and MLP, at y, and its logits.
 
 Cost: one pass over every prompt, those of one length in batches. Memory: of each prompt the last token alone is kept, d_model
 numbers a site and d_vocab logits.
@@ -28,9 +28,9 @@ _SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESID
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a representation is read. `depth` orders places as the forward pass does. `layer` counts the blocks behind it that
-    are complete: 0 is the embedding, l is v^(l), and `residual_mid` of layer l lies behind the attention of block l (counted
-    from 0) and before its MLP."""
+    """Where a representation is read. `depth` orders places as the forward pass does. `layer` counts the blocks that are
+    complete before it: 0 is the embedding, l is v^(l), and `residual_mid` of layer l lies after the attention of block l
+    (counted from 0) and before its MLP."""
 
     depth: int
     site: str

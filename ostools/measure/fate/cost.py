@@ -15,7 +15,7 @@ from ostools.models.shape import Shape
 
 _FITS = 12.0  # decompositions, or searches for a minimum, that one probe takes with its penalty
 _NUMBER, _TOKEN = 700, 3000  # small operations of one
-_SAID = 8  # tokens behind a begun line: the answer itself, and the end of the line
+_SAID = 8  # tokens after a begun line: the answer itself, and the end of the line
 PAIR_SEEDS = 3
 """Sequences of which the pairs of n and n + 1 items are compared."""
 _DRAWING = 12  # bytes a weight while random ones are drawn: in float64, and again in float32

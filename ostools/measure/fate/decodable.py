@@ -1,4 +1,4 @@
-"""Is the answer in the representation? Linear probes at the last token of every layer, behind a begun answer line.
+"""Is the answer in the representation? Linear probes at the last token of every layer, after a begun answer line.
 
 Cost: one pass over every prompt in every dtype, and as many through random weights; then at every place some nine probes for
 the true labels and as many for each control, each with an inner search for its penalty. Memory: the last token of every prompt.
@@ -53,7 +53,7 @@ class Decodable(Result):
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
     first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the answer,
     as a number), mitigation, dtype, site and layer (embedding; residual: v^(l);
-    residual_mid: behind the attention of block l, before its MLP; y; logits; length: no representation, the number of items
+    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
     and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths between
     them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
     training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes),
@@ -94,25 +94,26 @@ def decodable(
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Decodable:
-    """Whether the right answer can be read off the last token's representation by a linear probe, at every layer.
+    """Whether a linear probe can read the right answer off the last token's representation, at every layer.
 
     Args:
         task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
-        lengths: numbers of items; five at least. The upper third is what probes extrapolate to.
-        layers: of which v^(l) is probed, and the place before the MLP of the block that writes it: "all", or numbers out of
-            0 ... L. y and logits always are.
-        dtypes: precisions by name: probes are trained and tested on the representations as that precision rounds them.
-        seeds: one sequence each, for a task that draws one; six at least (24 where none are given). Probes are never tested
-            on a sequence, or its beginning, that they were trained on.
-        target: "number", "token" or "position"; by default the number where the task's answer is one. "position" wants a task
-            in which one item carries the answer, at places that differ at one length: retrieve-at-position:position=drawn.
+        lengths: numbers of items, at least five. Probes extrapolate to the upper third of them.
+        layers: the layers at which v^(l) is probed, and the place before the MLP of the block that writes it: "all", or numbers
+            from 0 to L. y and the logits are always probed.
+        dtypes: precisions by name. Probes are trained and tested on the representations as that precision rounds them.
+        seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
+            on a sequence that it was trained on, or on the beginning of one.
+        target: "number", "token" or "position". The default is the number where the task's answer is one. "position" needs a
+            task in which one item carries the answer, at places that differ among sequences of one length:
+            retrieve-at-position:position=drawn.
         mitigation, chat: as in `behaviour`.
-        random_weights: whether to probe the same architecture with random weights too: for so long a second model is in memory.
+        random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for what is not a task, a length or a dtype; a number or a position asked of a task without; right
-    answers that are all the same; too few lengths or sequences for tests and intervals; a prompt over the context; and
-    representations that are not finite.
+    Raises `InputError` for a task, length or dtype that cannot be asked; for the target "number" or "position" of a task
+    without one; for right answers that are all the same; for too few lengths or sequences to test on and to give intervals;
+    for a prompt longer than the context; and for representations that are not finite.
 
     Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
     selectivity.

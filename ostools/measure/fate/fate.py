@@ -58,14 +58,14 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 class Fate(Result):
     """One row per mitigation, dtype and length: what becomes of the answers.
 
-    Of every prompt it is asked whether the model's answer is right (greedily, behind the begun line), and whether a linear
+    Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear
     probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name), dtype,
     length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and the probe
     is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the shares right of
     the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from the embedding to y
     the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or where a task has one
     sequence a length on lengths left out (and the longest beyond them); answer_error and probe_error (mean |number - right
-    number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y behind
+    number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y after
     the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared);
     status ("inactive": the mitigation changed neither a text nor a logit at that length; "refused": it acts on the model as it
     was loaded and not in that dtype; else "active").
@@ -120,12 +120,12 @@ def fate(
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Fate:
-    """Whether answers are lost before they can be decoded, or decodable and not read; at every length and dtype.
+    """Whether answers are lost before they can be decoded, or can be decoded and are not read, at every length and dtype.
 
-    Args: as of `decodable`, with every layer. mitigation: one or several, each apart; all is measured without them too, for
-    `Fate.verdicts` and `Fate.repaired`.
+    Args: as in `decodable`, with every layer. mitigation: one or several, each measured apart. All is measured without a
+    mitigation too, for `Fate.verdicts` and `Fate.repaired`.
 
-    Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse; n + 1 items have to fit the context too.
+    Raises `InputError` for what `decodable`, `behaviour` and `collapse` refuse. n + 1 items have to fit into the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
     if target == POSITION:

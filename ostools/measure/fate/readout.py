@@ -51,7 +51,7 @@ COLUMNS = {
 class Readout(Result):
     """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
-    An answer is known by its first token behind the begun line: no two answers that were asked begin with the same one.
+    An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.
 
     Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w;
     "data": S w, with S the covariance of the representations, along which they differ where the number does), prompts (on all
@@ -85,13 +85,14 @@ def readout(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Readout:
-    """Whether a number that a probe decodes at the last token is what the output reads: cosine, logit lens, and intervention.
+    """Whether the output reads the number that a probe decodes at the last token: cosine, logit lens, and intervention.
 
-    Args: as of `decodable`. In 16 bits the probe is fitted on the rounded representations, and the moved one is rounded again:
-    `Readout`'s column arrived says what that leaves of the move.
+    Args: as in `decodable`. In 16 bits the probe is fitted on the rounded representations. The representation that the
+    intervention moves is rounded again, and the column `arrived` says how much of the move is left.
 
-    Raises `InputError` for what `decodable` refuses, a task whose answer is no number, and two right answers that begin with
-    the same token (1 and 10, where digits are tokens): there the first token does not say which of them the output answers.
+    Raises `InputError` for what `decodable` refuses, for a task whose answer is not a number, and for two right answers that
+    begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
+    answers.
     """
     asked, precisions = Asked.of(model, task, lengths, seeds, "number", mitigation, chat), checked_precisions(dtypes)
     tokens = first_tokens(asked)
@@ -183,7 +184,7 @@ def moved_answers(
 ) -> dict[str, float | int]:
     """Of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see `Readout`.
 
-    `right`: the index of the right answer; the next one stands behind it.
+    `right`: the index of the right answer; the next one stands after it.
     """
     before, after = before.double(), after.double()
     expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]

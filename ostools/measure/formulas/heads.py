@@ -26,7 +26,7 @@ Mixed = tuple[Float[Tensor, "head pos d_head"], Float[Tensor, "pos d_model"]]
 
 @dataclass(frozen=True)
 class Rotation:
-    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves; what is behind `turns` stays as it is."""
+    """RoPE: R_i x = x cos_i + turned(x) sin_i, turned(x1, x2) = (-x2, x1) by halves; what is after `turns` stays as it is."""
 
     cos: Float[Tensor, "pos turns"]
     sin: Float[Tensor, "pos turns"]

@@ -44,20 +44,21 @@ def ask_endpoint(
     retries: int = 5,
     progress: Progress | None = None,
 ) -> Hosted:
-    """The answers of a server, at temperature 0, each as the only turn of a chat; the same call goes on where it was cut off.
+    """The answers of a server at temperature 0, each as the only turn of a chat. The same call goes on where it was cut off.
 
     Args:
         endpoint: where its OpenAI-compatible API begins, such as http://localhost:8000/v1.
-        model: its name there.
-        path: JSON Lines, appended to and flushed to disk after every answer; questions answered in it are not asked again.
-        max_tokens: after which an answer is cut; None: where the server cuts it.
-        timeout: seconds for which one answer is waited for.
-        retries: of a question that a busy or broken server refused, with pauses that grow, or as long as the server says.
+        model: the model's name there.
+        path: JSON Lines, to which every answer is appended, and flushed to disk. Questions answered in it are not asked again.
+        max_tokens: the tokens after which an answer is cut; None: where the server cuts it.
+        timeout: for how many seconds one answer is waited for.
+        retries: how often a question is asked again that a busy or broken server refused. The pauses between grow, or are as
+            long as the server says.
         progress: called as progress(done, total) with the number of questions answered.
 
-    Raises `InputError` for a URL that is none or holds a password, a key that would go over an open network, a server that
-    is not there or refuses, answers of another model or with other settings in the file, and a second run on it. What was
-    answered until then is in the file.
+    Raises `InputError` for text that is not a URL, a URL with a password, a key that would go over an open network, a server
+    that is not there or refuses, answers in the file of another model or with other settings, and a second run on the file.
+    The answers until then are in the file.
     """
     questions, file = tuple(asked), Path(path)
     key = os.environ.get(KEY) or None

@@ -76,16 +76,16 @@ class Hosted:
 
 
 def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | None = None) -> Hosted:
-    """The answers of a file to the questions `asked`.
+    """The answers in a file to the questions `asked`.
 
     Args:
-        path: JSON Lines; see this module for the keys. `finish_reason` is taken as "stop" where a row has none.
-        asked: every question, also those without an answer: they are counted, and in no mean.
-        model: what the model is called where the answers do not say it.
+        path: JSON Lines; this module lists the keys. `finish_reason` is taken as "stop" if a row has none.
+        asked: every question, also those without an answer. Those are counted, but are not part of any mean.
+        model: what the model is called, if the answers do not say it.
 
-    Raises `InputError`, with the line, for what is no such file, an id that is no question's, an id twice, a prompt that is
-    not the question's, answers made in several ways (`SETTINGS`), another model's, and a file without a row. A file whose
-    every text is null is read: all its questions are counted as unanswered.
+    Raises `InputError`, with the line, for a file that is not of this form, an id that does not belong to a question, an id
+    twice, a prompt that is not the question's, answers made in several ways (`SETTINGS`), answers of another model, and a file
+    without a row. A file in which every text is null is read: all its questions are counted as unanswered.
     """
     file, questions = Path(path), tuple(asked)
     known = {one.id: one for one in questions}

@@ -51,20 +51,23 @@ _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, origin (whose it is: special | template | system | text | mixed, see `models.ORIGINS`;
-    missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm | detached), layer (l of
-    v_i^(l): 0 the embedded token, L what the last block leaves), method ("exact" | "estimate"), operator_norm, operator_lower,
-    operator_upper, frobenius_norm, frobenius_lower, frobenius_upper; pure numbers, change of y_n per change of v_i^(l).
+    Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
+    `models.ORIGINS`; missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm |
+    detached), layer (l of v_i^(l): 0 is the embedded token, L what the last block leaves), method ("exact" | "estimate"),
+    operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper. The norms are pure
+    numbers: change of y_n per change of v_i^(l).
 
-    Exact rows have both limits equal to the norm. An estimate's Frobenius norm has a confidence interval a token, and its
-    operator norm a bracket: `operator_lower` is a true lower bound and stands as `operator_norm` too, `operator_upper` holds
-    at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was computed and checked.
+    In exact rows both limits equal the norm. In an estimate, each token's Frobenius norm has a confidence interval, and its
+    operator norm lies between two limits. `operator_lower` is a true lower bound, and stands as `operator_norm` too.
+    `operator_upper` holds at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was
+    computed and checked.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivities(Result, Several[Sensitivity]):
-    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+    """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
+    position."""
 
     results: tuple[Sensitivity, ...]
 
@@ -143,51 +146,55 @@ def sensitivity(
 ) -> Sensitivity | Sensitivities:
     """How far the last token's y_n can move with each token i: ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l).
 
-    v_i^(0) is the embedded token (after Gemma's scaling, before any block), y_n the last token's residual stream after the
-    final norm: the quantity of Theorem 5.1 (arXiv 2406.04267). By reverse-mode differentiation, in float32 (in float64
-    throughout for a float64 model; the weights of a 16-bit model are cast to float32 where they are read): a block is
-    linearised, matrix products carry all rows through it, and it is dropped; a model, or an edit, that the formulas do not
-    describe goes through autograd.
+    v_i^(0) is the embedded token (after Gemma's scaling, before any block). y_n is the last token's residual stream after the
+    final norm, the quantity of Theorem 5.1 (arXiv 2406.04267). The derivative is taken in reverse mode, in float32, or in
+    float64 throughout for a float64 model. The weights of a 16-bit model are cast to float32 where they are read. One block at
+    a time is linearised, matrix products carry all rows through it, and it is dropped. A model, or an edit, that the formulas
+    do not describe goes through autograd.
 
     Args:
-        prompt: a text or a `Prompt`; or a list of them, for `Sensitivities`, which has all of them in one table, each with the
-            numbers that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
-        linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: attention patterns and norm
-            scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`: patterns,
-            scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is then linear
-            but for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in `runs`). No
-            bound of `path_sum` is of it. Refused for experts.
-        layers: which residual streams, all out of the same passes: 0 ... L, or "all".
-        method: "exact"; "estimate": norms from random cotangents, each with its interval; "auto": exact unless it does not
-            fit or costs over 16 times the passes. The column `method` and the provenance say which.
-        relative_error, confidence, seed: of an estimate: it stops when every Frobenius interval is that narrow.
-        max_memory: bytes that the run may take beside the model; what is free by default.
-        precision: "tf32": the rows' matrix products round what they read to 10 bits of mantissa, on a GPU alone. How far one
-            random row is then off its float32 stands in the provenance (`tf32_error`); above 0.01 it is refused.
-        at: the position k whose y_k is meant in the place of the last one; from the end where negative. y_k reads no later
-            token, so it is the last one of the prompt's first k + 1 tokens, and those are the rows. Checked: the logits at k
-            of the whole prompt are those of its beginning. Refused under an edit that may read later tokens.
-        towards: a token (a text that is one, or an id) whose logit t = w^T y_n + b is meant in the place of y_n, before a
-            soft-cap (Gemma 2); or a pair of them, for the logit of the first minus that of the second. Both norms are then the
-            length of the one row w^T J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for
-            every unit u, so that ||w||_2 times a certified bound of ||J_i||_2 bounds it, which is what `compare` holds it
-            against; no prediction of a norm of J_i is one of it, and those are refused there. Checked: w^T y_n + b is the
-            model's own logit. Exact, in one backward pass; refused with an estimate and with `detached` (`contributions`).
+        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`: one table of all prompts, each with the numbers
+            that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
+        linearisations: what is held constant. `full`: nothing; this is the real derivative. `frozen`: attention patterns and
+            norm scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`:
+            patterns, scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is
+            then linear except for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in
+            `runs`). `path_sum` has no bound of `detached`, and it is refused for experts.
+        layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
+        method: "exact". "estimate": norms from random cotangents, each with its interval. "auto": exact, unless that does not
+            fit into memory or costs over 16 times the passes. The column `method` and the provenance say which was taken.
+        relative_error, confidence, seed: of an estimate. It stops when every interval of a Frobenius norm is that narrow.
+        max_memory: bytes that the run may take beside the model; the default is what is free.
+        precision: "tf32" rounds what the matrix products of the rows read to 10 bits of mantissa, on a GPU alone. The
+            provenance says how far one random row is then from its float32 value (`tf32_error`); above 0.01 it is refused.
+        at: the position k whose y_k takes the place of y_n; it counts from the end where it is negative. y_k does not read
+            later tokens, so it is the last token of the prompt's first k + 1 tokens, and those are the rows. It is checked
+            that the logits at k of the whole prompt are those of its beginning. Refused under an edit that may read later
+            tokens.
+        towards: a token (a text that is one, or an id) whose logit t = w^T y_n + b takes the place of y_n, before a soft-cap
+            (Gemma 2). Or a pair of tokens, for the logit of the first minus that of the second. Both norms are then the length
+            of the one row w^T J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for every
+            unit u. So ||w||_2 times a certified bound of ||J_i||_2 bounds it, and `compare` holds it against that. A
+            prediction of a norm of J_i is not a prediction of it, and is refused there. It is checked that w^T y_n + b is the
+            model's own logit. It is exact, in one backward pass. It is refused with an estimate, and with `detached` (use
+            `contributions`).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
-            as its hooks change it: by the formulas where they know such an edit, else by autograd. It has to change every
-            prompt, else it is refused. `at` counts in the rewritten prompt.
+            as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every
+            prompt, or it is refused. `at` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
-    Checked on every run, and refused with `InputError` where it fails: the pass from embeddings and every frozen pass give
-    the logits of the plain pass; the Jacobian at the lowest layer agrees with finite differences of the network, or with
-    autograd where those cannot decide; every number is finite; the forecast fits into the memory. Of prompts that share their
-    passes the first alone is moved by finite differences, and has a `certificate` in `runs`; each of the others has one random
-    row of its Jacobians held against autograd, at every token, and a `shared_certificate`, which says so. Where that does not
-    hold, where finite differences say nothing, and under an edit, every prompt goes alone. Active edits are
-    respected. Of a list an empty one is refused, and a prompt that fails fails the call, by its number. A long prompt (a
-    block's pattern above 64 MiB) goes through attention in strips of queries, which are made again wherever they are needed;
-    every strip is checked once. A replaced pattern is refused there. Source: docs/theory.md 2.
+    Every run makes these checks, and raises `InputError` if one fails. The pass from embeddings, and every frozen pass, give
+    the logits of the plain pass. The Jacobian at the lowest layer agrees with finite differences of the network, or with
+    autograd where those cannot decide. Every number is finite. The forecast fits into the memory. Among prompts that share
+    their passes, only the first is moved by finite differences, and it has a `certificate` in `runs`. Each of the others has
+    one random row of its Jacobians compared with autograd, at every token, and a `shared_certificate`, which says so. If that
+    fails, if finite differences say nothing, or under an edit, every prompt goes alone.
+
+    Active edits are respected. An empty list is refused. A prompt of a list that fails makes the call fail, and the error has
+    its number. A long prompt (a block's pattern above 64 MiB) goes through attention in strips of queries. These are made
+    again wherever they are needed, and every strip is checked once. A replaced pattern is refused there. Source:
+    docs/theory.md 2.
     """
     settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
@@ -268,11 +275,12 @@ def jacobian(
     freeze: AbstractContextManager[None] | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, "pos d_out d_model"]:
-    """J_i = d y_n / d v_i^(0) for every position i by autograd; row k of J_i is the gradient of component k of y_n.
+    """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of component k of y_n.
 
-    The generic route and the oracle of the faster one: one graph over `rows` copies of the prompt, walked backwards
-    d_model / rows times; copy b carries the cotangent e_{k+b}, so that a pass yields `rows` rows of every J_i. `freeze` is
-    entered for the forward pass only. In the model's own dtype; refused in 16 bits, where it would be off by percents.
+    This is the generic route, against which the faster one is tested. It makes one graph over `rows` copies of the prompt, and
+    walks it backwards d_model / rows times. Copy b carries the cotangent e_{k+b}, so a pass gives `rows` rows of every J_i.
+    `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result
+    would be off by percents.
     """
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")

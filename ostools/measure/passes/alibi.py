@@ -2,7 +2,7 @@
 
 ALiBi adds -m_h |i - j| to the scores of head h. The models add m_h times the number of the key, which differs from it by a
 number that all keys of a query share, so that the softmax is the same. In a packed pass a key's number in the pass is not its
-place in the prompt: branches stand behind each other.
+place in the prompt: branches stand after each other.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _best(work: Callable[[], Any], done: Callable[[], None]) -> float:
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Tokens of the prompt at each length of a task, of what stands behind the sequence, and of the right answer; and whether
+    """Tokens of the prompt at each length of a task, of what stands after the sequence, and of the right answer; and whether
     a mitigation acts in the forward pass."""
 
     prompts: tuple[int, ...]

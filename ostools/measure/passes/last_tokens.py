@@ -130,7 +130,7 @@ def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
 
 
 def joined(parts: Sequence[LastRows]) -> LastRows:
-    """The rows of all parts, one part's behind the other's."""
+    """The rows of all parts, one part's after the other's."""
     return _in_order(parts, range(sum(len(part.y) for part in parts)))
 
 

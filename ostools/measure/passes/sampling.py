@@ -62,6 +62,6 @@ class Sampler:
         cumulative = weights.cumsum(-1)
         total = cumulative[:, -1:].contiguous()
         drawn = torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
-        # Never behind the last token that has any probability, should the product round up to the total.
+        # Never after the last token that has any probability, should the product round up to the total.
         last = torch.searchsorted(cumulative, total)
         return torch.minimum(torch.searchsorted(cumulative, drawn, right=True), last)[:, 0]

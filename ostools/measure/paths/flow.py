@@ -62,10 +62,11 @@ def flow(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Flow:
-    """How the sensitivity that `second-moment` predicts flows to the last token, edge by edge; patterns and norm scales held.
+    """How the sensitivity that `second-moment` predicts flows to the last token, edge by edge; patterns and norm scales are
+    held.
 
-    `flow` starts with ||d y_n / d v_j^(0)||_F at every token j and divides, at every block, in proportion to w_ij: all of it
-    arrives at n. `mitigation`: as of `path_sum`. Raises `InputError` as `path_sum` does.
+    `flow` starts with ||d y_n / d v_j^(0)||_F at every token j. At every block it divides this in proportion to w_ij, and all
+    of it arrives at n. `mitigation`: as in `path_sum`. Raises `InputError` as `path_sum` does.
     """
     under = Under.of("flow", model, [prompt], mitigation)
     tokens = under.prompt

@@ -59,7 +59,8 @@ class PathSum(Result):
 
 @dataclass(frozen=True, eq=False)
 class PathSums(Result, Several[PathSum]):
-    """Of several prompts: one table, with the column `prompt`; each prompt's own; means over relative position."""
+    """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
+    position."""
 
     results: tuple[PathSum, ...]
 
@@ -120,43 +121,44 @@ def path_sum(
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
 
     Args:
-        prompt: a text or a `Prompt`; or a list of them, for `PathSums`, which has all of them in one table, each with the
-            numbers that it has alone.
-        variants: `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the
-            frozen operator norm, no free constant. By default `local`, one of these, and `second-moment`, a prediction: with
-            them `compare` says whether a bound holds, and whether shape and size are predicted.
-            `local-full` >= `edge-full`: of the real derivative's. `theorem-5.1`, `theorem-b5`, `proof`,
-            `multi-head`: the papers' forms, which bound nothing on a real model.
-            `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md),
-            with one more index, k_L.
-            `second-moment`: a prediction of the frozen Frobenius norm, `second-moment-full` of the real derivative's;
-            `second-moment-diagonal`: cheaper, blind to interference (repeated tokens); `rollout`: a ranking;
-            `cesaro`: the shape that uniform causal attention would have with each block's own residual weight, in closed form
-            (arXiv 2603.10123; docs/theory.md 3.3): what the mask and the skip connections do without any pattern.
-        mlp_norm: ||D_i||, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i) T_ij as a whole.
-            "certified": proved from above, within 0.1%, by one direction each or by repeated squaring; the provenance counts
-            how each was proved. What is proved is the norm of the exact product of weights and slopes as float64 has them,
-            or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by squaring. "svd":
-            exact singular values.
-            "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and larger.
-        traces: how the predictions take traces of second moments: over all d_model directions ("exact"), or from a few random
-            ones ("probes"); their number and seed are in the provenance. "auto": probes where they take half the operations
-            and exact traces more than 10^9 a block. Held against the measured norms of 21 prompts (64 to 128 tokens, d_model
-            64 to 256) the mean rank correlation was .978 by probes and .982 exactly (`second-moment`), .963 and
-            .974 (-full, where pairs were asked at 32 columns).
-        positions: "last": the last token n only, as the theorem has it. "all": every position m as the last one, the
+        prompt: a text or a `Prompt`. A list of them gives `PathSums`: one table of all prompts, each with the numbers that it
+            has alone.
+        variants: the forms of the sum, by name. The default is `local`, a bound, and `second-moment`, a prediction. With these
+            `compare` says whether a bound holds, and whether shape and size are predicted.
+            `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the frozen
+            operator norm, without a free constant. `local-full` >= `edge-full`: certified bounds of the real derivative's.
+            `theorem-5.1`, `theorem-b5`, `proof`, `multi-head`: the papers' forms, which are not bounds on a real model.
+            `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md), with one
+            more index, k_L.
+            `second-moment`: a prediction of the frozen Frobenius norm. `second-moment-full`: a prediction of the real
+            derivative's. `second-moment-diagonal`: cheaper, but it does not see interference (repeated tokens).
+            `rollout`: a ranking. `cesaro`: the shape that uniform causal attention would have with each block's own residual
+            weight, in closed form (arXiv 2603.10123; docs/theory.md 3.3). It shows what the mask and the skip connections do
+            without any pattern.
+        mlp_norm: how ||D_i|| is taken, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i)
+            T_ij as a whole. "certified": proved from above, within 0.1%, by one direction each or by repeated squaring. The
+            provenance counts how each was proved. What is proved is the norm of the exact product of weights and slopes as
+            float64 has them, or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by
+            squaring. "svd": exact singular values. "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and
+            larger.
+        traces: how the predictions take traces of second moments. "exact": over all d_model directions. "probes": from a few
+            random ones, whose number and seed are in the provenance. "auto": probes if they take less than half the operations
+            and exact traces take more than 10^9 a block. Against the measured norms of 21 prompts (64 to 128 tokens, d_model 64
+            to 256) the mean rank correlation was .978 with probes and .982 with exact traces for `second-moment`, and .963 and
+            .974 for `second-moment-full`, whose pairs were asked at 32 columns.
+        positions: "last": the last token n alone, as in the theorem. "all": every position m as the last one. This is the
             triangular matrix in long form (rows with position <= last).
-        max_memory: bytes that the run may take beside the model; what is free by default.
-        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the model under its hooks.
-            It has to change the prompt or a logit, else it is refused; so are hooks that the formulas do not know.
+        max_memory: bytes that the run may take beside the model; the default is what is free.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused. So are hooks that the formulas do
+            not know.
         announce: called with the forecast of its memory before it runs.
-        progress: called as progress(done, total), blocks of the model.
+        progress: called as progress(done, total), in blocks of the model.
 
-    Raises `InputError` for an unknown variant, one that does not describe the family (`ostools models` lists which
-    do not), for an active edit of the forward pass that the formulas
-    do not know, for numbers that are not finite, and where the weights as read here do not reproduce the model's own
-    attention and MLP.
-    Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267, theorem 5.1 and appendix B.5.
+    Raises `InputError` for an unknown variant; for one that does not describe the family (`ostools models` lists them); for an
+    active edit of the forward pass that the formulas do not know; for numbers that are not finite; and if the weights as read
+    here do not reproduce the model's own attention and MLP. Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267,
+    theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_undescribed(model, names)

@@ -62,18 +62,18 @@ def compare(first: PathSum, second: PathSum, *, corresponding: bool = ...) -> Ch
 def compare(
     first: Sensitivity | PathSum, second: Sensitivity | PathSum, *, corresponding: bool = False
 ) -> Comparison | Change:
-    """Hold two results against each other: a measured profile and path sums, or two results of one kind.
+    """Compare two results: a measured profile with path sums, or two results of one kind.
 
-    A `Sensitivity` and a `PathSum` of one run: does the bound hold, how loose is it, does its shape predict? A `Comparison`.
-    Two of one kind, such as before and after an edit, of two models, or of two dtypes: by which factor is each token's norm
-    another one? A `Change`, whose ratios are second / first.
+    A `Sensitivity` and a `PathSum` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
+    predict the measured one? Two results of one kind (before and after an edit, of two models, of two dtypes) give a `Change`:
+    the ratio of each token's norms, second / first.
 
-    corresponding: of two results of one kind, also where the prompts differ: a token has a ratio where both prompts begin, or
-        both end, with the same tokens up to it, and no other token has one. Each norm is of its own prompt's last token.
+    corresponding: for two results of one kind, also where the prompts differ. A token then has a ratio if both prompts begin,
+        or both end, with the same tokens up to it. Other tokens have none. Each norm is that of its own prompt's last token.
 
-    Raises `InputError` where a profile and path sums are not of the same weights, configuration, tokens and edits, or a variant
-    has no measured partner (its linearisation was not measured); where two of one kind are not of the same tokens, or not of
-    the same linearisations (or variants), norms, layers and last tokens; and for path sums before a profile.
+    Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and edits, or if the
+    linearisation that a variant belongs to was not measured; if two results of one kind do not share their tokens,
+    linearisations (or variants), norms, layers and last tokens; and if path sums are given before a profile.
     """
     if isinstance(first, Sensitivity) and isinstance(second, PathSum):
         if corresponding:

@@ -57,16 +57,16 @@ class Looseness(Result):
 
 @asked
 def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
-    """Where the bound is loose: log10(uniform / measured) of every token, split into parts that add up; see the module.
+    """Where the bound is loose: log10(uniform / measured) for every token, split into parts that add up (`PARTS` in the
+    module).
 
         profile = ost.sensitivity(model, prompt)
         chain = ["uniform", "local", "heads", "edge", "windowed(1)"]
         ost.looseness(profile, ost.path_sum(model, prompt, variants=chain)).plot()
 
-    Raises `InputError` where the two are not of one run, where a term is missing, for estimated norms, and for bounds with
-    mlp_norm="frobenius" or "product", whose excess would hide in `joint edge`; that of "certified" is below 0.1% a norm,
-    and a block has two.
-    Source: docs/theory.md 3.2.
+    Raises `InputError` if the two are not of one run, if a term is missing, for estimated norms, and for bounds with
+    mlp_norm="frobenius" or "product", because their excess would be counted in `joint edge`. The excess of "certified" is below
+    0.1% for each norm, and a block has two. Source: docs/theory.md 3.2.
     """
     profile = profile_beside("looseness", measured, paths)
     profile = profile[profile["norm"] == "operator"]

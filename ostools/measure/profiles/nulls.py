@@ -84,16 +84,16 @@ def nulls(
     Args:
         measure: "sensitivity", or a predicted variant of `ost.path_sum` such as "second-moment".
         kinds: "initialised", "embeddings-kept", "shuffled": what `ost.null_model` makes.
-        seeds: of the null models; one profile a kind and seed.
-        linearisation ("full" where none is given), method ("auto"), announce: as in `ost.sensitivity`, of every profile, and
-            of measure "sensitivity" alone. The norm is the operator norm, of estimates the Frobenius norm, of a prediction
-            its own; all profiles have the same.
-        max_memory, mitigation: as in `ost.sensitivity` and `ost.path_sum`, of every profile.
+        seeds: of the null models. There is one profile for each kind and seed.
+        linearisation, method, announce: as in `ost.sensitivity`, for every profile; "full" and "auto" by default. They belong
+            to the measure "sensitivity" alone. The norm is the operator norm; the Frobenius norm for estimates; that of the
+            prediction for a prediction. It is the same for all profiles.
+        max_memory, mitigation: as in `ost.sensitivity` and `ost.path_sum`, for every profile.
         progress: called as progress(done, total), in percent.
 
-    Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. The same of how far n and n + 1 items end apart
-    is `ost.experiments.repeats` with `nulls`. Raises `InputError` for unknown measures, kinds and linearisations, for a
-    linearisation or method of a prediction, and under active edits, which a null model does not have.
+    Every profile is checked as `ost.sensitivity` and `ost.path_sum` check it. `ost.experiments.repeats` with `nulls` asks how
+    far n and n + 1 items end apart in null models. Raises `InputError` for unknown measures, kinds and linearisations, for a
+    linearisation or method of a prediction, and while edits are active, because a null model does not have them.
     """
     measured = Measured.asked(measure, linearisation, method)
     chosen = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)

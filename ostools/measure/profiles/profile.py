@@ -78,15 +78,16 @@ class Profile(Result):
 
 @asked
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
-    """Shares, ranks and the U-shape of a measured sensitivity, sink included and removed.
+    """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U, with and without the sink.
 
     Args:
-        norm: of which norm of J_i = d y_n / d v_i^(0): "operator", the theorem's, or "frobenius". None: the operator norm, or
-            of an estimate, which knows only a lower bound of that, the Frobenius norm; the column `norm` says which.
+        norm: which norm of J_i = d y_n / d v_i^(0) is read: "operator", the theorem's, or "frobenius". None: the operator
+            norm, or the Frobenius norm for an estimate, which gives only a lower bound of the operator norm. The column `norm`
+            says which.
 
-    A shape is named only where both its contrasts exclude zero; prompts of fewer than `theory.profiles.SHORTEST` tokens and
-    profiles with exact zeros (tokens out of every window's reach) have none, and their `verdict` says so.
-    Raises `InputError` for an unknown norm, for estimated operator norms (lower bounds) and without rows of layer 0.
+    A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than `theory.profiles.SHORTEST`
+    tokens, and profiles with exact zeros (tokens out of every window's reach), have no shape; their `verdict` says so. Raises
+    `InputError` for an unknown norm, for estimated operator norms (lower bounds), and if rows of layer 0 are missing.
     """
     if norm not in (None, "operator", "frobenius"):
         raise unknown_name("norm", norm, ("operator", "frobenius"))

@@ -83,14 +83,14 @@ def spectra(
     """Eigenvalues of the patterns, the mass that their products move to the first token, and the limit of their powers.
 
     Args:
-        measured: a sensitivity of the same model and prompt to hold the products against, of as many layers as it has.
-        mitigation: a `mitigations.Mitigation` or its name with options: the text as it rewrites it, the patterns under its
-            hooks. It has to change the prompt or a logit, else it is refused.
-        powers: how often each block's matrix, and the whole stack's, is repeated (Proposition 5.2's L).
+        measured: a sensitivity of the same model and prompt with which the products are compared, at the layers that it has.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
+            are those under its hooks. It has to change the prompt or a logit, or it is refused.
+        powers: how often each block's matrix, and that of the whole stack, is repeated (L in Proposition 5.2).
 
-    Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular matrices: patterns whose rows do
-    not sum to 1 (edges cut by an edit) are refused with `InputError`, as are edits that the pattern does not show (ablated
-    heads), prompts of one token, numbers that are not finite, and a measured profile of another run.
+    Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular matrices. Raises `InputError` for
+    patterns with rows that do not sum to 1 (an edit has cut edges), for edits that the pattern does not show (ablated heads),
+    for prompts of one token, for numbers that are not finite, and for a measured profile of another run.
     """
     if powers < 2:
         raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")

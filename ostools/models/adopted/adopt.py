@@ -38,23 +38,24 @@ def adopt(
     tokenizer: PreTrainedTokenizerBase | None = None,
     name: str = "adopted",
 ) -> TransformerBridge:
-    """A model in memory (fine-tuned, merged, edited) as `load_model` would give it, with its weights and no copy of them.
+    """A model in memory (fine-tuned, merged, edited) in the form that `load_model` gives, on the same weights without a copy.
 
     Args:
-        model: a Hugging Face model of a family that `ostools models` lists, in any mode, with any kind of attention; or a raw
-            `TransformerBridge`. Neither is changed: it trains, generates and saves as before.
-        tokenizer: of a Hugging Face model; None: it takes token ids alone. Of a bridge None is its own.
-        name: how results call it.
+        model: a Hugging Face model of a family that `ostools models` lists, in any mode, with any kind of attention. Or a raw
+            `TransformerBridge`. It is not changed: it trains, generates and saves as before.
+        tokenizer: the tokenizer of a Hugging Face model; None: the model takes token ids alone. For a bridge, None is its own.
+        name: what results call the model.
 
-    What comes back reads the same memory. A weight that is edited in place is edited in both, and the hash in every provenance
-    is that of the weights at that moment; one that was replaced by another tensor (`.to(...)`, `p.data = ...`) is refused from
-    then on: adopt the model again. In families whose q, k and v are one weight (Pythia, Falcon, Bloom, MPT) TransformerLens
-    computes with copies of them; an edit of those is refused too. `provenance.model["origin"]` says "adopted".
+    What comes back reads the same memory. If you edit a weight in place, it is edited in both, and the hash in every
+    provenance is that of the weights at that moment. If you replace a weight by another tensor (`.to(...)`, `p.data = ...`),
+    what was adopted is refused from then on: adopt the model again. In families whose q, k and v are one weight (Pythia,
+    Falcon, Bloom, MPT), TransformerLens computes with copies of them, so an edit of such a weight is refused too.
+    `provenance.model["origin"]` says "adopted".
 
     Raises `InputError` for whatever `load_model` refuses; for compatibility mode and processed weights; for hooks and replaced
-    methods on a module; for modules, settings, buffers and logits that are not those of its configuration with its weights
-    (adapters that are not merged, quantised layers, rotations rounded by `.half()`), and for weights on several devices.
-    Cost: four tiny forward passes.
+    methods on a module; for modules, settings, buffers and logits that differ from those that its configuration and weights
+    give (adapters that are not merged, quantised layers, rotations that `.half()` has rounded); and for weights on several
+    devices. Cost: four tiny forward passes.
     """
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
         return model

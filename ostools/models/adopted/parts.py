@@ -140,7 +140,7 @@ def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: s
             found = part._parameters.get(weight)
             if value is not None and (found is None or found.data_ptr() != value.data_ptr()):
                 raise InputError(
-                    f"expected {path}.{weight} tied as the configuration says, found it not so: set "
+                    f"expected {path}.{weight} tied as the configuration says, found that it is not: set "
                     "tie_word_embeddings in the configuration to what the model is"
                 )
 

@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = frozenset(
         "runtime_config",
     }
 )
-"""What says how an adapter was trained or is stored, and changes nothing of what it computes."""
+"""Settings that say how an adapter was trained or is stored, and do not change what it computes."""
 _READ = frozenset(
     {
         "alpha_pattern",
@@ -170,7 +170,7 @@ class LoraSettings:
             return re.match(pattern, module)
         except re.error as error:
             raise InputError(
-                f"expected names or regular expressions in {self.file}, found one that is none: {one_line(error)}"
+                f"expected names or regular expressions in {self.file}, found one that is neither: {one_line(error)}"
             ) from None
 
 

@@ -30,7 +30,7 @@ Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
-    A weight is rounded to `dtype` where an operation reads it, and dropped behind it (`Recast`); a model that is in `dtype`
+    A weight is rounded to `dtype` where an operation reads it, and dropped after it (`Recast`); a model that is in `dtype`
     already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
     is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
 

@@ -145,7 +145,7 @@ def collapse_ends(result: Collapse, which: str = "collapse_length") -> dict[str,
 
 
 def whole(rows: Frame, site: str) -> Frame:
-    """Whole vectors at that site in L2, of which the theorem speaks, behind the last block."""
+    """Whole vectors at that site in L2, of which the theorem speaks, after the last block."""
     rows = behind_all_blocks(rows)
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 

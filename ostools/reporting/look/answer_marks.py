@@ -14,8 +14,8 @@ from ostools.results import Column, Frame
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
 NOTHING_CAME = "nothing came"
 OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, SOMETHING_ELSE, CUT_OFF, NOTHING_CAME)
-"""What can come of a prompt: the right answer, the right digits in other words, a wrong answer, none, a cut before it; of a
-hosted model, nothing at all."""
+"""What a prompt can lead to: the right answer, the right digits in other words, a wrong answer, no answer, or a cut before
+the answer; from a hosted model, nothing at all."""
 
 
 def outcomes(frame: Frame) -> Column:

@@ -17,7 +17,7 @@ from ostools.reporting.look import axes, theme
 from ostools.results import Frame
 
 NOTE = "Grey: tokens that are not the text's (chat template, system prompt)."
-"""What a chart says that has such."""
+"""What a chart with such tokens says."""
 _LINE = 2  # pixels: names begin right below
 
 

@@ -28,7 +28,7 @@ PALE = 0.5
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
 RUN, RUNS_NAMED = 3, 56
-"""Of more tokens so many equal ones in a row have one name; and at most about so many names are written."""
+"""On a longer axis, this many equal tokens in a row get one name, and about this many names are written at most."""
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]) -> str:

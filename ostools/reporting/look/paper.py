@@ -47,7 +47,7 @@ def inches(size: str | float | int) -> float:
 def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Finished:
     """The chart in exactly this width (None: its own); without its `title` and the notes below it where a caption says them.
 
-    Raises `InputError` for a size that is none, and where the chart's words leave no room for its panels.
+    Raises `InputError` for a size that cannot be used, and where the chart's words leave no room for its panels.
     """
     spec = chart.to_dict(validate=False)
     if not title:

@@ -19,7 +19,7 @@ from ostools.reporting.look import axes, draw, theme
 
 OPENING, SEQUENCE, QUESTION, INSTRUCTION = "opening", "sequence", "question", "instruction"
 SHORTEST = 4
-"""Fewest digits of a sequence."""
+"""The fewest digits that are named a sequence."""
 _RUN = re.compile(r"\d(?:[\d, ]*\d)?")
 _STRIP, _LINE = 5, 13  # pixels: the coloured strip, a line of names
 

@@ -18,7 +18,7 @@ KINDS: dict[str, str] = {
     "paper": "paper's form (not certified)",
     "predicted": "predicted",
 }
-"""How a kind of row is called in every legend and sentence; in the order in which legends list them."""
+"""What a kind of row is called in every legend and sentence, in the order in which legends list them."""
 
 METHODS = {"exact": "measured", "estimate": "estimated"}
 """The kind of a sensitivity's row, by its method."""
@@ -105,7 +105,7 @@ COLOURS: dict[str, str] = {
     "sequence": "#d1491f",
     "question": "#0072b2",
     "instruction": "#178a5b",
-    # parts of a prompt with reasoning behind it
+    # parts of a prompt with reasoning after it
     "BOS and template": "#7d7d7d",
     "other words of the prompt": "#0072b2",
     "items of the sequence": "#d1491f",

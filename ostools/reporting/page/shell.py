@@ -25,7 +25,7 @@ def _escaped(character: str) -> str:
         return character
     code = ord(character)
     if code < 0x80:
-        return f"\\{code:03o}"  # three octal digits, so that a digit behind it is not taken for a fourth
+        return f"\\{code:03o}"  # three octal digits, so that a digit after it is not taken for a fourth
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

@@ -17,24 +17,26 @@ CASTS = ("float32", "bfloat16")
 FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
 """What the section on precision compares on one prompt."""
 BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
-"""Tasks whose prompts are drawn, so that a share of right answers has an interval, and knowing the task is no answer."""
+"""Tasks whose prompts are drawn. A share of right answers then has an interval, and knowing the task does not give the
+answer."""
 ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
 JUDGED = "count-ones-bernoulli"
-"""Of which the section on fate asks where answers are lost: counting, where the paper expects that."""
+"""The task by which the section on fate asks where answers are lost: counting, where the paper expects that."""
 JUDGED_LENGTHS, JUDGED_SEEDS, JUDGED_DTYPES = (4, 8, 16, 32, 64), tuple(range(12)), ("float32",)
 STUDY_LENGTHS, STUDY_SEEDS = tuple(range(4, 33, 4)), tuple(range(4))
-"""Of the study of mitigations, on that task of `BEHAVIOUR` whose share of right answers is nearest to one half."""
+"""The lengths and seeds of the study of mitigations. Its task is that of `BEHAVIOUR` with a share of right answers nearest to
+one half."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
 decide."""
 UNASKED = {"fate": 120.0, "looseness": 120.0, "layers": 1800.0, "sensitivity": 1800.0}
-"""What is forecast to take longer, in seconds on this machine, is measured only where it is asked for by name."""
+"""Seconds on this machine. What is forecast to take longer is measured only where it is asked for by name."""
 _QUESTION = 80  # tokens, of the prompts whose fate is asked, where no tokenizer is at hand
 # Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
 DEAR = ("local-full", "edge-full")
 NOT_BOUNDED = (
-    f"certified bounds of the real derivative ({', '.join(DEAR)}) are not computed in a report, as they would take "
-    "longer than all the rest; `ostools path-sum --variant local-full` gives them"
+    f"certified bounds of the real derivative ({', '.join(DEAR)}) are not computed in a report, because they would "
+    "take longer than all the rest; `ostools path-sum --variant local-full` gives them"
 )
 
 NAMES = (
@@ -68,14 +70,14 @@ def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str,
 def unasked(shape: Shape, pos: int) -> dict[str, str]:
     """The sections that are left out where nobody asks for them by name, with the reason."""
     here = machine(shape)
-    # Before a model is loaded nothing tokenizes: at a token an item, the question behind it.
+    # Before a model is loaded nothing tokenizes: at a token an item, the question after it.
     tokens = PromptTokens(tuple(n + _QUESTION for n in JUDGED_LENGTHS), _QUESTION, 2)
     judged = fate_cost(shape, tokens, tokens, JUDGED_DTYPES, target="number", seeds=len(JUDGED_SEEDS))
     costs = profile_costs(shape, pos) | {"fate": judged}
     seconds = {name: cost.seconds(here) for name, cost in costs.items()}
     return {
-        name: f"forecast about {forecast / 60:.0f} min on this machine, more than the {UNASKED[name] / 60:.0f} min that are "
-        f"spent on it unasked; ask for it by name: --section {name}"
+        name: f"forecast about {forecast / 60:.0f} min on this machine. A report takes at most {UNASKED[name] / 60:.0f} min "
+        f"for it, unless it is asked for by name: --section {name}"
         for name, forecast in seconds.items()
         if forecast > UNASKED[name]
     }

@@ -55,24 +55,27 @@ def report(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Measure what the sections show on `model`, or read what a sweep stored, and write a self-contained HTML report to `out`.
+    """Measure what the sections show, or read what a sweep has stored, and write a self-contained HTML report to `out`.
 
     Args:
-        models: two models in place of one, for a report of both. They are taken one after the other, so that
-            `(load_model(name) for name in names)` holds one in memory at a time. The prompt is then a text.
-        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and no progress told.
-        prompt: a text or its tokens, whose sensitivity, layers and attention are measured; else the paper's copy prompt.
-        sections: of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
-            "behaviour", "fate", "mitigations", "theory"; None: all of them, but what is forecast to take long
+        model: the model that is measured.
+        models: two models in place of one, for a report of both. They are taken one after the other, so
+            `(load_model(name) for name in names)` holds one of them in memory at a time. The prompt then has to be a text.
+        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and progress is not told.
+        prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
+            prompt.
+        sections: some of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
+            "behaviour", "fate", "mitigations", "theory". None: all of them, except what is forecast to take long
             (`asked.UNASKED`).
-        lengths: of the sequences of collapse and precision; by default 1 to 256, fewer where the context is short.
+        lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
+            short.
         progress: called as progress(done, total).
-        say: with `run`, told of every stored file that is not as it was written; the report says so as well.
+        say: with `run`, called with one line for every stored file that is not as it was written. The report says so as well.
 
-    What cannot be measured on this model (a tokenizer that merges digits, a family that the formulas do not know, a dtype
-    that overflows) is left out, and the report says what and why. Raises `InputError` for an unknown section, a path that
-    cannot be written and a prompt that cannot be encoded, before anything is measured, and where nothing could be measured
-    at all; and for a model, or what is measured on one, together with a `run`.
+    What cannot be measured on this model (a tokenizer that merges digits, a family that the formulas do not know, a dtype that
+    overflows) is left out, and the report says what and why. Raises `InputError`, before anything is measured, for an unknown
+    section, a path that cannot be written, a prompt that cannot be encoded, and a `run` together with a model or with what is
+    measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
         given = {"model": model, "models": models, "prompt": prompt, "sections": sections, "lengths": lengths}

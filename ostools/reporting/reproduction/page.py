@@ -25,7 +25,7 @@ Results = Mapping[str, Result]
 TITLES = {
     "figure-2": "Copying the first and the last digit (Figure 2)",
     "figure-3": "Sums and counts (Figures 3, 4, 6 and 7)",
-    "answer-only": "Sums and counts, the answer alone asked for (section 3.2)",
+    "answer-only": "Sums and counts, with the answer alone asked for (section 3.2)",
     "figure-5": "Representational collapse and precision (Figure 5, Theorem 4.2)",
     ATTENTION: "The attention of a repeated last token (proof of Theorem B.3)",
     LAYERS: "The distance after every block (proof of Theorem B.3)",
@@ -38,15 +38,17 @@ TITLES = {
     "remedies": "Commas and hints on drawn digits (sections 3 and 4)",
 }
 CAVEATS = (
-    "The paper's figures are of Gemini 1.5 (2 to 4) and Gemma 7B (5 to 7). “Agrees” says that this model, on these prompts and "
-    "lengths, shows what is claimed; “does not agree” that it shows otherwise. Neither says anything of another model.",
-    "The rules are the same for every model, and stand beside their claims. Each claim is judged at its own 5%: of many "
-    "that are tested, some are decided by chance.",
-    "In Figure 2 the right answer is always 0: a model that always says 0 is right everywhere, which drawn digits tell apart.",
-    "“Holds by construction” is no evidence: no model, or no answer, could have shown otherwise, for the reason in the line. "
-    "What was measured there checks this code, and is not counted among “agrees”.",
-    "“Could not be tested” is no evidence in either direction: its reason stands in the same line.",
-    "Measured values, certified bounds, predictions and estimates are named as such, and none stands in for another.",
+    "The paper's Figures 2 to 4 are of Gemini 1.5, and Figures 5 to 7 of Gemma 7B. “Agrees” says that this model, on "
+    "these prompts and lengths, shows what is claimed. “Does not agree” says that it shows otherwise. Both speak of "
+    "this model alone.",
+    "The rules are the same for every model. Each stands beside its claim. Where a test decides a claim, it is judged "
+    "at its own 5%: of many such claims, some are decided by chance.",
+    "In Figure 2 the right answer is always 0, so a model that always says 0 is right everywhere. Prompts of drawn digits show "
+    "such a model.",
+    "“Holds by construction” is not evidence: no model, or no answer, could have spoken against it, for the reason in "
+    "the line. What was measured there checks this code. It is not counted among “agrees”.",
+    "“Could not be tested” is not evidence in either direction. Its reason stands in the same line.",
+    "Measured values, certified bounds, predictions and estimates are named as such. One is never shown in place of another.",
 )
 
 
@@ -58,8 +60,8 @@ def render_reproduction(found: Reproduction, again: str) -> str:
     values = {
         "title": f"“Transformers need glasses!” on {name}",
         "lead": (
-            f"{len(found.frame)} claims of arXiv 2406.04267, quoted, against what was measured on this model: {counts}. "
-            "Each rule stands with its claim below."
+            f"{len(found.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
+            "The rule of each claim stands below."
         ),
         "sections": [spelled(section) for section in sections],
     }
@@ -67,7 +69,7 @@ def render_reproduction(found: Reproduction, again: str) -> str:
 
 
 def command(found: Reproduction, out: str, recipe: str | None) -> str:
-    """The command line that makes this reproduction again; arguments that are no file's, it cannot say."""
+    """The command line that makes this reproduction again. It cannot give arguments that are not of a file."""
     model: Any = found.provenance.model
     words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
     for figure in found.provenance.parameters.get("figures") or ():
@@ -82,7 +84,7 @@ def _claims(found: Reproduction) -> Section:
         [f"“{row['words']}”", row["place"], row["outcome"].upper(), row["measured"]]
         for row in frame_of(found).to_dict("records")
     ]
-    columns = ["the paper's words", "where", "here", "what was measured, or why nothing could be"]
+    columns = ["the paper's words", "where", "here", "what was measured, or why nothing could be measured"]
     caption = "The paper's claims, one line each"
     parts = [Part(tables=[Table(caption, columns, rows)])]
     told = [f"{name}: {reason}" for name, reason in found.refused.items()]
@@ -100,13 +102,15 @@ def _parts(found: Reproduction) -> list[Section]:
 
 
 def _section(name: str, title: str, found: Reproduction) -> Section:
-    """The charts of a part, and behind them its claims with rules and numbers."""
+    """The charts of a part, and after them its claims with rules and numbers."""
     frame = frame_of(found)
     mine = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     parts: list[Part] = []
     for number, (caption, draw) in enumerate(_charts(name, found.results[name])):
         try:
-            figure = Figure(f"{name}-{number}", draw(), caption, f"{caption}, as the table of claims tells it.")
+            figure = Figure(
+                f"{name}-{number}", draw(), caption, f"{caption}. The claims about it are in the table below."
+            )
             parts.append(Part(figure=figure))
         except (InputError, LookupError, ValueError) as error:
             parts.append(Part(notes=[f"{caption} could not be drawn: {in_words(error)}"]))

@@ -50,21 +50,22 @@ def reproduce(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Measure what the paper's claims need on `model`, judge each, and write DIR/report.html and DIR/claims.csv.
+    """Measure what the paper's claims need on `model`, judge each claim, and write DIR/report.html and DIR/claims.csv.
 
     Args:
-        figures: numbers of figures (2 to 9), whose claims alone are judged; None: all claims, lemmas and theorems too.
-        out: the directory, new or that of an earlier run: parts that are there, of the same model (its weights), arguments and
-            code, are not measured again.
-        arguments: of the parts, by part and name, where they are not those of
-            `ostools.experiments.reproduce.parts.PARTS`; `read_recipe` reads them from a file.
-        recipe: the file that they are from, for the report's command.
+        figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those about lemmas and theorems
+            too.
+        out: the directory DIR, a new one or that of an earlier run. A part that is there, of the same model (its weights),
+            arguments and code, is not measured again.
+        arguments: arguments of the parts, by part and name, where they differ from those of
+            `ostools.experiments.reproduce.parts.PARTS`. `read_recipe` reads them from a file.
+        recipe: the file that they come from, for the report's command.
         progress: called as progress(done, total).
-        say: told, in one line each, which part is measured, and what of the directory cannot be used.
+        say: called with one line for each part that is measured, and for what in the directory cannot be used.
 
-    What cannot be measured on this model (a tokenizer that merges digits, a prompt over the context) leaves its claims "could
-    not be tested", with that reason. Raises `InputError` for an unknown figure, part or argument, and a directory that is
-    another's or cannot be written, before anything is measured.
+    What cannot be measured on this model (a tokenizer that merges digits, a prompt longer than the context) leaves its claims
+    "could not be tested", with that reason. Raises `InputError`, before anything is measured, for an unknown figure, part or
+    argument, and for a directory that belongs to something else or cannot be written.
     """
     claims = chosen_claims([figures] if isinstance(figures, int) else figures)
     asked = checked_arguments(arguments or {})

@@ -71,7 +71,7 @@ class Parts:
             raise InputError(f"{self.directory}: cannot be read: {error.strerror or error}") from error
 
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
-        """Store a part: its tables, and behind them the record by which they are found."""
+        """Store a part: its tables, and after them the record by which they are found."""
         folder = self.directory / name
         hashes: dict[str, str] = {}
 

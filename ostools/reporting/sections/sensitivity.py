@@ -22,7 +22,7 @@ from ostools.results import Frame, frame_of
 DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5", "second-moment", "second-moment-full")
 """The variants in the chart; the table has all that were computed."""
 LAYERS_DRAWN = 24
-"""Rows of the heat map: of a deeper model so many, evenly spread, the first and the last among them."""
+"""The most rows of the heat map. A deeper model shows this many layers, evenly spread, with the first and the last."""
 LEAD = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "

@@ -38,7 +38,7 @@ def _answers(here: Here) -> Part:
         said = f"In {dtype} {under}, {said[:1].lower()}{said[1:]}"
     notes = behaviour_notes(first)[0].partition(". ")[2:]
     if bool(table["idle"].any()):
-        notes = [*notes, "Hollow: the mitigation changed nothing of the prompts or the logits."]
+        notes = [*notes, "Hollow: the mitigation changed neither the prompts nor the logits."]
     trained = first.provenance.parameters.get("trained_length")
     chart = answers_chart(table, f"{task}: answers of {here.model}", notes, trained)
     caption = f"Answers to {task} by length{here.made}"

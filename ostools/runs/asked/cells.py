@@ -29,8 +29,8 @@ from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 
 _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results.py", "runs/measurements")
-"""What of ostools decides a number, with the forecasts that stand in the same files. Reporting, the command line and
-experiments do not."""
+"""The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
+experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn")
 _KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
 """Packages that the version of the code speaks for."""

@@ -32,7 +32,7 @@ def _lengths(value: Any) -> Any:
 
 
 MOST_CELLS = 100_000
-"""How many cells a sweep may ask for: at a second each, more than a day."""
+"""The most cells that a sweep may ask for. At a second each, they take more than a day."""
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -62,7 +62,7 @@ def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> Any:
 
 
 AnyOptions: TypeAlias = Annotated[Options, GetPydanticSchema(_one_of_them), BeforeValidator(_measurement)]
-"""The options of any measurement: its name says whose."""
+"""The options of a measurement, whose name says which."""
 
 
 class Sweep(Strict):

@@ -56,21 +56,21 @@ def read_yaml(path: Path) -> Any:
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise InputError(f"{path}: expected a sweep file, found no regular file")
+            raise InputError(f"{path}: expected a sweep file, found something that is not a regular file")
         if size > LARGEST:
             raise InputError(f"{path}: expected a sweep file of at most {LARGEST >> 20} MiB, found {size >> 20} MiB")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text, found byte {error.start} that is none") from error
+        raise InputError(f"{path}: expected UTF-8 text, found other bytes at offset {error.start}") from error
     try:
         return yaml.load(text, Loader=_Plain)  # _Plain is a SafeLoader: it makes no objects
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise InputError(
-            f"{path}{where}: no YAML: {getattr(error, 'problem', None) or 'a character it cannot hold'}"
+            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'a character that YAML cannot hold'}"
         ) from error
     except (ValueError, RecursionError) as error:  # 2026-13-45 as a date; brackets ten thousand deep
-        raise InputError(f"{path}: no YAML that can be read: {type(error).__name__}") from error
+        raise InputError(f"{path}: not valid YAML: {type(error).__name__}") from error

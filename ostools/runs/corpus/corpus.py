@@ -37,7 +37,7 @@ from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store, Wanted, file_of, missing
 
 TOGETHER = 1024
-"""Tokens of the windows that are one cell: they share their passes, and an interrupt loses no more than them."""
+"""Tokens of the windows of one cell. They share their passes, and an interrupt loses at most one cell."""
 _MOST_SEED = 2**31 - 1
 
 
@@ -149,36 +149,38 @@ def corpus(
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = _never,
 ) -> Corpus | CorpusCollapse:
-    """The profile of every window over relative position: mean, interval over texts, quantiles, and whether it is a U. Or, with
-    `measure="collapse"`, how far the window and the same with its last token once more are apart, against the noise.
+    """The profile of windows of text over relative position: mean, interval over texts, quantiles, and whether it is a U.
+
+    With `measure="collapse"`: how far a window and the same window with its last token once more are apart, against the noise.
 
     Args:
-        texts: a list of texts, or a file: `.jsonl` with a key `field`, `.parquet` with a column `field`, or plain text, whose
-            texts are parted by empty lines.
-        lengths: tokens of a window, the special tokens that the tokenizer puts around any text among them. Texts that are too
-            short for a window are passed over and counted; nothing is padded.
-        measure: "sensitivity": ||d y_n / d v_i^(0)||, the operator norm, or of an estimate the Frobenius norm; "attention":
-            the last token's weights, mean over layers and heads; or a prediction of `path_sum`: "second-moment",
-            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro". Or "collapse": the pair of Theorem 4.2.
-        linearisation, method: of the sensitivity alone: as in `ost.sensitivity`, "full" unless given; "exact" or "estimate",
-            unless given by the model's width, never by the memory that is free.
-        dtypes: of collapse alone, as in `ost.collapse`: float32 and bfloat16 unless given, each against float64.
-        count: texts a length; None: all that are long enough.
-        per_text: most windows of a text, which do not overlap.
-        bins: of relative position, at most the tokens of the shortest window; 32 unless given. Pairs have none.
-        seed: of the texts, of the windows in them, and of an estimate, whose k-th cell draws its directions by seed + k.
-        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"), which
-            has to change a logit of every window (of a pair, of the longer one): a window at least as wide is refused. Where
-            cells are stored its name has to make it again.
-        out: a directory, where every cell (some 1,024 tokens) is kept once it is measured: the same call resumes, and
-            `runs.read_corpus` reads it without the model. A directory holds one corpus. None: nothing is kept.
-        max_memory: bytes that the run may take beside the model; what is free by default.
-        say: told of texts that are passed over and of broken files.
-        interrupted: asked after each cell; where it says so, that cell is dropped and KeyboardInterrupt raised.
+        texts: a list of texts, or a file: `.jsonl` with a key `field`, `.parquet` with a column `field`, or plain text with
+            empty lines between its texts.
+        lengths: tokens of a window, including the special tokens that the tokenizer puts around any text. Texts that are too
+            short for a window are passed over and counted. Padding is not used.
+        measure: "sensitivity" is ||d y_n / d v_i^(0)||: the operator norm, or the Frobenius norm for an estimate. "attention"
+            is the last token's weights, the mean over layers and heads. A prediction of `path_sum` is one of "second-moment",
+            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro". "collapse" is the pair of Theorem 4.2.
+        linearisation, method: of "sensitivity" alone, as in `ost.sensitivity`. The default linearisation is "full". The default
+            method, "exact" or "estimate", goes by the model's width, and not by the memory that is free.
+        dtypes: of "collapse" alone, as in `ost.collapse`. The default is float32 and bfloat16. Each is compared with float64.
+        count: how many texts for each length; None: all that are long enough.
+        per_text: the most windows of one text. They do not overlap.
+        bins: of relative position, 32 by default, and at most the tokens of the shortest window. "collapse" has no bins.
+        seed: of the texts, of the windows in them, and of an estimate. The k-th cell of an estimate draws its directions by
+            seed + k.
+        mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). It
+            has to change a logit of every window (of the longer prompt, for a pair), so a sliding window at least as wide as
+            the windows of text is refused. If cells are stored, its name has to make it again.
+        out: a directory in which every cell (some 1,024 tokens) is kept once it is measured. The same call resumes, and
+            `runs.read_corpus` reads it without the model. A directory holds one corpus. None: cells are not kept.
+        max_memory: bytes that the run may take beside the model; the default is what is free.
+        say: called with one line for texts that are passed over, and for broken files.
+        interrupted: asked after each cell. If it says so, that cell is dropped, and KeyboardInterrupt is raised.
 
-    For the same of null models pass `ost.null_model(model)`, with a directory of its own. Raises `InputError` for texts that
-    cannot be read, where none is long enough, for unknown names, for a directory that holds something else, for one under
-    active edits, of which a stored cell would not know, and for whatever the measurement refuses: cells that were measured
+    For null models, pass `ost.null_model(model)` and another directory. Raises `InputError` for texts that cannot be read, if
+    all texts are too short, for unknown names, for a directory that holds something else, for stored cells of a model with
+    active edits (a stored cell would not know of them), and for whatever the measurement refuses. Cells that were measured
     before stay.
     """
     described = describe(model)

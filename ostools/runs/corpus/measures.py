@@ -62,7 +62,7 @@ class Measure:
         """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
-        given = of_the_pass("corpus", mitigation, "windows are known by their tokens alone")
+        given = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
         if dtypes is not None and name != PAIRS:
             raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":

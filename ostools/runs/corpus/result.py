@@ -53,9 +53,9 @@ class Corpus(Result):
 
 
 def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | CorpusCollapse:
-    """The corpus that `ost.corpus(..., out=directory)` measured, without its model. `bins`: of profiles, 32 unless given.
+    """The corpus that `ost.corpus(..., out=directory)` measured, read without its model. `bins`: of profiles, 32 by default.
 
-    Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of pairs.
+    Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of a corpus of pairs.
     """
     if not isinstance(directory, str | Path):
         raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")

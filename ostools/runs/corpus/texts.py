@@ -57,7 +57,7 @@ def _of_file(path: Path, field: str) -> list[str]:
         read = kinds.get(path.suffix.lower())
         return list(_plain(path.read_text("utf-8")) if read is None else read(path, field))
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text, found byte {error.start} that is none") from error
+        raise InputError(f"{path}: expected UTF-8 text, found other bytes at offset {error.start}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, pa.ArrowException) as error:

@@ -28,7 +28,7 @@ MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
-"""Of a cell: all of it is measured; what is not, failed; something is still to be measured."""
+"""States of a cell: all of it is measured; what is not measured has failed; something is still to be measured."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
     """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
 
-    Columns model, task, dtype, mitigation, seed, measurement and options (the measurement's own, as JSON) say which cell a row
-    is of, checkpoint and code (hashes) what it was measured with; NA where a measurement has no such column.
-    `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory without a
-    sweep; a file that is not as it was written is left out, and `say` told.
+    The columns model, task, dtype, mitigation, seed, measurement and options (the measurement's own, as JSON) say to which
+    cell a row belongs. checkpoint and code (hashes) say with what it was measured. A column that a measurement does not have
+    is NA. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
+    without a sweep. A file that is not as it was written is left out, and `say` is told of it.
     """
     found = read(directory, say=say)
     table = found.frame

@@ -35,7 +35,7 @@ _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
 _FORM = 1
-"""Of the manifest: what a later form means, this code cannot know."""
+"""The form of the manifest. This code cannot know what a later form means."""
 UNREADABLE = (
     OSError,
     ValueError,
@@ -56,7 +56,7 @@ _PLAIN = (
     pa.types.is_string,
     pa.types.is_null,
 )
-"""What a column of a cell may be: numbers and words, which pandas holds whatever their values."""
+"""The types that a column of a cell may have: numbers and words, which pandas holds whatever their values."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Store:
     def ask(self, wanted: list[Wanted]) -> int:
         """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
 
-        Gives the number of cells that were measured and are replaced: their files stay, and are in no table any more.
+        Gives the number of cells that were measured and are replaced: their files stay, and the tables leave them out.
         """
         known, replaced = {one.identity: one for one in self.asked()}, 0
         there = self.files()
@@ -271,7 +271,7 @@ class BytesChangedError(ValueError):
 def why_broken(error: Exception) -> str:
     """What is wrong with a file, by what `CellFile.of` raised."""
     is_changed = isinstance(error, BytesChangedError)
-    return "its bytes are not those that were written" if is_changed else "it is no cell of a sweep"
+    return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
 
 
 @dataclass(frozen=True)

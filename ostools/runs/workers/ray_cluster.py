@@ -30,20 +30,22 @@ _OBJECTS = 128 << 20
 
 
 class RayCluster(Executor):
-    """The workers of a Ray cluster, each with a model of its own, one cell at a time.
+    """The workers of a Ray cluster. Each has a model of its own, and measures one cell at a time.
 
     Args:
-        address: such as "10.0.0.1:6379", what `ray start --head` said; "auto": the cluster that this machine belongs to.
-            None: the one that this process is connected to, else one on this machine that is started, and ended again.
+        address: such as "10.0.0.1:6379", as `ray start --head` prints it; "auto": the cluster that this machine belongs to.
+            None: the one that this process is connected to; without such a one, a cluster on this machine is started, and
+            ended again.
         workers: how many at most; None: as many as there is room for.
-        cpus: how many CPUs a worker asks for, and how many threads it computes with. Beside them it asks for a GPU where the
-            device is cuda (under `device_map: auto` for all that a node has), else for the memory that its largest cell is
+        cpus: how many CPUs a worker asks for, and how many threads it computes with. It also asks for a GPU if the device is
+            cuda (with `device_map: auto`, for all GPUs of a node), and otherwise for the memory that its largest cell is
             forecast to take.
-        say: told of every worker that is lost, and of every cell that is tried again, in one line.
+        say: called with one line for every worker that is lost, and for every cell that is tried again.
 
-    Every node needs the same versions, plugins and checkpoints, which is checked: another code ends the run, another checkpoint
-    or plugin fails the cell. A cell whose worker or node is lost is tried again, twice at most; one that raises has failed.
-    Raises `InputError` where Ray is not installed, no cluster answers, or none of its nodes has room for a worker.
+    Every node needs the same versions, plugins and checkpoints, and this is checked: other code ends the run, and another
+    checkpoint or plugin fails the cell. A cell whose worker or node is lost is tried again, twice at most. A cell that raises
+    has failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room for a
+    worker.
     """
 
     def __init__(

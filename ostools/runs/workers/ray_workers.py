@@ -63,7 +63,7 @@ class Worker:
 
 
 class Queue:
-    """The jobs that are left, by the model that they load; the longest first, so that none is left over at the end."""
+    """The jobs that are left, by the model that they load; the longest first, so that a long one is not left to the end."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs: dict[Loads, deque[Job]] = {}
@@ -228,7 +228,7 @@ class Crew:
             if self._false_starts > _FALSE_STARTS:
                 mode = os.environ.get("RAY_AUTH_MODE")
                 hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
-                raise InputError(f"no worker of the cluster begins: {why}{hint}")
+                raise InputError(f"the workers of the cluster do not begin: {why}{hint}")
             return None
         wanted = member.job.wanted
         self._tries[wanted] += 1

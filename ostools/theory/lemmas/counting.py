@@ -44,7 +44,7 @@ def identical_next(vectors: Float[Tensor, "pos d"]) -> Bool[Tensor, " pair"]:
 
 
 def distinct(vectors: Float[Tensor, "pos d"]) -> int:
-    """How many different rows there are: at most so many different answers, and of N counts at most so many right ones."""
+    """How many different rows there are. There can be at most this many different answers, and this many right ones."""
     return len(torch.unique(vectors, dim=0))
 
 

@@ -1,4 +1,4 @@
-"""Intervals in closed form: of a share (of so many trials, so many were right), and of a rank correlation."""
+"""Intervals in closed form: of a share (how many of the trials were right), and of a rank correlation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
 
     With none right it is [0, z^2 / (n + z^2)], with all right [n / (n + z^2), 1]: never empty, never beyond 0 and 1.
 
-    `successes` need not be whole. A trial that is itself a share (several samples behind one prompt) varies by at most
+    `successes` need not be whole. A trial that is itself a share (several samples after one prompt) varies by at most
     p (1 - p), as much as a coin does, so that with prompts as trials the interval is no narrower than it should be.
 
     Raises `InputError` for no trials, successes outside 0..trials, and a level outside 0..1.

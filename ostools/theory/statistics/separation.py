@@ -41,7 +41,7 @@ def area(
 ) -> Area:
     """P(x > x') + P(x = x') / 2 of a row x that is `above` and a row x' that is not: the area under the ROC curve.
 
-    1: every value of the one kind is over every value of the other; 0: below it; 0.5: values say nothing of the kind.
+    1: every value of the one kind is over every value of the other; 0: below it; 0.5: the values do not tell the kinds apart.
 
     Args:
         groups: rows of one group depend on each other (prompts of one seed begin alike); groups do not.

@@ -142,7 +142,7 @@ class LabConfig:
 
 
 def config_of(settings: Mapping[str, Any], where: str = "the configuration") -> LabConfig:
-    """A config out of names and values, as JSON or a command line has them. Raises `InputError` for a name that is none."""
+    """A config out of names and values, as JSON or a command line has them. Raises `InputError` for an unknown name."""
     known = [field.name for field in dataclasses.fields(LabConfig)]
     for name in settings:
         if name not in known:

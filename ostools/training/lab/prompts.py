@@ -87,7 +87,7 @@ class LabTask(Task):
 
 @dataclass(frozen=True)
 class LabPairs(NextPairs):
-    """n and n + 1 ones, and behind them the question: what a count is made of."""
+    """n and n + 1 ones, and after them the question: what a count is made of."""
 
     form: LabTask
 

@@ -139,7 +139,7 @@ def _bars(here: Frame, name: str) -> Any:
 
 
 def places_named(frame: Frame) -> list[str]:
-    """v^(l) as v0, v1, ...; behind the attention of a block z0, z1, ...; what else there is by its name."""
+    """v^(l) as v0, v1, ...; after the attention of a block z0, z1, ...; what else there is by its name."""
     short = {"residual": "v", "residual_mid": "z", "embedding": "v"}
     return [
         f"{short[site]}{layer}" if site in short else str(site)

@@ -116,7 +116,7 @@ def _token_axis(attention: Attention) -> alt.Axis:
 
 
 def _difference_frame(difference: AttentionDifference, chosen: list[int]) -> Frame:
-    """The difference where the second's tokens stand; of the pairs that share a cell the one furthest from nought."""
+    """The difference where the second's tokens stand; of the pairs that share a cell the one furthest from zero."""
     tokens = difference.second.tokens
     frame: Frame = difference.frame
     layers, heads = difference.second.squares.shape[:2]
@@ -134,7 +134,7 @@ def _difference_frame(difference: AttentionDifference, chosen: list[int]) -> Fra
 
 
 def _furthest(values: torch.Tensor) -> torch.Tensor:
-    """Along the last dimension the value that is furthest from nought, with its sign."""
+    """Along the last dimension the value that is furthest from zero, with its sign."""
     return values.gather(-1, values.abs().argmax(-1, keepdim=True)).squeeze(-1)
 
 

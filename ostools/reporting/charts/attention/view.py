@@ -186,7 +186,7 @@ def _panel(
 
 
 def _difference_panel(first: Attention, second: Attention, chosen: list[int]) -> Panel:
-    """The second's weights less the first's, from as far below nought as above it."""
+    """The second's weights minus the first's, on a scale that goes as far below zero as above it."""
     values = _squares(second.squares, chosen) - _squares(first.squares, chosen)
     most = max(float(np.abs(values).max()), 1e-3)
     pooled = " of the max-pooled weights" if len(first.bins) < len(first.tokens) else ""

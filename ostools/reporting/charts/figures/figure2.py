@@ -74,7 +74,7 @@ def _panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
 
 
 def _told(group: Frame, place: str) -> str:
-    """Right is the line that was asked for; what else was said stands behind it."""
+    """Right is the line that was asked for; what else was said stands after it."""
     counts = {kind: int((group["outcome"] == kind).sum()) for kind in OUTCOMES}
     names = {OTHER_WORDS: "in other words", SOMETHING_ELSE: SOMETHING_ELSE, CUT_OFF: CUT_OFF}
     others = [f"{counts[kind]} {words}" for kind, words in names.items() if counts[kind]]

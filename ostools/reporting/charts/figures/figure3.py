@@ -25,7 +25,7 @@ LINES = tuple(dict.fromkeys(WAYS.values()))
 """A figure has one form without chain of thought, and says which."""
 """The paper's lines: the mode of a task, and what the legend calls it."""
 _FAR = 20
-"""Errors over so many times the longest sequence leave a linear axis no room for the others."""
+"""Errors over this many times the longest sequence would leave the others too little room on a linear axis."""
 
 
 def figure_3_chart(result: Figure3) -> alt.VConcatChart:
