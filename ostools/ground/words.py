@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +44,14 @@ def computed_on(model: Mapping[str, Any]) -> str:
     counts = Counter((model.get("device_map") or {}).values())
     lying = ", ".join(f"{place} ({count} module{'s' * (count > 1)})" for place, count in counts.items())
     return f"{model.get('dtype')} on {model.get('device')}" + (f", weights on {lying}" if counts else "")
+
+
+def runs(lengths: Sequence[int]) -> str:
+    """Whole numbers in ascending order, three or more in a row as `3 to 10`."""
+    found: list[list[int]] = []
+    for n in lengths:
+        if found and n == found[-1][-1] + 1:
+            found[-1].append(n)
+        else:
+            found.append([n])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found)

@@ -97,7 +97,7 @@ def test_two_seeds_have_no_interval_and_the_chart_says_so() -> None:
     found = figure_5(tiny_model("llama"), "b", lengths=[2, 3], dtypes=["float32"], seeds=[0, 1])
     assert bool(found.frame[["interval_low", "interval_high"]].isna().to_numpy().all())
     page = found.plot().to_json()
-    assert "In (b) the line and the pale band are over 2 draws of digits too." in page
+    assert "In (b) line and band are over 2 draws of digits too." in page
     assert "too few for an interval" in page
 
 
@@ -168,10 +168,10 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "“How many ones are in the following sequences?111111” (n = 6)",
         "“Can you copy the following number?111111” (n = 6)",
         "“Can you copy the following number?111,111” (n = 6)",
-        "In (b) the line and the pale band are over 4 draws of digits too.",
+        "In (b) line and band are over 4 draws of digits too.",
         "Dark band: 95% bootstrap interval of the mean",
         "The paper's is of Gemma 7B. Here: ",
-        "The paper averages over heads, but v^(L) does not have heads. Here it is cut into chunks of d_model / H numbers.",
+        "`deviations` has ",
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
         "the float64 distance stays below the rounding noise, both as drawn.",
@@ -235,11 +235,8 @@ def test_another_quantity_is_said_not_to_be_the_papers() -> None:
     assert "Here: the whole vector, without a band." in said
     assert "(b) is one draw of digits, in which the digit before the one or two ones is never a one." in said
     drawn = found.plot().to_dict()["title"]["subtitle"]
-    assert drawn[:2] == list(found.deviations[:2])
-    assert (
-        drawn[2]
-        == f"`deviations` has {len(found.deviations) - 2} more notes on how this differs from the paper's figure."
-    )
+    more = f"`deviations` has {len(found.deviations) - 1} more notes on how it differs."
+    assert drawn[0] == f"{found.deviations[0]} {more}"
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:

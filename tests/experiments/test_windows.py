@@ -85,6 +85,15 @@ def test_fronts_by_hand() -> None:
     assert reasoning["front"].tolist() == [False, True]
 
 
+def test_rounding_dominates_nothing() -> None:
+    """Two windows whose distances differ by what their rounding may have made stand on the front together."""
+    for apart, fronts in ((1.5e-9, [True, True]), (3e-9, [False, True])):
+        assert summarise(made([(1.0, 1.0), (1.0 + apart, 1.0)]))["front"].tolist() == fronts
+    # The larger log p decides between equal distances.
+    better = made([(1.0 + 1e-9, 1.0), (1.0, 1.0)]).assign(log_probability=[-1.0, -0.5])
+    assert summarise(better)["front_probability"].tolist() == [False, True]
+
+
 def test_a_distance_below_its_rounding_is_drawn_as_a_bound() -> None:
     """Two windows and none: of the first alone one distance of two is below its rounding."""
     frame = pd.concat([made([(0.5, 0.0), (1.0, 1.0)]), made([(1e-10, 1.0), (2e-9, 1.0)]).assign(length=2)])

@@ -16,7 +16,7 @@ from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.measure.passes.cost import Cost
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.runs.forecast.forecast import Forecast, Unloaded
+from ostools.runs.forecast.forecast import Forecast, Unloaded, in_time
 from ostools.theory.distances import dtype_named
 
 _GIB = 2**30
@@ -26,8 +26,7 @@ _HALF = torch.bfloat16
 def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cost]) -> Forecast | None:
     """The forecast, told; None where there can be none: what is wrong is said when the model is loaded or the work begins.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit, and `InputError` for what is forecast to take longer than
-    `--max-time`.
+    Raises `InsufficientMemoryError` for what is forecast not to fit.
     """
     where = resolve_device(device)
     source, free = locate(model, None, MANNERS.base), _free(where)
@@ -42,12 +41,19 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
         f"forecast: {in_gib(found.memory)} of memory, {in_gib(found.work)} of it beside the model; {found.time}"
     )
     _require_memory(unloaded, found, free, cost)
-    if found.seconds is not None and found.seconds > MANNERS.max_seconds:
-        raise InputError(
-            f"forecast {found.time}, which is longer than --max-time: give --max-time {_asked(found.seconds)} to begin it all "
-            "the same, a shorter prompt, fewer lengths, or a faster machine"
-        )
     return found
+
+
+def require_time(*forecasts: Forecast | None) -> None:
+    """Refuse a command whose work on all its models together is forecast to take longer than `--max-time` (`InputError`)."""
+    known = [found for found in forecasts if found is not None and found.seconds is not None]
+    whole = sum(found.seconds or 0.0 for found in known)
+    if whole > MANNERS.max_seconds:
+        together = f" for {len(known)} models together" if len(known) > 1 else ""
+        raise InputError(
+            f"forecast {in_time(whole)}{together}, which is longer than --max-time: give --max-time {_asked(whole)} to begin "
+            "it all the same, a shorter prompt, fewer lengths, or a faster machine"
+        )
 
 
 def _fitted(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) -> Forecast:

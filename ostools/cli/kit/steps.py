@@ -54,9 +54,10 @@ def at_work(
     With `--dry-run` the command ends there: exit 0 where the work would begin.
     While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
     """
-    from ostools.cli.kit.limits import foreseen
+    from ostools.cli.kit.limits import foreseen, require_time
 
     forecast = None if cost is None else foreseen(model, device, dtype, cost)
+    require_time(forecast)
     if MANNERS.dry_run:
         _end_with(forecast)
     with _at_work(doing, model, device, dtype, forecast) as both:
@@ -80,11 +81,12 @@ def each_at_work(
 ) -> tuple[Iterator[TransformerBridge], Progress]:
     """The same of several models, each loaded when the one before it is let go; and what moves the bar of the one at work.
 
-    All are forecast, and told, before the first is loaded; `--dry-run` ends there. `--max-time` holds for each.
+    All are forecast, and told, before the first is loaded; `--dry-run` ends there. `--max-time` holds for all together.
     """
-    from ostools.cli.kit.limits import foreseen
+    from ostools.cli.kit.limits import foreseen, require_time
 
     forecasts = [foreseen(model, device, dtype, cost) for model in models]
+    require_time(*forecasts)
     if MANNERS.dry_run:
         _end_with(*forecasts)
     bars: list[Progress] = []

@@ -50,7 +50,8 @@ class WindowStudy(Result):
     `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
     (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
     front_probability: no other window has both a larger distance and a larger accuracy (log probability), and none is as large
-    in one and larger in the other. Fronts are of the point estimates. floored: how many distances counted as their rounding;
+    in one and larger in the other. Two distances that rounding may have parted are equally large. Fronts are of the point
+    estimates. floored: how many distances counted as their rounding;
     where there are some, the mean is not more than `distance`. Lengths beyond training are left out of it, unless there are no
     others (`beyond_training`).
     """
@@ -171,19 +172,35 @@ def summarise(frame: Frame) -> pd.DataFrame:
                 "log_probability": float(group["log_probability"].mean()),
                 "distance": float(np.exp(np.log(distance).mean())),
                 "floored": int((group["distance"] <= group["rounding"]).sum()),
+                "unsure": float((group["rounding"] / distance).mean()),
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    table = table.assign(front=_front(table, "accuracy"), front_probability=_front(table, "log_probability"))
+    apart = _apart(table)
+    table = table.assign(
+        front=_front(table, apart, "accuracy"), front_probability=_front(table, apart, "log_probability")
+    ).drop(columns="unsure")
     floored = table.pop("floored")
     return table.assign(floored=floored)
 
 
-def _front(table: Frame, objective: str) -> Any:
+def _apart(table: Frame) -> np.ndarray:
+    """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
+    the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
+    distance, unsure = table["distance"].to_numpy(dtype=float), table["unsure"].to_numpy(dtype=float)
+    found, largest = distance.copy(), -1
+    for place in np.argsort(-distance):
+        same = largest >= 0 and np.log(distance[largest] / distance[place]) <= unsure[largest] + unsure[place]
+        largest = largest if same else place
+        found[place] = distance[largest]
+    return found
+
+
+def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
     """Which windows nobody beats in both; none where the objective was not measured (reasoning has no one right line)."""
     if bool(table[objective].isna().any()):
         return False
-    return pareto_front(torch.tensor(table[["distance", objective]].to_numpy(dtype=float))).numpy()
+    return pareto_front(torch.tensor(np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1))).numpy()
 
 
 def _distances(reference: Frame, seeds: Sequence[int], measured: Sequence[int]) -> Frame:

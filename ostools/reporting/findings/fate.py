@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mitigations.named import NONE
+from ostools.ground.words import runs
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.answers.acted import ACTIVE
 from ostools.measure.fate.fate import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
@@ -25,13 +26,50 @@ def fate_findings(result: Fate) -> list[str]:
     for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
         under = "" if mitigation == NONE else f" under {mitigation}"
         lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
-        words = "; ".join(f"{name} at n = {', '.join(map(str, at))}" for name, at in lengths.items() if at)
+        words = "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
         said.append(f"{dtype}{under}: {words}.")
         probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
         if probes is not None and not probes.frame.empty and (mitigation == NONE or len(arms) < 3):
             said += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
     said += [_changed(result, str(name)) for name in arms if name != NONE and NONE in arms]
     return said + [words for name, words in _MEANT.items() if (frame["verdict"] == name).any()]
+
+
+def fate_in_short(result: Fate) -> list[str]:
+    """For a chart that draws the rest: the verdicts of each dtype, where they are of one arm, and what the best probe found."""
+    frame, said = frame_of(result), []
+    several = frame["dtype"].nunique() > 1
+    for dtype, here in frame.groupby("dtype", sort=False) if frame["mitigation"].nunique() == 1 else ():
+        lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
+        words = "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
+        said.append(f"{dtype}: {words}." if several else f"Verdict: {words}.")
+    return said + ([] if result.probes.frame.empty else decodable_in_short(result.probes))
+
+
+def decodable_in_short(result: Decodable) -> list[str]:
+    """A sentence a dtype: what was found, at which place, and how often the probe is right there, by test."""
+    said = []
+    dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
+    for dtype in dtypes:
+        best, here = _at_best(result, dtype)
+        own = here[here["control"] == "none"].set_index("test")["accuracy"]
+        shares = ", ".join(f"{own[test]:.0%} ({test})" for test in TESTS if test in own.index)
+        of = f"Probes in {dtype}" if len(dtypes) > 1 else "Probes"
+        said.append(f"{of}: {best['finding']}; most often right {_at(best)}, {shares}.")
+    return said
+
+
+def readout_in_short(result: Readout) -> list[str]:
+    """A sentence a dtype and direction: by how much it moves the answer, where it moves it most, and what follows."""
+    said, several = [], frame_of(result)["dtype"].nunique() > 1
+    for (dtype, direction), here in frame_of(result).groupby(["dtype", "direction"], sort=False):
+        most = here.loc[here["intervention"].abs().idxmax()]
+        follows = (
+            f"; {most['followed']:.0%} of {most['asked']} right prompts then answer the next" if most["asked"] else ""
+        )
+        along = f"{f'{dtype}, along' if several else 'Along'} the {direction}"
+        said.append(f"{along}: the expected answer moves most {_at(most)}, by {most['intervention']:+.2f}{follows}.")
+    return said
 
 
 def _changed(result: Fate, name: str) -> str:
@@ -92,10 +130,16 @@ def _at(row: Any) -> str:
     return place if place.startswith("between") else f"at {place}"
 
 
-def _best(probes: Decodable, dtype: str, under: str = "") -> str:
+def _at_best(probes: Decodable, dtype: str) -> tuple[Any, Frame]:
+    """The row of the best probe, and all rows of its place."""
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
-    here = frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
+    return best, frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
+
+
+def _best(probes: Decodable, dtype: str, under: str = "") -> str:
+    best, here = _at_best(probes, dtype)
+    frame = frame_of(probes)
     words = [f"{dtype}{under}: {best['finding']}, by the place where the probe is right most often ({_place(best)}):"]
     for test in (test for test in TESTS if (here["test"] == test).any()):
         rows = here[here["test"] == test].set_index("control")

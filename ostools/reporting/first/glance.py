@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
@@ -11,8 +9,8 @@ from ostools.measure import Collapse, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.first.headlines import counted, nearest, task_of
+from ostools.reporting.first.right import right_chart
 from ostools.reporting.look import axes, draw, regions, theme
-from ostools.reporting.look.answer_marks import length_axis
 from ostools.reporting.page.page import Figure
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
@@ -42,7 +40,7 @@ def glance(found: Measurements) -> list[Figure]:
     if found.behaviours:
         caption = "Right answers by length"
         said = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.behaviours)
-        made.append(Figure("glance-answers", right_chart(found.behaviours), caption, f"{caption}. {said}."))
+        made.append(Figure("glance-answers", _right(found.behaviours), caption, f"{caption}. {said}."))
     return made
 
 
@@ -111,26 +109,6 @@ def tokens_chart(result: Sensitivity) -> alt.LayerChart:
     return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
 
 
-def right_chart(results: list[Behaviour]) -> alt.LayerChart:
-    """The share of right answers by length, with its Wilson interval where it has one."""
-    columns = ["length", "accuracy", "wilson_low", "wilson_high", "right", "asked"]
-    parts = [one.summary[columns].assign(task=theme.inert(task_of(one))) for one in results]
-    data: Any = pd.concat(parts, ignore_index=True)
-    names = list(dict.fromkeys(data["task"]))
-    x = length_axis(data["length"], "items of the sequence")
-    scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
-    known = data.dropna(subset=["wilson_low"])
-    looks = [(1, 0), (5, 3)]
-    hue = draw.hue("task", dict(zip(names, [theme.COLOURS["full"], theme.COLOURS["frozen"]], strict=False)), columns=2)
-    dash = alt.StrokeDash(
-        "task:N", scale=alt.Scale(domain=names, range=[looks[place % 2] for place in range(len(names))]), legend=None
-    )
-    tooltip = ["task:N", "length:Q", "right:Q", "asked:Q"]
-    y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
-    base = draw.rows(data.drop(columns=["wilson_low", "wilson_high"])).encode(x=x, y=y, color=hue, tooltip=tooltip)
-    layers: list[Any] = [base.mark_line(strokeWidth=1.6).encode(strokeDash=dash), base.mark_circle(size=26)]
-    if len(known):
-        low = alt.Y("wilson_low:Q", title="right answers", scale=scale, axis=axis)
-        ends = draw.rows(known).encode(x=x, y=low, y2="wilson_high:Q", color=hue)
-        layers.insert(0, ends.mark_rule(strokeWidth=3, opacity=0.3))
-    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
+def _right(results: list[Behaviour]) -> alt.LayerChart:
+    """A line a task."""
+    return right_chart(results, [task_of(one) for one in results], "task", WIDTH, HEIGHT, columns=2)

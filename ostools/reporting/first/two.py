@@ -6,15 +6,14 @@ quantity in the same unit: the same task and precision, the same tokens by the s
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
 from ostools.measure import Collapse
 from ostools.measure.answers.behaviour import Behaviour
-from ostools.reporting.first.glance import HEIGHT, WIDTH, first_linearisation, means_by_length, norm_words
+from ostools.reporting.first.glance import first_linearisation, means_by_length, norm_words
 from ostools.reporting.first.headlines import counted, nearest, task_of
+from ostools.reporting.first.right import right_chart, told_apart
 from ostools.reporting.first.screen import findings_section
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.page.page import Figure
@@ -24,8 +23,8 @@ from ostools.results import Frame, frame_of
 
 Both = tuple[Measurements, Measurements]
 Names = tuple[str, str]
-COLOURS, SHAPES = (theme.COLOURS["full"], theme.COLOURS["frozen"]), ("circle", "triangle-up")
-"""Of the first and of the second model: a colour and a mark, so that either tells them apart."""
+WIDTH, HEIGHT = 340, 140
+"""Of a chart of both: two stand beside each other."""
 
 
 def first_screen(both: Both, names: Names, present: tuple[list[str], list[str]]) -> Section:
@@ -105,18 +104,6 @@ def _joined(tables: list[Frame], names: Names) -> Frame:
     )
 
 
-def _told_apart(names: Names) -> dict[str, Any]:
-    """A colour and a mark of each model, in one legend."""
-    shown = [theme.inert(name) for name in names]
-    shape = alt.Shape(
-        "model:N", scale=alt.Scale(domain=shown, range=list(SHAPES)), legend=alt.Legend(title=None, symbolSize=60)
-    )
-    return {
-        "color": draw.hue("model", dict(zip(shown, COLOURS, strict=True)), columns=1, symbolSize=60),
-        "shape": shape,
-    }
-
-
 def ratio_chart(data: Frame, names: Names) -> alt.LayerChart:
     """Points of both models, and the line under which a distance is lost in the noise."""
     drawn, floor = axes.floored(data)
@@ -126,7 +113,7 @@ def ratio_chart(data: Frame, names: Names) -> alt.LayerChart:
         tooltip=["length:Q", "model:N", draw.VALUE],
     )
     one = draw.rows(pd.DataFrame({"shown": [1.0]})).mark_rule(strokeDash=[3, 3], color=theme.INK).encode(y="shown:Q")
-    points = base.mark_point(filled=True, size=26, opacity=1).encode(**_told_apart(names))
+    points = base.mark_point(filled=False, size=22, strokeWidth=1.1, opacity=0.9).encode(**told_apart("model", names))
     return axes.themed(draw.layers(one, points, *draw.zeros(base, floor), width=WIDTH, height=HEIGHT))
 
 
@@ -179,7 +166,7 @@ def norms_chart(data: Frame, names: Names) -> alt.LayerChart:
         y=draw.log_y(drawn["shown"], "norm / mean norm", floor),
         tooltip=["position:Q", "token:N", "model:N", draw.VALUE],
     )
-    points = base.mark_point(filled=True, size=30, opacity=0.85).encode(**_told_apart(names))
+    points = base.mark_point(filled=False, size=30, strokeWidth=1.3, opacity=0.9).encode(**told_apart("model", names))
     return axes.themed(draw.layers(points, *draw.zeros(base, floor), width=WIDTH, height=HEIGHT))
 
 
@@ -193,32 +180,19 @@ def _answers(both: Both, names: Names) -> list[tuple[Figure | None, str]]:
         counts = [
             f"{name}: {right} of {asked} right" for name, (right, asked) in zip(names, map(counted, pair), strict=True)
         ]
-        figure = Figure(f"both-answers-{place}", right_chart(pair, names), caption, f"{caption}. {'; '.join(counts)}.")
-        made.append((figure, ""))
+        chart = right_chart(pair, names, "model", WIDTH, HEIGHT)
+        figure = Figure(f"both-answers-{place}", chart, caption, f"{caption}. {'; '.join(counts)}.")
+        made.append((figure, _equal(pair, task)))
     alone = sorted({*one} ^ {*other})
     if alone:
         made.append((None, f"Only one model answered {', '.join(map(theme.inert, alone))}: no chart holds both."))
     return made
 
 
-def right_chart(pair: tuple[Behaviour, Behaviour], names: Names) -> alt.LayerChart:
-    """The share of right answers by length, with its Wilson interval where it has one."""
-    columns = ["length", "accuracy", "wilson_low", "wilson_high", "right", "asked"]
-    data = _joined([one.summary[columns] for one in pair], names)
-    scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
-    y = alt.Y("accuracy:Q", title="right answers", scale=scale, axis=axis)
-    base = draw.rows(data.drop(columns=["wilson_low", "wilson_high"])).encode(
-        x=axes.length_axis(data["length"], "items of the sequence"),
-        y=y,
-        tooltip=["model:N", "length:Q", "right:Q", "asked:Q"],
-    )
-    apart = _told_apart(names)
-    layers: list[Any] = [
-        base.mark_line(strokeWidth=1.4).encode(color=apart["color"]),
-        base.mark_point(filled=True, size=36, opacity=0.9).encode(**apart),
-    ]
-    known = data.dropna(subset=["wilson_low"])
-    if len(known):
-        ends = draw.rows(known).encode(x="length:Q", y="wilson_low:Q", y2="wilson_high:Q", color=apart["color"])
-        layers.insert(0, ends.mark_rule(strokeWidth=3, opacity=0.3))
-    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
+def _equal(pair: tuple[Behaviour, Behaviour], task: str) -> str:
+    """Said where the two lines lie on each other."""
+    one, other = ([*map(tuple, result.summary[["length", "right", "asked"]].to_numpy())] for result in pair)
+    if one != other:
+        return ""
+    said = "both models give equally many right ones at every length, so the two lines lie on each other"
+    return f"Answers to {theme.inert(task)}: {said}."

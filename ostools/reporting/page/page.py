@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,14 @@ class Script:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart on a page: an id, a caption, and what it shows in words for those who do not see it."""
+    """A chart on a page: an id, a caption, and what it shows in words for those who do not see it; `told`: whether the page
+    says below it what the chart says under its title."""
 
     name: str
     chart: alt.TopLevelMixin
     caption: str
     alt_text: str
-    findings: Sequence[str] = field(default=())
+    told: bool = False
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class Figure:
     @property
     def notes(self) -> list[str]:
         """What the chart says under its title: a page sets it as text, which breaks into lines where a chart's does not."""
-        return _lines(self.spec, "subtitle")
+        return [] if self.told else _lines(self.spec, "subtitle")
 
     @property
     def data(self) -> Markup:

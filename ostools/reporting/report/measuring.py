@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks import HookError
 from mitigations import MitigationError
 from ostools import tasks
-from ostools.experiments import Study, study, theory
+from ostools.experiments import Study, TheoryChecks, study, theory
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import (
@@ -82,8 +82,12 @@ def measure(
     lengths: list[int],
     sections: Collection[str] | None = None,
     progress: Progress | None = None,
+    lemmas: TheoryChecks | None = None,
 ) -> Measurements:
-    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`)."""
+    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`).
+
+    `lemmas`: the checks of the theory, where they were made for another model. They know no model.
+    """
     asked = [name for name in NAMES if sections is None or name in sections]
     ids = tuple(prompt.ids.tolist())
     found = Measurements(
@@ -110,7 +114,7 @@ def measure(
     if "mitigations" in asked:
         found.study = steps.run("study", "mitigations", lambda part: _study(model, found.behaviours, part))
     if "theory" in asked:
-        found.theory = steps.run("theory", "theory", lambda part: theory(progress=part))
+        found.theory = steps.run("theory", "theory", lambda part: theory(progress=part) if lemmas is None else lemmas)
     return found
 
 

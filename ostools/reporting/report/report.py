@@ -15,6 +15,7 @@ from typing import Any
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
+from ostools.experiments import TheoryChecks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
@@ -103,11 +104,12 @@ def _measured(
     sections: list[str] | None,
     lengths: list[int] | None,
     progress: Progress | None,
+    lemmas: TheoryChecks | None = None,
 ) -> Measurements:
-    """What the sections show; refused where nothing could be measured."""
+    """What the sections show; refused where nothing could be measured. `lemmas`: as in `measure`."""
     wanted = list(range(1, _longest(model) + 1)) if lengths is None else lengths
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
-    found = measure(model, encoded, wanted, sections, progress)
+    found = measure(model, encoded, wanted, sections, progress, lemmas)
     if found.empty and sections != ["theory"]:
         reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
@@ -128,8 +130,9 @@ def _of_two(
             "report: expected the prompt of two models as a text, found tokens, which are of one tokenizer"
         )
 
-    def measured(model: TransformerBridge, place: int) -> Measurements:
-        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100))
+    def measured(model: TransformerBridge, before: Sequence[Measurements]) -> Measurements:
+        place, lemmas = len(before), before[0].theory if before else None
+        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100), lemmas)
 
     both = measure_two(models, measured)
     command = _command([one.provenance.model for one in both], out, prompt, sections=sections, lengths=lengths)

@@ -27,16 +27,17 @@ WITHOUT_VIEW = "The interactive view of heads stands in the report of one model:
 
 
 def measure_two(
-    models: Iterable[TransformerBridge], measured: Callable[[TransformerBridge, int], Measurements]
+    models: Iterable[TransformerBridge], measured: Callable[[TransformerBridge, Sequence[Measurements]], Measurements]
 ) -> Both:
-    """What is measured on each: `measured(model, place)`. No model is held when the next is asked for."""
+    """What is measured on each: `measured(model, before)`, with what was measured on the models before it. No model is held
+    when the next is asked for."""
     found: list[Measurements] = []
     for model in models:  # without `enumerate`, which holds what it gave last
         if len(found) == 2:
             raise InputError(f"{EXPECTED}, found more: write a report of each pair")
         if not isinstance(model, TransformerBridge):
             raise InputError(f"{EXPECTED}, loaded by load_model; found {type(model).__name__}")
-        found.append(measured(model, len(found)))
+        found.append(measured(model, found))
         del model
         gc.collect()  # a model is in circles: without this it stays beside the next
     if len(found) != 2:

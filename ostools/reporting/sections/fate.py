@@ -5,6 +5,7 @@ from __future__ import annotations
 from ostools.ground.words import number
 from ostools.measure import Decodable, Fate
 from ostools.measure.fate.captured import LOGITS
+from ostools.measure.fate.splits import TESTS
 from ostools.reporting.charts.answers.fate import fate_chart, places_named
 from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.page.page import Figure
@@ -26,7 +27,8 @@ def fate_section(found: Measurements) -> Section | None:
     task = str(frame_of(found.fate)["task"].iloc[0])
     caption = f"Where answers are lost, {task}"
     part = Part(
-        figure=Figure("fate-chart", fate_chart(found.fate), caption, f"{caption}. {said[0]}"),
+        figure=Figure("fate-chart", fate_chart(found.fate), caption, f"{caption}. {said[0]}", told=True),
+        findings=said,
         tables=[verdicts_table(found.fate)],
         notes=[_asked(found.fate)],
         more=[More("Place by place", tables=[places_table(found.fate.probes)])],
@@ -71,15 +73,17 @@ def verdicts_table(result: Fate) -> Table:
 
 
 def places_table(probes: Decodable) -> Table:
-    """A row a place, dtype and test: what its probes said right."""
+    """A row a place, dtype and test: what its probes said right; the tests in the order of the chart."""
     frame = frame_of(probes)
     frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]
+    frame = frame.sort_values("test", key=lambda tests: tests.map(TESTS.index), kind="stable")
     rows = []
     for name, row in zip(places_named(frame), frame.to_dict(orient="records"), strict=True):
         interval = "–" if row["low"] != row["low"] else f"{row['low']:.0%} to {row['high']:.0%}"
         rows.append(
             [
-                *(name, row["dtype"], row["test"], str(row["trained"]), str(row["tested"])),
+                *(("length alone", "–") if row["site"] == "length" else (name, row["dtype"])),
+                *(row["test"], str(row["trained"]), str(row["tested"])),
                 *(f"{row['accuracy']:.0%}", interval, f"{row['chance']:.0%}", row["finding"]),
             ]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ostools.ground.words import runs
 from ostools.measure import Decodable, Readout
 from ostools.reporting.charts.answers.fate import decodable_chart, fate_chart, readout_chart
 from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
@@ -32,7 +33,7 @@ def _fates(here: Here) -> Part:
     caption = f"Where answers to {here.task} are lost{here.made}"
     return Part(
         title=_title(here, "seed"),
-        figure=Figure(here.name, fate_chart(result), caption, f"{caption}. {said[0]}"),
+        figure=Figure(here.name, fate_chart(result), caption, f"{caption}. {said[0]}", told=True),
         findings=said,
         more=[More("Length by length", tables=[verdicts_table(result)])],
     )
@@ -47,12 +48,13 @@ def _decoded(here: Here) -> Part:
 
 def _readings(here: Here) -> Part:
     result: Readout = READOUT.read(here.rows, provenance_of(here.found, here.rows, "model", "task", *_OF_ONE))
-    caption = f"Whether the output reads the answer to {here.task}, lengths {here.one('over_lengths')}{here.made}"
+    lengths = runs([*map(int, here.one("over_lengths").split(", "))])
+    caption = f"Whether the output reads the answer to {here.task}, lengths {lengths}{here.made}"
     return _part(here, readout_chart(result), readout_findings(result), caption, [])
 
 
 def _part(here: Here, chart: Any, said: list[str], caption: str, more: list[More]) -> Part:
-    figure = Figure(here.name, chart, caption, f"{caption}. {said[0]}")
+    figure = Figure(here.name, chart, caption, f"{caption}. {said[0]}", told=True)
     return Part(title=_title(here, *_OF_ONE), figure=figure, findings=said, more=more)
 
 

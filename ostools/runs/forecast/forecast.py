@@ -62,11 +62,14 @@ class Forecast:
     @property
     def time(self) -> str:
         """In words."""
-        if self.seconds is None:
-            return "for an unknown time"
-        if self.seconds < 90:
-            return f"about {max(1, round(self.seconds))} s"
-        return f"about {self.seconds / 60:.0f} min" if self.seconds < 5400 else f"about {self.seconds / 3600:.1f} h"
+        return "for an unknown time" if self.seconds is None else in_time(self.seconds)
+
+
+def in_time(seconds: float) -> str:
+    """About how long, in words."""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,8 @@ def _levelled(name: str, n: Numbers, log_d: Numbers, confidence: float) -> Law |
     best = min(fits, key=lambda fit: fit.cost)
     G = gradient(best.x)
     norms = np.linalg.norm(G, axis=0)
-    if not norms.all() or np.linalg.cond(G / norms) > 1e6:
+    # Where all of the curve is at the level up to rounding, the rate is of nothing that is there.
+    if G[:, 0].max() < _ROUNDING or not norms.all() or np.linalg.cond(G / norms) > 1e6:
         return None
     half = _half_width(G, -best.fun, confidence)
     a, rate, log_level = map(float, best.x)

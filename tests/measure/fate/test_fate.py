@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 import torch
 
 import ostools as ost
 from mitigations import MitigationError
-from ostools.measure import Decodable, Fate
+from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.captured import Place
 from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _mitigations, _verdict
 from ostools.measure.fate.scores import rows_of, said_by_probes, steps_of
-from ostools.reporting.findings.fate import decodable_findings, fate_findings
+from ostools.measure.fate.splits import TESTS
+from ostools.reporting.findings.fate import (
+    decodable_findings,
+    decodable_in_short,
+    fate_findings,
+    fate_in_short,
+    readout_in_short,
+)
 from ostools.results import Provenance, frame_of
 from tests.measure.fate.planted import asked
 
@@ -92,9 +101,38 @@ def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_n
         "the share that is decoded rises most at the attention of block 0, ",
         "the share that is decoded falls most at the mlp of block 0, from 100% before it ",
     )
-    words = " ".join(decodable_findings(Decodable(frame, origin, said, steps_of(said))))
+    found = Decodable(frame, origin, said, steps_of(said))
+    words = " ".join(decodable_findings(found))
     assert whole in words
     assert none in words
+    (short,) = decodable_in_short(found)
+    own: Any = frame[(frame["control"] == "none") & (frame["site"] == "residual_mid") & (frame["layer"] == 0)]
+    right = dict(zip(own["test"], own["accuracy"], strict=True))
+    shares = ", ".join(f"{right[test]:.0%} ({test})" for test in TESTS)
+    finding = own["finding"].iloc[0]
+    assert short == f"Probes: {finding}; most often right between attention and MLP of block 0, {shares}."
+
+
+def test_a_chart_names_the_verdicts_of_every_length_where_one_arm_has_them() -> None:
+    none = pd.DataFrame()
+    alone = made({"none": [READ, READ, READ, UNREAD, READ, UNREAD, UNREAD]})
+    assert fate_in_short(alone) == ["Verdict: read at n = 1 to 3, 5; unread at n = 4, 6, 7."]
+    both = Fate(pd.concat([alone.frame, alone.frame.assign(dtype="bfloat16")]), alone.provenance, none, alone.probes)
+    assert [line.split(":")[0] for line in fate_in_short(both)] == ["float32", "bfloat16"]
+    assert fate_in_short(made(ARMS)) == []  # a grid has them
+
+
+def test_a_readout_in_short_says_where_each_direction_moves_the_answer_most() -> None:
+    rows = [
+        {"dtype": "float32", "direction": direction, "site": "residual", "layer": layer, "intervention": moved,
+         "predicted": 1.0, "asked": asked, "followed": 0.25}
+        for direction, asked, moves in (("probe", 8, (0.5, -2.0)), ("data", 0, (3.0, 1.0)))
+        for layer, moved in enumerate(moves)
+    ]  # fmt: skip
+    assert readout_in_short(Readout(pd.DataFrame(rows), made(ARMS).provenance)) == [
+        "Along the probe: the expected answer moves most at v^(1), by -2.00; 25% of 8 right prompts then answer the next.",
+        "Along the data: the expected answer moves most at v^(0), by +3.00.",
+    ]
 
 
 def test_a_mitigation_that_did_not_act_repairs_nothing() -> None:

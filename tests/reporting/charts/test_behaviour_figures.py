@@ -204,16 +204,20 @@ def test_the_u_says_its_verdicts() -> None:
     how = provenance(0, linearisation="full", norm="operator", records="uuid")
     text = json.dumps(Retrieval(pd.DataFrame(rows), how, ends).plot().to_dict(), ensure_ascii=False)
     assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
-    assert "An operator norm is drawn at its lower end" in text
+    assert "an operator norm is drawn at its lower end" in text
     assert "two UUIDs a record" in text
 
 
 def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None:
     for records, length, said in (("words", 11, True), ("words", 10, False), ("uuid", 11, False)):
-        rows = [{"position": 0, "length": length, "seed": 0, "method": "exact"}]
+        row = {"position": 0, "length": length, "seed": 0, "found": True, "log_probability": -1.0}
+        row |= {"sensitivity_mean": 2.0, "sensitivity_others": 1.0, "method": "exact"}
         how = provenance(0, linearisation="full", norm="operator", records=records)
-        notes = " ".join(retrieval_notes(Retrieval(pd.DataFrame(rows), how, pd.DataFrame())))
-        assert ("Another record may hold the wanted value" in notes) is said
+        ends = pd.DataFrame({"quantity": [], "end": []})
+        result = Retrieval(pd.DataFrame([row]), how, ends)
+        for text in (json.dumps(result.plot().to_dict()), " ".join(retrieval_notes(result))):
+            assert ("another may hold the wanted value too" in text) is said
+            assert "drawn at its lower end" not in text
 
 
 def test_a_directory_is_named_by_its_last_part() -> None:

@@ -80,6 +80,14 @@ def assert_told_apart(panel: dict[str, Any]) -> None:
 
 
 @every_result
+def test_at_most_three_lines_stand_below_a_title(name: str) -> None:
+    """More push the panels down: what else there is to say stands in the table, or beside the chart in a report."""
+    title = spec(name).get("title", "")
+    said = title.get("subtitle", []) if isinstance(title, dict) else []
+    assert len([said] if isinstance(said, str) else said) <= 3, said
+
+
+@every_result
 def test_numbers_along_an_axis_are_named(name: str) -> None:
     """Where an axis of numbers has labels, some layer of its panel says what they are."""
     for panel in panels(spec(name)):

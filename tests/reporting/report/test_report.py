@@ -17,9 +17,11 @@ from ostools.ground.errors import InputError
 from ostools.ground.pooling import bins_of
 from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
+from ostools.measure.fate.splits import TESTS
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting import report
+from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.report.asked import FORMATS, NAMES, UNASKED, unasked
 from ostools.reporting.report.measuring import measure
@@ -196,7 +198,13 @@ def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found
     assert part.notes[0].startswith(f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, ")
     probed = found.fate.probes.frame
     measured = probed[(probed["control"] == "none") & (probed["site"] != "logits")]
-    assert len(part.more[0].tables[0].rows) == len(measured)
+    rows = part.more[0].tables[0].rows
+    assert len(rows) == len(measured)
+    assert list(dict.fromkeys(row[2] for row in rows)) == [test for test in TESTS if test in set(measured["test"])]
+    assert [row[1] for row in rows if row[0] == "length alone"] == ["–"] * list(measured["site"]).count("length")
+    # The page says all of it below the chart, and the chart's own shorter words nowhere.
+    assert part.figure is not None
+    assert (part.findings, part.figure.notes) == (fate_findings(found.fate), [])
 
 
 def test_fate_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:

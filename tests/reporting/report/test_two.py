@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.experiments import theory
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting import report
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.two import first_screen, ratios
 from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.report import measuring
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Provenance
@@ -74,6 +77,40 @@ def test_charts_of_both_hold_the_numbers_of_each_and_tell_them_apart_twice() -> 
             assert len(set(encoding["shape"]["scale"]["range"])) == 2
 
 
+def test_equal_answers_lie_apart_and_are_said_to_be_equal() -> None:
+    """The lines have other dashes, the intervals stand beside each other, and the words say it only where it is so."""
+    same = screen(made("one"), made("two")).parts[1]
+    (figure,) = (one for one in same.small if one.name == "both-answers-0")
+    marks = [layer["mark"] for layer in figure.spec["layer"]]
+    for kind, look in (("line", "strokeDash"), ("rule", "xOffset")):
+        one, other = (str(mark[look]) for mark in marks if mark["type"] == kind)
+        assert one != other
+    words = "Answers to count-ones: both models give equally many right ones at every length"
+    assert sum(line.startswith(words) for line in same.findings) == 1
+    for rows in (
+        [{"length": 2}, {"length": 8, "correct": True}],
+        [{"length": 2, "correct": True}],
+        [{"length": 2, "correct": True}, {"length": 2, "correct": True, "seed": 1}, {"length": 8}],
+    ):
+        other = screen(made("one"), made("two", behaviours=[made_behaviour(rows)])).parts[1]
+        assert not any(line.startswith(words) for line in other.findings)
+
+
+def test_lemmas_are_measured_once_and_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, made_once = theory(lemmas=["4.1/B.2"], lengths=[2, 4]), []
+
+    def counted(**_: Any) -> Any:
+        made_once.append(checks)
+        return checks
+
+    monkeypatch.setattr(measuring, "theory", counted)
+    models = (tiny_model(name) for name in ("gemma", "llama"))
+    path = report(models=models, prompt="1110", out=tmp_path / "r.html", sections=["theory"])
+    assert made_once == [checks]
+    ids = Parsed(path.read_text(encoding="utf-8")).attributes("id")
+    assert [name for name in ids if name in ("theory-1", "theory-2")] == ["theory-1"]
+
+
 def test_a_distance_is_over_the_noise_of_its_own_length() -> None:
     found = dict(ratios(PAIRS, "bfloat16").itertuples(index=False))
     assert found == {n: 1 / n / 0.2 for n in range(1, 9)}
@@ -106,7 +143,7 @@ def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
 def test_two_models_that_differ_are_expected(names: list[str], words: str) -> None:
     models = iter([TransformerBridge.__new__(TransformerBridge) for _ in names])
     with pytest.raises(InputError, match=words):
-        measure_two(models, lambda model, place: made(names[place]))
+        measure_two(models, lambda model, before: made(names[len(before)]))
 
 
 def test_no_model_is_held_when_the_next_is_asked_for() -> None:
@@ -124,7 +161,7 @@ def test_no_model_is_held_when_the_next_is_asked_for() -> None:
             yield model
             del model
 
-    measure_two(models(), lambda model, place: made("ab"[place]))
+    measure_two(models(), lambda model, before: made("ab"[len(before)]))
     assert len(seen) == 2
 
 
@@ -149,6 +186,17 @@ def test_a_dry_run_forecasts_both(run: Run) -> None:
     code, out, err = run("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
     assert (code, out) == (0, "")
     assert len(re.findall(r"^forecast: ", err, re.MULTILINE)) == 2
+
+
+@pytest.mark.usefixtures("no_model")
+def test_the_time_allowed_is_that_of_both_models_together(run: Run) -> None:
+    asked = ("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
+    one, other = (found["seconds"] for found in json.loads(run(*asked, "--json", "--quiet")[1]))
+    between = (max(one, other) + one + other) / 2
+    assert_refused(
+        run(*asked, "--max-time", f"{between:.3f}s"), "for 2 models together, which is longer than --max-time"
+    )
+    assert run(*asked, "--max-time", f"{2 * (one + other):.3f}s")[0] == 0
 
 
 @pytest.mark.slow

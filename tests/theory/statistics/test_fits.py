@@ -99,6 +99,15 @@ def test_noise_without_decay_is_called_no_decay(rho: float) -> None:
     assert all(fit.power is not None for fit in found)
 
 
+def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
+    """The last bits of a constant decide where the fit of a level ends: often at a law that is nowhere on the curve."""
+    lengths = 2.0 ** np.arange(4, 14)
+    for level in (0.0171, 0.3, 1.1, 2.5, 7.7):
+        for seed in range(60):
+            last_bits = np.random.default_rng(seed).integers(0, 3, len(lengths)) * np.finfo(float).eps
+            assert fit_decay(lengths, level * (1 + last_bits)).verdict == "no decay"
+
+
 def test_a_rising_curve_does_not_decay() -> None:
     fit = fit_decay(N, N**0.5)
     assert fit.verdict == "no decay"

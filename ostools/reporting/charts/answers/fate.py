@@ -12,11 +12,13 @@ from mitigations.named import NONE
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED
 from ostools.measure.fate.splits import TESTS
-from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
+from ostools.reporting.findings.fate import decodable_in_short, fate_in_short, readout_in_short
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT, NARROW = 600, 150, 180
+_LINES, _LETTERS = 3, 135
+"""Most lines below a title, and letters in one."""
 _SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
 _SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
 _VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNTESTED: "none"}
@@ -27,7 +29,7 @@ _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "flo
 def fate_chart(result: Fate) -> alt.VConcatChart:
     """Lengths by verdict: under mitigations first a grid of verdicts, lengths by mitigations, a panel a dtype; then the shares
     of prompts whose answer is read, decodable and unread, and not decodable, without a mitigation (and under one, where it is
-    the only one); below them layers by decodability. A length whose pair is indistinguishable is named in the notes."""
+    the only one); below them layers by decodability. Of one mitigation the verdicts of all lengths are named in the notes."""
     frame = frame_of(result)
     several = frame["mitigation"].nunique()
     panels: list[Any] = [
@@ -41,9 +43,7 @@ def fate_chart(result: Fate) -> alt.VConcatChart:
         if several < 3 or mitigation == NONE
     ]
     panels += [] if result.probes.frame.empty else _places(result.probes)
-    title = alt.TitleParams(
-        f"Where answers are lost: {frame['task'].iloc[0]}", subtitle=_wrapped(fate_findings(result))
-    )
+    title = alt.TitleParams(f"Where answers are lost: {frame['task'].iloc[0]}", subtitle=_notes(fate_in_short(result)))
     return axes.themed(alt.vconcat(*panels, spacing=14, title=title).resolve_scale(color="independent"))
 
 
@@ -51,7 +51,7 @@ def decodable_chart(result: Decodable) -> alt.VConcatChart:
     """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
     the controls. A panel per dtype and test: tests are never in one line."""
     title = alt.TitleParams(
-        f"What linear probes decode: {frame_of(result)['task'].iloc[0]}", subtitle=_wrapped(decodable_findings(result))
+        f"What linear probes decode: {frame_of(result)['task'].iloc[0]}", subtitle=_notes(decodable_in_short(result))
     )
     panels = _places(result)
     return axes.themed(alt.vconcat(*panels, spacing=14, title=title).resolve_scale(color="independent"))
@@ -61,18 +61,18 @@ def readout_chart(result: Readout) -> alt.VConcatChart:
     """By how much the expected answer moves where the probe says the next, by place and direction; a panel a dtype."""
     frame = frame_of(result)
     panels: list[Any] = [_moves(here, str(dtype)) for dtype, here in frame.groupby("dtype", sort=False)]
-    title = alt.TitleParams(f"Is it read? {frame['task'].iloc[0]}", subtitle=_wrapped(readout_findings(result)))
+    title = alt.TitleParams(f"Is it read? {frame['task'].iloc[0]}", subtitle=_notes(readout_in_short(result)))
     return axes.themed(alt.vconcat(*panels, spacing=14, title=title))
 
 
 def _moves(frame: Frame, name: str) -> Any:
     rows: Frame = frame.assign(place=places_named(frame), value=frame["intervention"], quantity=frame["direction"])
     order = list(dict.fromkeys(rows["place"]))
-    by = f"{frame['predicted'].iloc[0]:.3g}"
+    by, upright = f"{frame['predicted'].iloc[0]:.3g}", -90 if len(order) > 18 else 0
     colours = {"probe": theme.colour("full"), "data": theme.colour("frozen")}
     bars = draw.rows(draw.known(rows[["place", "value", "quantity", "cosine", "followed"]])).mark_bar()
     shown = bars.encode(
-        x=alt.X("place:N", sort=order, title="v^(l), z after attention, y"),
+        x=alt.X("place:N", sort=order, title="v^(l), z after attention, y", axis=alt.Axis(labelAngle=upright)),
         xOffset="quantity:N",
         y=alt.Y("value:Q", title=f"answer moved (counts; predicted {by})"),
         color=draw.hue("quantity", colours, **_SQUARE),
@@ -81,8 +81,12 @@ def _moves(frame: Frame, name: str) -> Any:
     return draw.layers(shown, width=WIDTH, height=HEIGHT, title=draw.heading(name))
 
 
-def _wrapped(sentences: list[str], width: int = 110) -> list[str]:
-    return [line for sentence in sentences for line in textwrap.wrap(sentence, width)]
+def _notes(sentences: list[str]) -> list[str]:
+    """In at most three lines where sentences can be left out, the last first: the panels and the result's table have them."""
+    wrapped = [textwrap.wrap(sentence, _LETTERS) for sentence in sentences]
+    while sum(map(len, wrapped)) > _LINES and len(wrapped) > 1:
+        wrapped.pop()
+    return [line for lines in wrapped for line in lines]
 
 
 def _grid(here: Frame, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -15,8 +16,12 @@ from ostools.results import Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
 
 WIDTH, HEIGHT = 540, 120
+_DIGITS = 10
+"""Of more records than these, whose values are digits, two hold the same value."""
 _WANTED, _OTHERS = "tokens of the wanted record", "all other tokens"
 _QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
+_ANOTHER = "more records than digits: another may hold the wanted value too, and be what was found"
+_ESTIMATED = "estimated; an operator norm is drawn at its lower end"
 
 
 def retrieval_chart(result: Retrieval) -> alt.VConcatChart:
@@ -29,33 +34,42 @@ def retrieval_chart(result: Retrieval) -> alt.VConcatChart:
     length = int(frame["length"].iloc[0])
     title = alt.TitleParams(
         f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands",
-        subtitle=retrieval_notes(result),
+        subtitle=[f"{_made(result)} Thin: seeds; thick: their mean.", *_ends(result)],
     )
-    panels = [_found(frame), _likely(frame), _sensitive(frame, str(parameters["norm"]))]
+    panels = [_found(frame, _ANOTHER if _ambiguous(result) else ""), _likely(frame), _sensitive(frame, parameters)]
     return axes.themed(alt.vconcat(*panels, title=title, spacing=10))
 
 
 def retrieval_notes(result: Retrieval) -> list[str]:
-    """How the run was made, and whether the ends lie above what is between."""
-    frame = frame_of(result)
-    seeds = frame["seed"].nunique()
-    records = result.provenance.parameters["records"]
-    kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(str(records), "from a file")
+    """How the run was made, what its numbers may hide, and whether the ends lie above what is between."""
+    frame, parameters = frame_of(result), result.provenance.parameters
+    notes = [_made(result)]
+    notes += [f"There are {_ANOTHER}."] if _ambiguous(result) else []
+    notes.append(f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i.")
+    notes += _ends(result)
+    notes += [f"Sensitivity is {_ESTIMATED}."] if (frame["method"] == "estimate").any() else []
+    return notes
+
+
+def _made(result: Retrieval) -> str:
+    seeds, records = frame_of(result)["seed"].nunique(), str(result.provenance.parameters["records"])
+    kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(records, "from a file")
     drawn = f"{seeds} seeds" if seeds > 1 else "One seed"
-    notes = [f"{drawn} ({kind} a record); within a seed only the wanted record moves. Thin: seeds; thick: their mean."]
-    if records == "words" and int(frame["length"].iloc[0]) > 10:
-        notes.append(
-            "There are more records than digits. Another record may hold the wanted value too, and may be what was found."
-        )
-    linearisation = result.provenance.parameters["linearisation"]
-    notes.append(f"Below: mean norm of d y_n / d v_i^(0) ({linearisation} Jacobian) over tokens i.")
-    rows = [dict(row) for row in result.ends.to_dict("records")]
+    return f"{drawn} ({kind} a record); within a seed only the wanted record moves."
+
+
+def _ambiguous(result: Retrieval) -> bool:
+    """Whether two records have to share a value."""
+    return result.provenance.parameters["records"] == "words" and int(frame_of(result)["length"].iloc[0]) > _DIGITS
+
+
+def _ends(result: Retrieval) -> list[str]:
+    """A line a quantity: the first and the last position against the mean of those between."""
+    rows, notes = [dict(row) for row in result.ends.to_dict("records")], []
     for quantity, words in _QUANTITIES.items():
         told = [f"{row['end']} {_difference(row)}" for row in rows if row["quantity"] == quantity]
         if told:
             notes.append(f"{words} against the mean of the positions between: {'; '.join(told)}.")
-    if (frame["method"] == "estimate").any():
-        notes.append("Sensitivity is estimated. An operator norm is drawn at its lower end.")
     return notes
 
 
@@ -77,7 +91,7 @@ def _x(frame: Frame, last: bool) -> alt.X:
     )
 
 
-def _found(frame: Frame) -> Any:
+def _found(frame: Frame, note: str) -> Any:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
     ends = [wilson(int(right), int(asked)) for right, asked in zip(table["sum"], table["size"], strict=True)]
     data: Frame = table.assign(
@@ -94,6 +108,7 @@ def _found(frame: Frame) -> Any:
         base.mark_circle(size=34).encode(y=y),
         width=WIDTH,
         height=HEIGHT * 0.8,
+        **({"title": draw.heading(note)} if note else {}),
     )
 
 
@@ -105,16 +120,19 @@ def _likely(frame: Frame) -> Any:
     return _seeds(data, frame, y, last=False)
 
 
-def _sensitive(frame: Frame, norm: str) -> Any:
+def _sensitive(frame: Frame, parameters: Mapping[str, Any]) -> Any:
     parts = [
         frame[["position", "seed"]].assign(value=frame[column], of=of)
         for column, of in (("sensitivity_mean", _WANTED), ("sensitivity_others", _OTHERS))
     ]
     data = pd.concat(parts, ignore_index=True)
-    return _seeds(data, frame, draw.log_y(data["value"], f"mean {norm} norm", field="value"), last=True)
+    y = draw.log_y(data["value"], f"mean {parameters['norm']} norm", field="value")
+    estimated = [_ESTIMATED] if (frame["method"] == "estimate").any() else []
+    of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i"
+    return _seeds(data, frame, y, last=True, note="; ".join([of, *estimated]))
 
 
-def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool) -> Any:
+def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool, note: str = "") -> Any:
     means = data.groupby(["of", "position"], as_index=False)["value"].mean().assign(seed=-1)
     rows = pd.concat([data.assign(mean=False), means.assign(mean=True)], ignore_index=True)
     colours = {_WANTED: theme.colour("full"), _OTHERS: theme.colour("float64")}
@@ -129,4 +147,5 @@ def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool) -> Any:
         thick.mark_circle(size=30).encode(tooltip=tooltip),
         width=WIDTH,
         height=HEIGHT,
+        **({"title": draw.heading(note)} if note else {}),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.study.windows import WindowStudy
+from ostools.ground.words import short_name
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
@@ -18,9 +19,7 @@ _LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
 _WORDS = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
 _LETTER, _LINE = 6.0, 22  # pixels: of a letter's width, and between two lines of words above and below their points
 _DISTANCE = "L2 distance at y, float64"
-_ROUNDING_NOTE = (
-    "Hollow triangles: some distances are below rounding. They count as that, so the mean is at most what is drawn."
-)
+_ROUNDING_NOTE = "Hollow triangle: some distances are below rounding, so the mean is at most this."
 
 
 def windows_chart(result: WindowStudy) -> alt.VConcatChart:
@@ -43,23 +42,23 @@ def windows_chart(result: WindowStudy) -> alt.VConcatChart:
 
 
 def _said(result: WindowStudy) -> list[str]:
+    """How it was measured; what the marks are; which windows are on the front."""
     parameters = result.provenance.parameters
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     own = parameters["pairs"] == parameters["task"]
     pairs = "the questions of n and n + 1 items" if own else f"{parameters['pairs']} with n and n + 1 copies"
-    said = [
-        f"{result.provenance.model.get('name', 'model')}; n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths), "
-        f"{seeds} seed{'s' if seeds > 1 else ''}; windows on layers: {parameters['layers']}; sinks: {parameters['sinks']}.",
-        f"Distance between {pairs}, geometric mean. Fronts are of point estimates; bands: 95% (Wilson).",
-    ]
-    if bool((result.summary["floored"] > 0).any()):
-        said.append(_ROUNDING_NOTE)
-    said.append("On the front: " + "; ".join(_fronts(result.summary)) + ".")
+    at = f"n = {lengths[0]}" if len(lengths) == 1 else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
+    of = f"layers {parameters['layers']}" if parameters["layers"] != "all" else "all layers"
+    how = f"{short_name(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
+    how += f"{parameters['sinks'] or 'no'} sinks."
     if parameters["beyond_training"]:
-        said.append("Every length is beyond the trained ones.")
+        how += " Every length is beyond the trained ones."
     elif not bool(result.frame["within_training"].all()):
-        said.append("Lengths beyond training are left out.")
-    return said
+        how += " Lengths beyond training are left out."
+    marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
+    if bool((result.summary["floored"] > 0).any()):
+        marks += f" {_ROUNDING_NOTE}"
+    return [how, marks, f"On the front of the point estimates: {'; '.join(_fronts(result.summary))}."]
 
 
 def _fronts(summary: Frame) -> list[str]:
@@ -96,7 +95,10 @@ def _trade(summary: Frame, objective: str, front: str) -> alt.LayerChart:
     )
     colours = {kind: theme.colour(name) for kind, name in _LOOKS.items()}
     hue = draw.hue("kind", colours, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
-    points = _points(base.encode(color=hue), 52, "triangle-left")
+    # The model without a window lies below the others, and larger: a window that changes nothing does not hide it.
+    coloured = base.encode(color=hue)
+    points = _points(coloured.transform_filter(f"datum.kind === '{_NONE}'"), 150, "triangle-left")
+    points += _points(coloured.transform_filter(f"datum.kind !== '{_NONE}'"), 52, "triangle-left")
     words = [
         base.transform_filter(f"datum.label !== '' && datum.right === {side} && datum.low === {place}")
         .mark_text(dy=-10 if low else 11, dx=-4 if right else 4, align="right" if right else "left", fontSize=10)

@@ -28,9 +28,8 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     words = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
     row = frame.drop_duplicates("length")
     said = [
-        f"L2 distance at y, measured; {_counts(row)}.",
+        f"L2 distance at y, measured; {_counts(row)}. In brackets: the 95% interval over texts.",
         *_hidden(frame),
-        "In brackets: the 95% interval over texts.",
     ]
     title = alt.TitleParams(words, subtitle=said)
     return axes.themed(alt.hconcat(*panels, spacing=34).resolve_scale(color="independent").properties(title=title))

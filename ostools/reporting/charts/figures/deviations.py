@@ -1,16 +1,13 @@
-"""What a chart of a paper's figure says of how it differs from the paper's: the first lines, and where the others stand."""
+"""What a chart of a paper's figure says of how it differs from the paper's: what was run, and where the rest stands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SHOWN = 2
-"""Lines in the chart. A subtitle of more than these and the legend's pushes the panels down."""
-
 
 def shown_deviations(said: Sequence[str]) -> list[str]:
-    """The first lines of a result's `deviations`, and how many more there are."""
-    more = len(said) - SHOWN
-    if more < 2:
-        return list(said)
-    return [*said[:SHOWN], f"`deviations` has {more} more notes on how this differs from the paper's figure."]
+    """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
+    first, *more = said
+    if not more:
+        return [first]
+    return [f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."]

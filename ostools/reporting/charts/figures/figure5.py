@@ -66,22 +66,22 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
     pieces = PIECES[reading.per]
     bands, means, floors = [], [], []
     if pieces:
-        bands.append(f"Line: mean over {pieces}. Pale band: from the least to the greatest of them.")
+        bands.append(f"Line: mean over {pieces}. Pale band: least to greatest.")
     most = int(frame["seeds"].max())
     if most > 1:
-        bands.append(f"In (b) the line and the pale band are over {most} draws of digits too.")
+        bands.append(f"In (b) line and band are over {most} draws of digits too.")
     if frame["interval_low"].notna().any():
         means.append("Dark band: 95% bootstrap interval of the mean over draws.")
     elif most > 1:
-        means.append("The draws are too few for an interval of their mean.")
+        means.append("The draws are too few for an interval.")
     if not result.collapse_lengths.empty:
         means.append("Collapse: the float64 distance stays below the rounding noise, both as drawn.")
     if below:
         told = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
-        floors.append(f"Below these axes: rounding noise of {told}.")
+        floors.append(f"Below these axes: noise of {told}.")
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
-        floors.append("A log axis does not have a place for exact zeros: they are drawn on its lower edge.")
-    lines = [*shown_deviations(result.deviations), *(" ".join(said) for said in (bands, means, floors))]
+        bands.append("On the lower edge: exact zeros.")
+    lines = [*shown_deviations(result.deviations), " ".join(bands), " ".join([*means, *floors])]
     return [line for line in lines if line]
 
 

@@ -18,8 +18,8 @@ from ostools.theory.statistics.fits import FEWEST
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
 _PLACES = {
-    "vectors": "with q, k, v Gaussian they are added to queries and keys",
-    "weights": "with weights Gaussian they are added to the tokens, and so to the stream",
+    "vectors": "with q, k, v Gaussian to queries and keys",
+    "weights": "with weights Gaussian to the tokens, and so to the stream",
 }
 _BLOCKS = {
     "post-ln": "Representation: the whole block of Vaswani et al. (skip connections, a LayerNorm after each, MLP), {} heads.",
@@ -52,7 +52,8 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
     )
     panel = _panel(rows, result.fits, colours, "delta = sum |y − y*|")
     panel = panel.properties(width=520, height=300, title=_below(result.fits))
-    subtitle = [_seeds(frame), *figure_9_notes(result), *_zeros(frame, ["delta"], ["length"], axes.ZERO_NOTE)]
+    marks = [_seeds(frame), *_zeros(frame, ["delta"], ["length"], axes.ZERO_NOTE)]
+    subtitle = [" ".join(marks), *figure_9_notes(result)]
     return axes.themed(alt.hconcat(panel, title=alt.TitleParams(text, subtitle=subtitle)))
 
 
@@ -87,7 +88,9 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
     notes = _zeros(frame, list(_QUANTITIES), ["reading", "length"], axes.ROUNDING_NOTE)
-    title = alt.TitleParams(text, subtitle=[pairs + _seeds(frame), *figure_8_notes(result), *notes])
+    block, places, ours = figure_8_notes(result)
+    said = [pairs + _seeds(frame), f"{block} {ours}", " ".join([places, *notes])]
+    title = alt.TitleParams(text, subtitle=said)
     return axes.themed(alt.hconcat(*panels, title=title, spacing=30).resolve_scale(color="shared"))
 
 
@@ -95,7 +98,7 @@ def figure_8_notes(result: Figure8) -> list[str]:
     """Which representation and which reading of C.3 this is, and what is not the paper's."""
     parameters = result.provenance.parameters
     places = "; ".join(_PLACES[str(reading)] for reading in parameters["readings"])
-    return [_BLOCKS[str(parameters["block"])].format(parameters["n_heads"]), f"Positions: {places}.", _OURS]
+    return [_BLOCKS[str(parameters["block"])].format(parameters["n_heads"]), f"Positions are added {places}.", _OURS]
 
 
 def in_words(fit: dict[str, Any]) -> str:

@@ -45,15 +45,13 @@ def lab_chart(result: Lab) -> alt.VConcatChart:
     """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
     frame = frame_of(result)
     rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
-    zeros = [axes.ROUNDING_NOTE] if any(has_zeros for _, has_zeros in rows) else []
+    zeros = axes.ROUNDING_NOTE if any(has_zeros for _, has_zeros in rows) else ""
     if zeros and (frame["study"] == "validation").any():
-        zeros.append(
-            "For a distance in a low precision, rounding is the noise of the difference, measured against float64."
-        )
+        zeros += " In a low precision, rounding is the noise of the difference from float64."
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
         "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
-        *zeros,
+        *([zeros] if zeros else []),
     ]
     title = alt.TitleParams("What positions, depth and precision do to the last representation", subtitle=subtitle)
     chart = alt.vconcat(*(row for row, _ in rows), title=title, spacing=30).resolve_scale(color="independent")

@@ -63,14 +63,21 @@ def _named(rows: Frame) -> Frame:
 
 
 def _subtitle(result: Nulls, zeros: bool) -> list[str]:
-    """The verdicts of the shape, a line a source."""
+    """What the shade is, and the verdicts of the shape by source."""
     table: Any = result.summary
     lines = [
         f"{SOURCES[str(source)]}: {_verdicts(group['verdict'])}"
         for source, group in table.groupby("source", sort=False)
     ]
     count = int(table["seed"].nunique())
-    return [f"Shade: range over {count} seeds.", *lines, *([axes.ZERO_NOTE] if zeros else [])]
+    shade = f"Shade: range over {count} seeds."
+    return [f"{shade} {axes.ZERO_NOTE}" if zeros else shade, *_at_most(lines, 2)]
+
+
+def _at_most(lines: list[str], most: int) -> list[str]:
+    """The lines, as many of them joined as it takes."""
+    each = -(-len(lines) // most)
+    return [". ".join(lines[start : start + each]) for start in range(0, len(lines), each)]
 
 
 def _verdicts(found: Any) -> str:
