@@ -26,7 +26,7 @@ from ostools.theory.path_sum.second_moment import Heads, Moments, Sketch, gram, 
 
 Answered = Float[Tensor, "pos probe other_probe"]
 Answers = Float[Tensor, "query probe other_probe key"]
-_ANSWERS = 1 << 22
+_ANSWERS = 1 << 23
 """Bytes of the answers of some queries, and of what they are made of, at a time on a processor."""
 
 

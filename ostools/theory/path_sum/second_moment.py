@@ -200,10 +200,9 @@ def attended(
     kernel: Kernel, passed: Float[Tensor, "head pos key"], weighted: Float[Tensor, "head query key"], gram: Tensor
 ) -> Kernel:
     """sum_ab g_ab A_a^T K A_b with A_0 = I; `passed` is K A_h."""
-    heads = len(weighted)
-    once = (gram[0, 1:] @ passed.reshape(heads, -1)).reshape(kernel.shape)
-    mixed = (gram[1:, 1:] @ passed.reshape(heads, -1)).reshape(-1, kernel.shape[-1])
-    return gram[0, 0] * kernel + once + once.T + weighted.reshape(mixed.shape).T @ mixed
+    once, *mixed = (gram[:, 1:] @ passed.flatten(1)).unflatten(1, kernel.shape)
+    moved = torch.addmm(once, weighted.flatten(0, 1).T, torch.cat(mixed))
+    return moved.add_(once.T).add_(kernel, alpha=float(gram[0, 0]))
 
 
 def coefficients(
