@@ -162,6 +162,21 @@ def test_hooks_work_on_the_view_and_leave_the_model_alone(family: Family) -> Non
     assert torch.equal(seen(IDS), plain)
 
 
+def test_a_view_shares_no_registry_with_its_model() -> None:
+    model = tiny_model("gemma")
+    view = view_in(model, torch.float64)
+    theirs = {id(value) for value in _containers(model)}
+    own = _containers(view)
+    assert len(own) == len(theirs) == len({id(value) for value in own})
+    assert theirs.isdisjoint(map(id, own))
+
+
+def _containers(model: torch.nn.Module) -> list[object]:
+    """Every dictionary, list and set that a module holds, each once."""
+    values = (value for module in model.modules() for value in vars(module).values())
+    return list({id(value): value for value in values if isinstance(value, dict | list | set)}.values())
+
+
 def test_metadata_and_flags_go_with_the_view(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma")
     (tmp_path / "card.json").write_text('{"trained_lengths": {"sum": 60}}')

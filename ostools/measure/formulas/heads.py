@@ -32,20 +32,22 @@ class Rotation:
     sin: Float[Tensor, "pos turns"]
 
     def __call__(self, x: PerHead) -> PerHead:
-        x, rest = self._split(x)
-        return torch.cat([x * self.cos + _turned(x) * self.sin, rest], dim=-1)
+        (first, second, rest), (cos, cos_2), (sin, sin_2) = self._halves(x)
+        return torch.cat(
+            [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos_2, first, sin_2), rest], -1
+        )
 
     def transposed(self, x: PerHead) -> PerHead:
-        x, rest = self._split(x)
-        return torch.cat([x * self.cos - _turned(x * self.sin), rest], dim=-1)
+        (first, second, rest), (cos, cos_2), (sin, sin_2) = self._halves(x)
+        return torch.cat(
+            [torch.addcmul(first * cos, second, sin_2), torch.addcmul(second * cos_2, first, sin, value=-1), rest], -1
+        )
 
-    def _split(self, x: PerHead) -> tuple[Tensor, Tensor]:
-        return x[..., : self.cos.shape[-1]], x[..., self.cos.shape[-1] :]
-
-
-def _turned(x: PerHead) -> PerHead:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)
+    def _halves(self, x: PerHead) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The two halves of what turns, and what is behind it; the halves of the cosines and of the sines."""
+        turns = self.cos.shape[-1]
+        parts = x.split([turns // 2, turns // 2, x.shape[-1] - turns], dim=-1)
+        return parts, self.cos.chunk(2, dim=-1), self.sin.chunk(2, dim=-1)
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,13 @@ from hooks import Norm
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.strips import Strip
 from ostools.models.recast import dense
+from ostools.theory.path_sum.operators import mlp_jacobian
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos row d_model"]
 AtQueries = Float[Tensor, "query row d_model"]
 AtKeys = Float[Tensor, "key row d_model"]
 PerHead = Float[Tensor, "head query row d_head"]
-
-
-# Rows of W_down, one for every position, that are multiplied at a time.
-_CORE_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -53,36 +50,29 @@ class LinearNorm:
 
     def pull(self, gradient: Gradients) -> Gradients:
         """A row vector: g diag(factor) N C."""
-        return self._projected(gradient * self.factor)
+        return self._project_(gradient * self.factor)
 
     def push(self, tangent: Gradients) -> Gradients:
         """A column vector: diag(factor) N C t."""
-        return self._projected(tangent) * self.factor
+        return self._project_(tangent.clone()).mul_(self.factor)
 
-    def _projected(self, x: Gradients) -> Gradients:
+    def _project_(self, x: Gradients) -> Gradients:
+        """N C x, in place."""
         if self.centred:
-            x = x - x.mean(-1, keepdim=True)
+            x -= x.mean(-1, keepdim=True)
         if self.direction is None:
             return x
-        return torch.addcmul(x, (x * self.direction).sum(-1, keepdim=True), self.direction, value=-1.0)
+        return x.addcmul_(x @ self.direction.mT, self.direction, value=-1.0)
 
 
 def mlp_core(block: Block, rows: slice) -> Float[Tensor, "pos d_model d_model"]:
     """W_down (diag(p_i) W_gate + diag(q_i) W_up) at the positions `rows`: D without its norms, the same in every linearisation
     that does not hold activations.
 
-    Where d_model rows go through each of two linearisations it is worth 2.5 times its own making.
+    It is made by one product with W_down. Without it d_model rows go through all three weights, in every linearisation.
     """
-    down, inner, slopes = _mlp_parts(block, rows, live_activation=True)
-    d_model = len(down)
-    core = down.new_empty(len(slopes[0]), d_model, d_model)
-    for part in torch.arange(len(core)).split(max(1, _CORE_ROWS // d_model)):
-        here = slice(int(part[0]), int(part[-1]) + 1)
-        flat = core[here].view(-1, d_model)
-        for index, (slope, weight) in enumerate(zip(slopes, inner, strict=True)):
-            # beta = 0 overwrites what was never written
-            flat.addmm_((down * slope[here]).flatten(0, 1), weight, beta=min(index, 1))
-    return core
+    weights, q = block.weights, None if block.q is None else block.q[rows]
+    return mlp_jacobian(weights.bare_down, weights.bare_gate, weights.bare_up, block.p[rows], q)
 
 
 def _mlp_parts(block: Block, rows: slice, live_activation: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -156,7 +146,7 @@ class LinearScores:
 
     def pulled(self, moved: PerHead) -> PulledScores:
         """Nothing yet of what strips give from what each head's output receives."""
-        along = (moved * self.mean[:, :, None]).sum(-1, keepdim=True)
+        along = moved @ self.mean[..., None]
         own, (_, _, rows, d_head) = len(self.key_weight), moved.shape
         d_key = moved.new_zeros(own, rows, self.key.shape[1], d_head)
         return PulledScores(self, moved, along, torch.empty_like(moved), d_key)

@@ -77,9 +77,10 @@ def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
 
 
 def _terms(shape: Shape, pos: int, element: int, columns: int, bounds: Sequence[str]) -> int:
-    """Matrices beside a block's weights: of a direction, ff x `columns` through the MLP and d x `columns` through every head;
-    of a position's Jacobian, ff x d and d x d; of a pair's, as many again."""
-    directions = columns * (4 * shape.d_mlp + 4 * (shape.n_heads + 1) * shape.d_model) * element
+    """Matrices beside a block's weights: of two directions, ff x `columns` each where they meet the MLP's output and twice for
+    what it reads of them and of the probes; of a direction, d x `columns` through every head; of a position's Jacobian, ff x d
+    and d x d; of a pair's, as many again."""
+    directions = columns * (9 * shape.d_mlp + 4 * (shape.n_heads + 1) * shape.d_model) * element
     position = (shape.d_mlp + shape.d_model) * shape.d_model * element
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
     pairs = any(name.startswith(_PAIRS) for name in bounds)

@@ -22,7 +22,8 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import operators, parallel_moments, second_moment
 from ostools.theory.path_sum.live_moments import Answering, LiveHeads, LiveMlp
-from ostools.theory.path_sum.second_moment import Heads, Mlp, Sketch
+from ostools.theory.path_sum.mlp_moments import Mlp
+from ostools.theory.path_sum.second_moment import Heads, Sketch
 
 FACTOR, PROBES, PAIRS, SEED = 32, 8, 8, 0
 """Columns of a direction's factor, directions on the other side, columns of which every pair of tokens is asked what it has
@@ -117,15 +118,24 @@ class LiveParts(Parts):
 
     def mlp(self, m: int) -> Mlp:
         held, block, weights = super().mlp(m), self.view.block, self.view.block.weights
+        after = None if block.layout.after_mlp is None else block.post_norm2_direction[: m + 1].to(self.dtype)
+        before = None if block.layout.before_mlp is None else block.norm2_direction[: m + 1].to(self.dtype)
         return LiveMlp(
             *(held.down, held.gate, held.up, held.p, held.q, held.probes),
-            **self._cast(
-                bare=weights.bare_down,
-                gain=weights.post_gain_2,
-                after=block.post_norm2_direction[: m + 1],
-                before=block.norm2_direction[: m + 1],
-            ),
+            **self._cast(bare=weights.bare_down, gain=weights.post_gain_2),
+            after=after,
+            before=before,
+            met=None if before is None else self._mlp_met(m),
         )
+
+    def _mlp_met(self, m: int) -> tuple[Tensor, Tensor | None]:
+        """W_gate u_j and W_up u_j, which the check of the block has multiplied out."""
+        root = len(self.view.block.weights.down) ** 0.5
+        gate, up = (
+            None if read is None else (read[: m + 1] / root).to(self.dtype) for read in self.view.block.mlp_read
+        )
+        assert gate is not None
+        return gate, up
 
     def heads(self, m: int) -> Heads:
         held, block, weights = super().heads(m), self.view.block, self.view.block.weights
@@ -232,8 +242,10 @@ class DiagonalFold:
         if view.parallel:
             self.rows = self.rows @ parallel_moments.squares(mlp, heads, undirected).double()
         else:
-            pulled = mlp.pulled(undirected, torch.full_like(mlp.p[:, 0], 1.0 / n))
-            self.rows = (self.rows * mlp.overlap(undirected, pulled).diagonal()) @ heads.squares(undirected).double()
+            weights = torch.full_like(mlp.p[:, 0], 1.0 / n)
+            (met,) = mlp.meet(undirected)
+            overlap = parallel_moments.overlaps(mlp, met, weights)[1]
+            self.rows = (self.rows * overlap.diagonal()) @ heads.squares(undirected).double()
         _norms(self.rows, self.dtype)
 
     def values(self) -> Float[Tensor, "last pos"]:

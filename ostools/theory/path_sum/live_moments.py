@@ -13,7 +13,6 @@ it is exact. O(n^2 (H d_head (2 k + k') + H k k')).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,12 +21,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import operators, parallel_moments
-from ostools.theory.path_sum.second_moment import Factor, Heads, Kernel, Mlp, Moments, Sketch, gram, quadratic
+from ostools.theory.path_sum.mlp_moments import Factor, Kernel, Mlp, Vectors
+from ostools.theory.path_sum.second_moment import Heads, Moments, Sketch, gram, quadratic
 
-Vectors = Float[Tensor, "pos d_model"]
 Answered = Float[Tensor, "pos probe other_probe"]
 Answers = Float[Tensor, "query probe other_probe key"]
-_ANSWERS = 1 << 22
+_ANSWERS = 1 << 23
 """Bytes of the answers of some queries, and of what they are made of, at a time on a processor."""
 
 
@@ -109,7 +108,7 @@ class LiveHeads(Heads):
         """
         squares = self.squares(factor) if beside is None else parallel_moments.squares(beside, self, factor)
         factor = self.asking.of(factor)
-        added = None if beside is None else torch.stack(list(beside.answers(factor)), dim=2)
+        added = None if beside is None else _answers_beside(beside, factor)
         exact, held = squares[queries], self.held_squares(factor, queries, added)
         asked, probes = range(len(self.before))[queries], self.probes.shape[1]
         total = torch.zeros_like(exact)
@@ -202,6 +201,12 @@ class LiveHeads(Heads):
         return (self.before @ self.right.T).unflatten(1, (-1, self.d_head)).transpose(0, 1)
 
 
+def _answers_beside(mlp: Mlp, factor: Factor) -> Answered:
+    """F^T D_j z of every probe."""
+    (met,), (asked,) = mlp.meet(factor), mlp.read(mlp.probes)
+    return torch.stack(list(mlp.answers(met, asked)), dim=2)
+
+
 def _cached(like: Tensor) -> int:
     """Bytes of answers at a time."""
     return _ANSWERS if like.device.type == "cpu" else operators.CHUNK_BUDGET
@@ -238,45 +243,36 @@ class LiveMlp(Mlp):
     """D_j = P_j Dbare_j N_j with P_j = diag(gain) (I - w_j w_j^T), N_j = I - u_j u_j^T; `down` has the gain, `bare` has not.
 
     Every sum is the held one less what the two norms take: w_j^T Dbare_j ("pulled back") and P_j Dbare_j u_j ("pushed on").
+    `after` = w and `before` = u are None where the block has no such norm; `met` is what `gate` and `up` make of u.
     """
 
     bare: Float[Tensor, "d_model d_mlp"] = field(kw_only=True)
     gain: Float[Tensor, " d_model"] = field(kw_only=True)
-    after: Vectors = field(kw_only=True)
-    before: Vectors = field(kw_only=True)
-
-    def pulled(self, factor: Factor, weights: Float[Tensor, " pos"]) -> Factor:
-        taken = self._pulled_back.T @ (weights[:, None] * (self._lifted @ factor))
-        return super().pulled(factor, weights) - taken - self.before.T @ (weights[:, None] * (self._pushed_on @ factor))
-
-    def traces(self, factor: Factor, other: Float[Tensor, "*batch d_model probe"]) -> Float[Tensor, "*batch pos"]:
-        lost = ((self._lifted @ factor) * (self._pulled_back @ other)).sum(-1)
-        return super().traces(factor, other) - lost - ((self._pushed_on @ factor) * (self.before @ other)).sum(-1)
-
-    def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
-        sides = (self._lifted @ factor, self._pulled_back), (self._pushed_on @ factor, self.before)
-        for probe, answer in zip(self.probes.T, super().answers(factor), strict=True):
-            for met, side in sides:
-                answer.addcmul_(met, (side @ probe)[:, None], value=-1.0)
-            yield answer
+    after: Vectors | None = field(kw_only=True)
+    before: Vectors | None = field(kw_only=True)
+    met: tuple[Float[Tensor, "pos d_mlp"], Float[Tensor, "pos d_mlp"] | None] | None = field(kw_only=True)
 
     @cached_property
-    def _lifted(self) -> Vectors:
-        """diag(gain) w_j."""
-        return self.gain * self.after
+    def taken(self) -> tuple[tuple[Vectors, Vectors], ...]:
+        found = []
+        if self.after is not None:
+            found.append((self.gain * self.after, self._pulled_back(self.after)))
+        if self.before is not None and self.met is not None:
+            found.append((self._pushed_on(*self.met), self.before))
+        return tuple(found)
 
-    @cached_property
-    def _pulled_back(self) -> Vectors:
+    def _pulled_back(self, after: Vectors) -> Vectors:
         """w_j^T Dbare_j."""
-        hidden = self.after @ self.bare
+        hidden = after @ self.bare
         moved = (hidden * self.p) @ self.gate
         return moved if self.up is None or self.q is None else moved + (hidden * self.q) @ self.up
 
-    @cached_property
-    def _pushed_on(self) -> Vectors:
-        """P_j Dbare_j u_j."""
-        hidden = self.p * (self.before @ self.gate.T)
-        if self.up is not None and self.q is not None:
-            hidden = hidden + self.q * (self.before @ self.up.T)
+    def _pushed_on(self, gate: Float[Tensor, "pos d_mlp"], up: Float[Tensor, "pos d_mlp"] | None) -> Vectors:
+        """P_j Dbare_j u_j, of gate u_j and up u_j."""
+        hidden = self.p * gate
+        if up is not None and self.q is not None:
+            hidden = hidden + self.q * up
         moved = hidden @ self.bare.T
-        return self.gain * (moved - (moved * self.after).sum(1, keepdim=True) * self.after)
+        if self.after is not None:
+            moved = moved - (moved * self.after).sum(1, keepdim=True) * self.after
+        return self.gain * moved

@@ -16,11 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.theory.path_sum.mlp_moments import Factor, Kernel, Met, Mlp
 from ostools.theory.path_sum.second_moment import (
-    Factor,
     Heads,
-    Kernel,
-    Mlp,
     Moments,
     Sketch,
     attended,
@@ -40,16 +38,24 @@ PerHead = Float[Tensor, "head pos"]
 Basis = Float[Tensor, "basis d_model probe"]
 
 
-def crossed_traces(mlp: Mlp, factor: Factor, pulled: Basis) -> PerHead:
+def crossed_traces(mlp: Mlp, met: Met, pulled: Basis) -> PerHead:
     """tr(D_j^T Sigma B_h), `pulled` as `Heads.pulled` gives it."""
-    return mlp.traces(factor, pulled[1:])
+    return mlp.traces(met, *mlp.read(pulled[1:]))
+
+
+def overlaps(mlp: Mlp, met: Met, weights: Float[Tensor, " pos"]) -> tuple[Factor, Kernel]:
+    """sum_j w_j D_j^T F, and every pair's tr((I + D_j)^T Sigma (I + D_j'))."""
+    (turned,) = mlp.pulled([met], [weights])
+    common = met.factor + turned
+    return turned, mlp.overlap(met, common, *mlp.read(common, mlp.probes))
 
 
 def squares(mlp: Mlp, heads: Heads, factor: Factor) -> Kernel:
     """tr(X_ij^T Sigma X_ij) for Sigma = F F^T of trace 1."""
-    mean = torch.full_like(mlp.p[:, 0], 1.0 / len(mlp.p))
-    at_itself = mlp.overlap(factor, mlp.pulled(factor, mean)).diagonal() - factor.square().sum()
-    crossed = heads.weighted.diagonal(dim1=1, dim2=2) * crossed_traces(mlp, factor, heads.pulled(factor))
+    (met,) = mlp.meet(factor)
+    overlap = overlaps(mlp, met, torch.full_like(mlp.p[:, 0], 1.0 / len(mlp.p)))[1]
+    at_itself = overlap.diagonal() - factor.square().sum()
+    crossed = heads.weighted.diagonal(dim1=1, dim2=2) * crossed_traces(mlp, met, heads.pulled(factor))
     return heads.squares(factor) + torch.diag(at_itself + 2.0 * crossed.sum(0))
 
 
@@ -58,23 +64,24 @@ def through_parallel(moments: Moments, mlp: Mlp, heads: Heads, sketches: tuple[S
     moments = replace(moments, own=narrow(moments.own, sketches[0]))
     weighted, kernel, own = heads.weighted, moments.kernel, moments.own
     pulled = heads.pulled(own)
-    step = heads.last_pulled(pulled) + mlp.pulled(own, only_last(kernel))
+    (met_own,) = mlp.meet(own)
+    step = heads.last_pulled(pulled) + mlp.pulled([met_own], [only_last(kernel)])[0]
     along = torch.cat([kernel[-1:], kernel[-1] @ weighted])
-    row = (pulled * step).sum((1, 2)) @ along + kernel[-1] * mlp.traces(own, step)
+    row = (pulled * step).sum((1, 2)) @ along + kernel[-1] * mlp.traces(met_own, *mlp.read(step))
     row[-1] = step.square().sum()
     alone = torch.cat([only_last(kernel)[None], weighted[:, -1]])
     inner = gram(pulled)
     # What meets on one side: attention with attention, and the MLP of j with what attention brings to n.
     met = alone.T @ inner @ (along - alone)
-    met = met + (kernel[:, -1, None] * crossed_traces(mlp, own, pulled).T) @ weighted[:, -1]
+    met = met + (kernel[:, -1, None] * crossed_traces(mlp, met_own, pulled).T) @ weighted[:, -1]
     moved = alone.T @ inner @ alone
     if moments.shared is not None:
         between, shared, basis = kernel.clone(), moments.shared, heads.pulled(moments.shared)
         between[-1] = between[:, -1] = 0.0
-        passed, turned = between @ weighted, mlp.pulled(shared, carrying(kernel))
-        overlap = mlp.overlap(shared, turned)
+        passed, (met_shared,) = between @ weighted, mlp.meet(shared)
+        turned, overlap = overlaps(mlp, met_shared, carrying(kernel))
         moved = moved + attended(between, passed, weighted, gram(basis)) + between * (overlap - shared.square().sum())
-        met = met + torch.einsum("hj,hjk->jk", crossed_traces(mlp, shared, basis), passed)
+        met = met + torch.einsum("hj,hjk->jk", crossed_traces(mlp, met_shared, basis), passed)
     moved = heads.corrected(moved + met + met.T, moments, mlp)
     weights = inverse(others_of(moved.diagonal()))
     wide = sandwich((alone * weights) @ alone.T, pulled)

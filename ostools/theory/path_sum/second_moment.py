@@ -24,7 +24,6 @@ Cost: no gradient, one forward pass; a block costs O(H n^3) for attention and O(
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,65 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory.path_sum import operators
-
-Kernel = Float[Tensor, "pos pos"]
-Factor = Float[Tensor, "d_model probe"]
-
-
-@dataclass(frozen=True)
-class Mlp:
-    """D_j = down (diag(p_j) gate + diag(q_j) up): the norms' gains in the weights, their scales in p and q.
-
-    `probes`: random directions z with E[z z^T] = I, for inner products; exact where there are d_model orthogonal ones.
-    """
-
-    down: Float[Tensor, "d_model d_mlp"]
-    gate: Float[Tensor, "d_mlp d_model"]
-    up: Float[Tensor, "d_mlp d_model"] | None
-    p: Float[Tensor, "pos d_mlp"]
-    q: Float[Tensor, "pos d_mlp"] | None
-    probes: Float[Tensor, "d_model other_probe"]
-
-    def pulled(self, factor: Factor, weights: Float[Tensor, " pos"]) -> Factor:
-        """sum_j w_j D_j^T F: linear in p and q."""
-        hidden = self.down.T @ factor
-        moved = self.gate.T @ ((weights @ self.p)[:, None] * hidden)
-        if self.up is not None and self.q is not None:
-            moved = moved + self.up.T @ ((weights @ self.q)[:, None] * hidden)
-        return moved
-
-    def traces(self, factor: Factor, other: Float[Tensor, "*batch d_model probe"]) -> Float[Tensor, "*batch pos"]:
-        """tr(F^T D_j G), of many G at once."""
-        hidden = self.down.T @ factor
-        trace = ((self.gate @ other) * hidden).sum(-1) @ self.p.T
-        return trace if self.up is None or self.q is None else trace + ((self.up @ other) * hidden).sum(-1) @ self.q.T
-
-    def answers(self, factor: Factor) -> Iterator[Float[Tensor, "pos probe"]]:
-        """F^T D_j z at every position, for one of `probes` after the other."""
-        hidden, gates = self.down.T @ factor, self.gate @ self.probes
-        ups = None if self.up is None else self.up @ self.probes
-        for index in range(self.probes.shape[1]):
-            answer = self.p @ (hidden * gates[:, index, None])
-            if ups is not None and self.q is not None:
-                answer.addmm_(self.q, hidden * ups[:, index, None])
-            yield answer
-
-    def overlap(self, factor: Factor, pulled: Factor) -> Kernel:
-        """tr((I + D_j)^T Sigma (I + D_j')) for Sigma = F F^T; `pulled` is Dbar^T F, Dbar some mean of the D_j.
-
-        With C = F^T (I + Dbar) every F^T (I + D_j) is a_j C + R_j, <C, R_j> = 0, so that the product is a_j a_j' ||C||^2 +
-        <R_j, R_j'>. The first is exact; the second is estimated from the answers R_j z, without bias. Both are positive
-        semidefinite, and so is what is estimated.
-        """
-        common = factor + pulled
-        size = common.square().sum()
-        along = (factor * common).sum() + self.traces(factor, common)
-        shares = along / torch.where(size == 0, 1.0, size)
-        total = size * torch.outer(shares, shares)
-        for probe, answer in zip(self.probes.T, self.answers(factor), strict=True):
-            rest = (probe @ factor + answer).addmm_(shares[:, None], (probe @ common)[None], alpha=-1.0)
-            total.addmm_(rest, rest.T, alpha=1.0 / self.probes.shape[1])
-        return total
+from ostools.theory.path_sum.mlp_moments import Factor, Kernel, Mlp
 
 
 @dataclass(frozen=True)
@@ -174,15 +115,21 @@ def top(n: int, final_norm: Float[Tensor, "d_model d_model"]) -> Moments:
 def through_mlp(moments: Moments, mlp: Mlp, sketch: Sketch) -> Moments:
     """S_jj' <- (I + D_j)^T S_jj' (I + D_j')."""
     own = narrow(moments.own, sketch)
-    step = own + mlp.pulled(own, only_last(moments.kernel))
-    row = moments.kernel[-1] * ((own * step).sum() + mlp.traces(own, step))
+    alone = only_last(moments.kernel)
     if moments.shared is None:
+        (met,) = mlp.meet(own)
+        step = own + mlp.pulled([met], [alone])[0]
+        row = moments.kernel[-1] * ((own * step).sum() + mlp.traces(met, *mlp.read(step)))
         return normalised(with_last(torch.zeros_like(moments.kernel), row), row[-1], step, None, moments.log_size)
     weights = carrying(moments.kernel)
-    pulled = mlp.pulled(moments.shared, weights)
-    overlap = mlp.overlap(moments.shared, pulled)
+    met, others = mlp.meet(own, moments.shared)
+    step, pulled = mlp.pulled([met, others], [alone, weights])
+    step = own + step
     # sum_j w_j (I + D_j)^T Sigma (I + D_j): what the mean MLP makes of Sigma, and the rest of the trace in no direction.
     common = moments.shared + pulled
+    read, *beside = mlp.read(step, common, mlp.probes)
+    row = moments.kernel[-1] * ((own * step).sum() + mlp.traces(met, read))
+    overlap = mlp.overlap(others, common, *beside)
     rest = weights @ overlap.diagonal() - common.square().sum()
     undirected = sketch.undirected(common) * (rest.clamp_min(0.0) / len(common)).sqrt()
     shared = sketch.of(torch.cat([common, undirected], dim=1))
@@ -253,10 +200,9 @@ def attended(
     kernel: Kernel, passed: Float[Tensor, "head pos key"], weighted: Float[Tensor, "head query key"], gram: Tensor
 ) -> Kernel:
     """sum_ab g_ab A_a^T K A_b with A_0 = I; `passed` is K A_h."""
-    heads = len(weighted)
-    once = (gram[0, 1:] @ passed.reshape(heads, -1)).reshape(kernel.shape)
-    mixed = (gram[1:, 1:] @ passed.reshape(heads, -1)).reshape(-1, kernel.shape[-1])
-    return gram[0, 0] * kernel + once + once.T + weighted.reshape(mixed.shape).T @ mixed
+    once, *mixed = (gram[:, 1:] @ passed.flatten(1)).unflatten(1, kernel.shape)
+    moved = torch.addmm(once, weighted.flatten(0, 1).T, torch.cat(mixed))
+    return moved.add_(once.T).add_(kernel, alpha=float(gram[0, 0]))
 
 
 def coefficients(

@@ -28,7 +28,7 @@ from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt
 from ostools.theory.path_sum import edges, operators
-from ostools.theory.path_sum.second_moment import Mlp
+from ostools.theory.path_sum.mlp_moments import Mlp
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -270,8 +270,9 @@ def test_mlp_jacobian_norm_trace_and_inner_products(family: Family) -> None:
         q = None if block.q is None else block.q / scale[:, None]
         probes = operators.orthogonal_probes(len(eye), len(eye), 0, eye)
         mlp = Mlp(weights.down, weights.gate, weights.up, block.p / scale[:, None], q, probes)
-        close(mlp.traces(eye, eye), exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
-        close(mlp.overlap(eye, torch.zeros_like(eye)), torch.einsum("iab,jab->ij", eye + exact.mlp, eye + exact.mlp))
+        (met,), (read, asked) = mlp.meet(eye), mlp.read(eye, probes)
+        close(mlp.traces(met, read), exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
+        close(mlp.overlap(met, eye, read, asked), torch.einsum("iab,jab->ij", eye + exact.mlp, eye + exact.mlp))
 
 
 @every_family

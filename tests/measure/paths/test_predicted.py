@@ -22,8 +22,10 @@ from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt, view_in
 from ostools.models.shape import Shape
-from ostools.theory.path_sum import edges, second_moment
+from ostools.theory.path_sum import edges
 from ostools.theory.path_sum.live_moments import LiveHeads
+from ostools.theory.path_sum.mlp_moments import Mlp
+from ostools.theory.path_sum.parallel_moments import overlaps
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
 from tests.measure.formulas.test_blocks import IDS, N, held, live
 from tests.sets import quick
@@ -102,12 +104,13 @@ def test_live_squares_are_those_of_the_dense_blocks(family: Family) -> None:
             torch.testing.assert_close(heads.last_pulled(heads.pulled(factor)), exact[-1, -1].T @ factor)
             rows, eye = view.live_rows, torch.eye(32, dtype=torch.float64)
             weights = torch.rand(N, generator=generator, dtype=torch.float64)
-            pulled = mlp.pulled(factor, weights)
+            (met,) = mlp.meet(factor)
+            pulled, found = overlaps(mlp, met, weights)
             torch.testing.assert_close(pulled, torch.einsum("j,jab,ap->bp", weights, rows - eye, factor))
             overlap = torch.einsum("ap,iab,jcb,cp->ij", factor, rows, rows, factor)
-            torch.testing.assert_close(mlp.overlap(factor, pulled), overlap)
+            torch.testing.assert_close(found, overlap)
             traces = torch.einsum("ap,jab,bp->j", factor, rows - eye, other)
-            torch.testing.assert_close(mlp.traces(factor, other), traces)
+            torch.testing.assert_close(mlp.traces(met, *mlp.read(other)), traces)
 
 
 def dense_attention(view: BlockView) -> Tensor:
@@ -313,16 +316,16 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
 ) -> None:
     """Dropped with the other tokens' direction, or set to 0, it left a plausible profile."""
     model = tiny_model("llama", dtype=torch.float64, n_layers=6, d_model=16, d_mlp=24)
-    overlap, calls = second_moment.Mlp.overlap, []
+    overlap, calls = Mlp.overlap, []
 
-    def spoiled(self: second_moment.Mlp, factor: Tensor, pulled: Tensor) -> Tensor:
-        found = overlap(self, factor, pulled).clone()
+    def spoiled(self: Mlp, *given: Any) -> Tensor:
+        found = overlap(self, *given).clone()
         calls.append(None)
         if len(calls) == block + 1:
             found.diagonal().mul_(wrong)
         return found
 
-    monkeypatch.setattr(second_moment.Mlp, "overlap", spoiled)
+    monkeypatch.setattr(Mlp, "overlap", spoiled)
     prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="squared norms of 0 or more, found one that is negative or not a number"):
         values(model, prompt, variant)

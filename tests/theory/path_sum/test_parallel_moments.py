@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ostools.theory.path_sum import second_moment
+from ostools.theory.path_sum.mlp_moments import Mlp
 from ostools.theory.path_sum.parallel_moments import crossed_traces, squares, through_parallel
-from ostools.theory.path_sum.second_moment import Heads, Mlp
+from ostools.theory.path_sum.second_moment import Heads
 from tests.theory.path_sum.test_paths import patterns
 from tests.theory.path_sum.test_second_moment import (
     EVERY,
@@ -78,7 +79,8 @@ def test_products_of_the_mlp_with_the_heads(n: int, seed: int, gated: bool) -> N
     rows, _ = dense(mlp, heads)
     inner, factor = rows - torch.eye(D, dtype=torch.float64), some_moments(n, seed).own
     matrices = heads.left.unflatten(1, (HEAD, -1)).transpose(0, 1) @ heads.right.unflatten(0, (HEAD, -1))
-    found = crossed_traces(mlp, factor, heads.pulled(factor))
+    (met,) = mlp.meet(factor)
+    found = crossed_traces(mlp, met, heads.pulled(factor))
     torch.testing.assert_close(found, torch.einsum("jba,bp,cp,hca->hj", inner, factor, factor, matrices))
 
 

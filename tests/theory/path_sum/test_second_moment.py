@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ostools.theory.path_sum import operators, paths, second_moment
-from ostools.theory.path_sum.second_moment import Heads, Mlp, Moments, Sketch
+from ostools.theory.path_sum.mlp_moments import Mlp
+from ostools.theory.path_sum.parallel_moments import overlaps
+from ostools.theory.path_sum.second_moment import Heads, Moments, Sketch
 from tests.theory.path_sum.test_paths import patterns
 
 D, HEAD, D_HEAD, D_MLP = 6, 2, 3, 7
@@ -173,22 +175,30 @@ def test_overlaps_are_those_of_the_dense_jacobians(n: int, seed: int, gated: boo
     jacobians = operators.mlp_jacobian(mlp.down, mlp.gate, mlp.up, mlp.p, mlp.q)
     rows = jacobians + torch.eye(D, dtype=torch.float64)
     expected = torch.einsum("iba,bc,jca->ij", rows, factor @ factor.T, rows)
-    pulled = mlp.pulled(factor, weights)
-    torch.testing.assert_close(mlp.overlap(factor, pulled), expected)
-    torch.testing.assert_close(pulled, torch.einsum("j,jab,ap->bp", weights, jacobians, factor))
-    torch.testing.assert_close(mlp.traces(factor, other), torch.einsum("ap,jab,bp->j", factor, jacobians, other))
+    met, both = mlp.meet(factor, other)
+    pulled, overlap = overlaps(mlp, met, weights)
+    torch.testing.assert_close(overlap, expected)
+    exact = torch.einsum("j,jab,ap->bp", weights, jacobians, factor)
+    torch.testing.assert_close(pulled, exact)
+    for found in (
+        mlp.pulled([met, both], [weights, weights])[0],
+        mlp.pulled([both, met], [weights.flip(0), weights])[1],
+    ):
+        torch.testing.assert_close(found, exact)
+    for found in (mlp.read(other)[0], mlp.read(factor, mlp.probes, other)[2]):
+        torch.testing.assert_close(mlp.traces(met, found), torch.einsum("ap,jab,bp->j", factor, jacobians, other))
 
 
 def test_few_probes_are_unbiased_and_never_negative() -> None:
     """The overlaps of two probes, and a sketch of two columns: right in mean, positive semidefinite each time."""
     mlp, _ = block(5, 3)
     factor = normal(generator(4), D, D)
-    pulled = mlp.pulled(factor, torch.full((5,), 0.2, dtype=torch.float64))
+    (met,), weights = mlp.meet(factor), torch.full((5,), 0.2, dtype=torch.float64)
     draws = [
-        replace(mlp, probes=operators.orthogonal_probes(D, 2, seed, factor)).overlap(factor, pulled)
+        overlaps(replace(mlp, probes=operators.orthogonal_probes(D, 2, seed, factor)), met, weights)[1]
         for seed in range(1000)
     ]
-    _unbiased(torch.stack(draws), mlp.overlap(factor, pulled))
+    _unbiased(torch.stack(draws), overlaps(mlp, met, weights)[1])
     squares = [_square(Sketch(2, seed).of(factor)) for seed in range(1000)]
     _unbiased(torch.stack(squares), _square(factor))
     _unbiased(torch.stack([_square(Sketch(2, seed).undirected(factor)) for seed in range(1000)]), torch.eye(D).double())
