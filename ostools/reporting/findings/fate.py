@@ -9,9 +9,11 @@ from ostools.ground.words import runs
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.answers.acted import ACTIVE
 from ostools.measure.fate.fate import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
-from ostools.measure.fate.splits import TESTS
+from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME, TESTS
 from ostools.results import Frame, frame_of
 
+_LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
+"""What a test asks of, in a sentence."""
 _MEANT = {
     UNDECODABLE: "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
     "not linear, and more examples, were not tried."
@@ -144,7 +146,7 @@ def _best(probes: Decodable, dtype: str, under: str = "") -> str:
     for test in (test for test in TESTS if (here["test"] == test).any()):
         rows = here[here["test"] == test].set_index("control")
         own = rows.loc["none"]
-        words.append(f"{own['accuracy']:.0%} right on {test} [{own['low']:.0%}, {own['high']:.0%}]")
+        words.append(f"{own['accuracy']:.0%} right on {_LENGTHS[test]} [{own['low']:.0%}, {own['high']:.0%}]")
         shares = {name: rows.loc[name]["accuracy"] for name in ("shuffled", "random weights") if name in rows.index}
         length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
         shares |= {"length alone": length.iloc[0]} if len(length) else {}
