@@ -180,7 +180,7 @@ def sensitivity(
             `contributions`).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
             as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every
-            prompt, or it is refused. `at` counts in the rewritten prompt.
+            prompt or a logit of it, or it is refused. `at` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
