@@ -111,7 +111,7 @@ def depends_on_attention(found: Found) -> Verdict:
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    told = f" (with the model's attention alone, its mean is {number(float(np.mean(ranks)))})" if ranks else ""
+    told = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
     what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{told}"
     return above_zero(samples, what, "prompts")
 
