@@ -185,7 +185,7 @@ def ablate_edges(
     "zero" sets the weight to 0, so the row then sums to less than 1. "renormalise" masks the score, so that the other keys
     share the weight. An edge acts in the forward pass that holds its query; with a key/value cache that is one pass of many.
 
-    Raises `HookError` for an edge that does not exist in the model; for a query for which every key is cut ("renormalise");
+    Raises `HookError` for an edge that does not exist in the model; for a query that is left without a key ("renormalise");
     and, at the end of the block, for an edge whose query was in no forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}

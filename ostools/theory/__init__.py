@@ -1,14 +1,13 @@
 """The paper's mathematics as pure tensor functions: without a model, without reading or writing files.
 
 `paths`: Theorem 5.1 as a product of matrices. `cesaro`: the same for uniform attention. `second_moment`: the path sum that
-    predicts.
+predicts.
 `operators`, `edges`: norms of heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances, and the units of a dtype.
 `profiles`: shares, and the test for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that
 read as their statements. `decoder`: one decoder in pure torch. `positions`: its positions. `fits`: the law by which a distance
 falls. `bootstrap`: the interval of a mean over seeds. `intervals`: those of a share of right answers, and of a rank
-correlation. `deletion`: curves of tokens taken out. `estimates`: norms from random cotangents. `live_moments`: what a
-    prediction
-adds where patterns move. `pareto`: fronts.
+correlation. `deletion`: curves of tokens taken out. `estimates`: norms from random cotangents. `live_moments`: what
+prediction adds where patterns move. `pareto`: fronts.
 """
 
 from ostools.theory import decoder as decoder

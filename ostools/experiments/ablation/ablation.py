@@ -129,8 +129,9 @@ def ablation(
             tokens that carry the answer) and its `answer` (a text, or its tokens as a `Prompt`).
         what: "heads" (the output z of each head), "edges" (single attention weights), or "layers" (what the attention or the
             MLP of a block adds to the residual stream).
-        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: every head or every layer; of
-            the edges the `top` ones to which the last token attends most, over all layers and heads.
+        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: every head, or
+            the attention and the MLP of every layer; of the edges the `top` ones to which the last token attends most, over all
+            layers and heads.
         method: "zero". For heads also "mean": the head's mean over all positions of the prompt, before anything is taken out.
         measures: some of "sensitivity", "collapse" and "answers"; None: all that are possible. Edges have no "collapse": the
             two prompts of a pair have different lengths, so an edge of one is not an edge of the other.

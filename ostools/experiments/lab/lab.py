@@ -105,7 +105,7 @@ def lab(
     Args:
         study: "positions", "depth", "precision", "validation" or "all".
         encodings: names of `ostools.experiments.lab.runs.ENCODINGS`. The default is all of them for "positions" and
-            "validation", and none and rope-10000 for the others.
+            "validation", and "none" and "rope-10000" for the others.
         depths: numbers of layers for "depth". The other studies have 4 layers.
         precisions: names of `ostools.experiments.lab.runs.PRECISIONS`. The default is all of them, and float32 and bfloat16 for
             "validation".
@@ -193,7 +193,7 @@ def _measured(
 
 
 def _named(study: str, depth: int, question: int) -> list[str]:
-    """The studies to which a depth's curves belong: "positions" at depth `DEPTH`, and "layers" where a question follows."""
+    """The studies to which curves belong: of "positions" those at depth `DEPTH`, and of "layers" those with a question."""
     if study != "positions":
         return [study]
     return [*(["positions"] if depth == DEPTH else []), *(["layers"] if question else [])]

@@ -67,7 +67,7 @@ class TrainedLab(Result):
     step). What of it: precision, task, quantity, layer (NA where there is none), length (items), seen (no longer than the
     longest training sequence), value, asked (NA where nothing was counted). By quantity:
 
-    distance, l1: ||y_n - y*_(n+1)||_2 and the L1 distance at v^(L), in float64, of n ones after <bos> and n + 1 (Theorem B.3).
+    distance, l1: ||y_n - y*_(n+1)||_2 and the L1 distance at v^(L), in float64, of n and n + 1 ones after <bos> (Theorem B.3).
     noise, pair_noise: what rounding to the precision did to y_n, and to the difference.
     collapse_length, pair_collapse_length: of `ostools.collapse`, at all lengths to 256 (`length`); a missing value: "not
         shown up to there".

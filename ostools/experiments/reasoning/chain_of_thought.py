@@ -63,7 +63,7 @@ def chain_of_thought(
     thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
-    """How far y_n can move with each token of a question, its reasoning and the begun answer line, by part (Theorem B.5).
+    """||d y_n / d v_i|| of a question, its reasoning and the begun answer line, by part (Theorem B.5).
 
     n is the last token before the answer. Its representation chooses the answer's first token.
 
@@ -73,8 +73,8 @@ def chain_of_thought(
         seed: of the sequence, if the task draws one; and of an estimate.
         reasoning: text that stands after the prompt in place of what the model writes; "" for none. None: the model's own,
             greedy. If that contains the words of the answer line, its first such line is kept up to the answer. Otherwise the
-            line is begun after it. `reasoning_source` in the provenance says which. linearisations, method, relative_error,
-            max_memory: as in `ostools.sensitivity`.
+            line is begun after it. `reasoning_source` in the provenance says which.
+        linearisations, method, relative_error, max_memory: as in `ostools.sensitivity`.
         max_new_tokens: of the model's own reasoning and answer.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         system, thinking: a system prompt before it, and whether the model is to think, if the template has a switch; as in

@@ -187,7 +187,8 @@ def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
     if not len(upper):
         return ""
     larger = float((pair.loc[upper] > plain.loc[upper]).mean())
-    return f". With one more digit after a comma the distance is larger than that of (c) at {larger:.0%} of the lengths"
+    told = f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
+    return f". {told} of the {len(upper)} lengths from {upper.min()} on"
 
 
 def _over_noise(found: Found) -> dict[str, float]:
@@ -235,8 +236,9 @@ def sooner_in_low_precision(found: Found) -> Verdict:
     told = [f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached.iterrows()]
     numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     said = (
-        f"{len(reached)} curves collapse by n = {n_max}. {LOW} collapses at half the length of {high} or less in "
-        f"{int(half.sum())} of them. {int(open_ends.sum())} are open, as {n_max} is too short to say ({_counted(told)})"
+        f"{len(reached)} curves collapse by n = {n_max} in at least one of the two. {LOW} collapses at half the length of "
+        f"{high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer lengths would "
+        f"have to be measured ({_counted(told)})"
     )
     if bool(open_ends.all()):
         raise UntestedError(said, **numbers)
@@ -296,7 +298,7 @@ def variation_decays(found: Found) -> Verdict:
         f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
     )
     if not np.isfinite(low):
-        raise UntestedError(f"{curves.shape[1]} seeds: an interval needs 2")
+        raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
     return decided(high < 0 and above == 0, said, slope=mean, low=low, high=high, above_bound=above)
 
 
@@ -380,8 +382,8 @@ CLAIMS = (
         "Appendix C.3, Figure 8",
         "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
         f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
-        "seeds) and no level was found, in the reading that Figure 8 has by default. The other readings are told, and not "
-        "judged.",
+        "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
+        "The other readings are told, and not judged.",
         synthetic_converges,
         ("figure-8",),
         (8,),

@@ -82,8 +82,8 @@ CLAIMS = (
         "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
         "the last element",
         "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. Does not agree "
-        "if the first such answer is at a longer length, or if there is none among lengths that reach 300. There is no verdict "
-        "if there is no such answer and the lengths end below 300, or all answers are wrong.",
+        "if the first such answer is at a longer length. If there is no such answer, it does not agree if the lengths reach "
+        "300 and some answer is right; otherwise there is no verdict.",
         says_one,
         ("figure-2",),
         (2,),

@@ -212,8 +212,10 @@ CLAIMS = (
         "Section 3.2, Figure 3 (left, center)",
         "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
         f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
-        f"(medians; Mann-Whitney test, {LEVEL:.0%}). There is no verdict if the test does not reach that level, if no error "
-        "there is above 0, or if either group has fewer than three answers.",
+        f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without reasoning. There is no verdict if "
+        "the test does not reach that level, if no error from 50 to 150 is above 0, if either group has fewer than three "
+        f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
+        f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
         lower_near_hundred,
         ("figure-3",),
         (3, 6),

@@ -161,7 +161,7 @@ def _retrieval(model: TransformerBridge, asked: Arguments, progress: Progress | 
 
 
 def _remedies(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    """The paper's: commas and the hint, on drawn digits, where always answering 0 is wrong."""
+    """The paper's: commas and the hint, on drawn digits, where a model that always says 0 is not always right."""
     found = study(
         model,
         AppendixTask("copy-last", uniform=True),

@@ -111,7 +111,7 @@ def depends_on_attention(found: Found) -> Verdict:
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    told = f" (with the model's attention alone, its mean is {number(float(np.mean(ranks)))})" if ranks else ""
+    told = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
     what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{told}"
     return above_zero(samples, what, "prompts")
 
@@ -233,8 +233,9 @@ CLAIMS = (
         "theorem-5.1-bound",
         "Section 5, below Theorem 5.1",
         "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
-        "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0). The certified sum "
-        "has spectral norms in place of the printed constants. Attention and norm scales are held, as the theorem assumes.",
+        "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0), up to rounding "
+        f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed constants. Attention and norm "
+        "scales are held, as the theorem assumes.",
         bound_holds,
         (OVER_SQUASHING,),
         construction="with spectral norms the bound follows from the triangle inequality and the chain rule for every model",
@@ -244,9 +245,9 @@ CLAIMS = (
         "Appendix B.2, Theorem B.5, equation 4",
         r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
         "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
-        "the measured norm of d y_n / d v_i^(0), with attention and norm scales held. sigma_psi is taken from the MLPs at "
-        "these tokens, so it is at most their Lipschitz constant. If the equation holds with it, it holds with that constant "
-        "too. If it does not hold with it, there is no verdict.",
+        f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with attention and norm scales held. "
+        "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation holds "
+        "with it, it holds with that constant too. If it does not hold with it, there is no verdict.",
         equation_4_holds,
         (OVER_SQUASHING,),
     ),

@@ -16,7 +16,7 @@ from ostools.theory.statistics.bootstrap import FEWEST
 from ostools.theory.statistics.fits import over_seeds
 
 LEVEL = 0.05
-"""The level of every test: a claim is decided only at or below it."""
+"""The level of every test."""
 FEWEST_PAIRS = 6
 """Fewest questions that only one side gets right: with fewer, even all in one direction, an exact test does not reach 5%."""
 

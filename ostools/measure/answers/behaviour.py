@@ -116,7 +116,7 @@ def behaviour(
         max_new_tokens: the tokens after which an answer is cut. None: as many as the longest right line has, 48 more for words
             before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first.
         probability: whether the probability of the right line is measured too. It needs a model that can write an end of the
-            line, and is not measured if the model thinks first.
+            line, and is not measured if the prompt asks for reasoning or the model thinks first.
         progress: called as progress(done, total).
 
     Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for

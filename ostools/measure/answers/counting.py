@@ -91,7 +91,7 @@ def counting(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
-    """From which count each dtype should fail, as predicted, and from which count the model errs (Corollary 6.2 / B.10).
+    """From which count on counting is predicted to be impossible in each dtype, and from which the model errs (6.2 / B.10).
 
     Args:
         task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with

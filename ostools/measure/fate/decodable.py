@@ -104,8 +104,8 @@ def decodable(
         dtypes: precisions by name. Probes are trained and tested on the representations as that precision rounds them.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
-        target: "number", "token" or "position". The default is the number where the task's answer is one. "position" needs a
-            task in which one item carries the answer, at places that differ among sequences of one length:
+        target: "number", "token" or "position". The default is the number where the task's answer is one, else the token.
+            "position" needs a task in which one item carries the answer, at places that differ among sequences of one length:
             retrieve-at-position:position=drawn.
         mitigation, chat: as in `behaviour`.
         random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.

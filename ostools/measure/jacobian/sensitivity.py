@@ -159,7 +159,7 @@ def sensitivity(
             norm scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`:
             patterns, scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is
             then linear except for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in
-            `runs`). `path_sum` has no bound of `detached`, and it is refused for experts.
+            `runs`). `path_sum` has no bound of `detached`. Experts refuse `detached`.
         layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
         method: "exact". "estimate": norms from random cotangents, each with its interval. "auto": exact, unless that does not
             fit into memory or costs over 16 times the passes. The column `method` and the provenance say which was taken.
@@ -180,7 +180,7 @@ def sensitivity(
             `contributions`).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
             as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every
-            prompt, or it is refused. `at` counts in the rewritten prompt.
+            prompt or a logit of it, or it is refused. `at` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 

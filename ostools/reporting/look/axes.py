@@ -28,7 +28,7 @@ PALE = 0.5
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
 RUN, RUNS_NAMED = 3, 56
-"""On a longer axis, this many equal tokens in a row get one name, and about this many names are written at most."""
+"""On a longer axis, at least this many equal tokens in a row get one name; about this many names are written at most."""
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]) -> str:

@@ -179,8 +179,8 @@ def corpus(
         interrupted: asked after each cell. If it says so, that cell is dropped, and KeyboardInterrupt is raised.
 
     For null models, pass `ost.null_model(model)` and another directory. Raises `InputError` for texts that cannot be read, if
-    all texts are too short, for unknown names, for a directory that holds something else, for stored cells of a model with
-    active edits (a stored cell would not know of them), and for whatever the measurement refuses. Cells that were measured
+    all texts are too short, for unknown names, for a directory that holds something else, for `out` while edits are active (a
+    stored cell would not know of them), and for whatever the measurement refuses. Cells that were measured
     before stay.
     """
     described = describe(model)
