@@ -24,6 +24,8 @@ from ostools.reporting.findings.fate import (
 )
 from ostools.results import Provenance, frame_of
 from tests.measure.fate.planted import asked
+from tests.reporting.charts.test_charts import rows_of as drawn_rows
+from tests.reporting.every import EVERY
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
@@ -111,6 +113,19 @@ def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_n
     shares = ", ".join(f"{right[test]:.0%} ({test})" for test in TESTS)
     finding = own["finding"].iloc[0]
     assert short == f"Probes: {finding}; most often right between attention and MLP of block 0, {shares}."
+
+
+def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
+    result: Any = EVERY["Decodable"]()
+    spec, drawn = result.plot().to_dict(), {}
+    for panel in spec["vconcat"][0]["hconcat"]:
+        inside = {"datasets": {one["data"]["name"]: spec["datasets"][one["data"]["name"]] for one in panel["layer"]}}
+        shares = [row["value"] for row in drawn_rows(inside) if row["quantity"] == "length alone"]
+        drawn[panel["title"]["text"].partition(", ")[2]] = shares
+    alone: Any = frame_of(result)[frame_of(result)["site"] == "length"]
+    shares = zip(alone["test"], alone["accuracy"], strict=True)
+    assert drawn == {test: [pytest.approx(share, abs=1e-6)] for test, share in shares}
+    assert len(drawn) == 3
 
 
 def test_a_chart_names_the_verdicts_of_every_length_where_one_arm_has_them() -> None:

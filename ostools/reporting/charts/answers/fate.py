@@ -24,6 +24,7 @@ _SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
 _VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
+_ALONE = "length alone"
 
 
 def fate_chart(result: Fate) -> alt.VConcatChart:
@@ -49,7 +50,7 @@ def fate_chart(result: Fate) -> alt.VConcatChart:
 
 def decodable_chart(result: Decodable) -> alt.VConcatChart:
     """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
-    the controls. A panel per dtype and test: tests are never in one line."""
+    the controls, and dashed what the length alone says. A panel per dtype and test: tests are never in one line."""
     title = alt.TitleParams(
         f"What linear probes decode: {frame_of(result)['task'].iloc[0]}", subtitle=_notes(decodable_in_short(result))
     )
@@ -152,8 +153,10 @@ def places_named(frame: Frame) -> list[str]:
 
 
 def _places(result: Decodable) -> list[Any]:
-    """A row a dtype, in it a panel a test."""
+    """A row a dtype, in it a panel a test; what the length alone says is of no dtype."""
     frame = frame_of(result)
+    length = frame[frame["site"] == "length"]
+    alone = dict(zip(length["test"], length["accuracy"], strict=True))
     frame = frame[frame["site"] != "length"]
     depth = result.predictions[["site", "layer", "depth"]].drop_duplicates()
     frame = frame.merge(depth, on=["site", "layer"]).sort_values("depth", kind="stable")
@@ -161,21 +164,28 @@ def _places(result: Decodable) -> list[Any]:
     for dtype in dict.fromkeys(frame_of(result)["dtype"]):
         here = frame[frame["dtype"] == dtype]
         tests = [test for test in TESTS if (here["test"] == test).any()]
-        panels: list[Any] = [_place_panel(here[here["test"] == test], f"{dtype}, {test}") for test in tests]
+        panels: list[Any] = [
+            _place_panel(here[here["test"] == test], f"{dtype}, {test}", alone.get(test)) for test in tests
+        ]
         rows += [alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")] if panels else []
     return rows
 
 
-def _place_panel(here: Frame, name: str) -> Any:
+def _place_panel(here: Frame, name: str, alone: float | None) -> Any:
     rows = here.assign(place=places_named(here), quantity=here["control"].map(_CONTROLS), value=here["accuracy"])
     rows = rows[["place", "quantity", "value", "low", "high"]]
     order = list(dict.fromkeys(rows["place"]))
+    colours = {name: theme.colour(look) for name, look in _HUES.items()}
+    hue = draw.hue("quantity", colours | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
     base = draw.rows(draw.known(rows)).encode(
         x=alt.X("place:N", sort=order, title="v^(l), z after attention, y"),
         xOffset=alt.XOffset("quantity:N", sort=list(_HUES)),
-        color=draw.hue("quantity", {name: theme.colour(look) for name, look in _HUES.items()}, columns=3),
+        color=hue,
         tooltip=["place:N", "quantity:N", draw.VALUE, "low:Q", "high:Q"],
     )
     y = alt.Y("value:Q", title="right (held-out prompts)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     marks = [base.mark_rule().encode(y="low:Q", y2="high:Q"), base.mark_point(filled=True, size=34).encode(y=y)]
+    if alone is not None:
+        level = draw.rows(pd.DataFrame({"value": [alone], "quantity": [_ALONE]}))
+        marks.insert(0, level.mark_rule(strokeDash=[4, 3]).encode(y=y, color=hue, tooltip=["quantity:N", draw.VALUE]))
     return draw.layers(*marks, width=NARROW, height=HEIGHT, title=draw.heading(name))
