@@ -17,10 +17,10 @@ from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.closeness import require_close
 from ostools.measure.formulas.heads import Heads, read_heads
-from ostools.measure.formulas.layout import activation, identity_scale, layout
+from ostools.measure.formulas.layout import Layout, activation, identity_scale, layout
 from ostools.measure.formulas.scores import Scores, ScoresCheck, read_scores, slopes
 from ostools.measure.formulas.strips import RemadeStrips, Strip, whole_strips
-from ostools.measure.formulas.weights import BlockWeights, block_weights
+from ostools.measure.formulas.weights import BlockWeights
 
 SITES = (
     "residual_pre",
@@ -64,7 +64,8 @@ class Block:
     Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2; 1 where there is no such norm. A norm's `direction` is
     u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. Which norms there are, and
     whether attention and MLP are parallel, is in `layout`. `read` gives captured
-    sites by their names; `norms` and `available` sites are the model's; `scaled`: a temperature edit is active.
+    sites by their names, `weights` the operators of a layout; `norms` and `available` sites are the model's; `scaled`: a
+    temperature edit is active.
     """
 
     def __init__(
@@ -72,13 +73,14 @@ class Block:
         model: TransformerBridge,
         layer: int,
         read: Callable[[Sequence[str]], Read],
+        weights: Callable[[Layout], BlockWeights],
         norms: Mapping[str, Norm],
         available: Container[str],
         dtype: torch.dtype,
         scaled: bool,
     ) -> None:
         self.layer, self.model, self.dtype, self.scaled = layer, model, dtype, scaled
-        self._read, self._norms = read, norms
+        self._read, self._norms, self._weights = read, norms, weights
         self.layout = layout(layer, norms, available)
 
     @cached_property
@@ -100,7 +102,7 @@ class Block:
 
     @cached_property
     def weights(self) -> BlockWeights:
-        return block_weights(self.model, self.layer, self.layout, self.dtype)
+        return self._weights(self.layout)
 
     @property
     def raw_pattern(self) -> Float[Tensor, "head query key"]:

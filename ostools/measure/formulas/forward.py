@@ -22,7 +22,8 @@ import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
-from ostools.measure.formulas.layout import position_bias, require_described
+from ostools.measure.formulas.layout import Layout, position_bias, require_described
+from ostools.measure.formulas.weights import BlockWeights, block_weights
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models.shape import Shape
 
@@ -32,6 +33,14 @@ KNOWN_EDITS = frozenset(
 )
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
 KEPT = 1 << 28
+# Operators of all blocks are kept, for the prompts of a batch and the linearisations of a prompt, up to this many bytes.
+KEPT_WEIGHTS = 1 << 25
+
+
+def kept_weights(shape: Shape, element: int) -> int:
+    """Bytes of the blocks' operators that are kept, in numbers of `element` bytes; 0 where each block is read anew."""
+    size = shape.n_layers * shape.block_parameters * element
+    return size if size <= chunk(KEPT_WEIGHTS) else 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class Forward:
     kept: Mapping[str, Any]
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
+    shape: Shape
+    weights: dict[tuple[int, torch.dtype], BlockWeights]  # those that are kept, of every prompt that ran side by side
     checked: set[tuple[int, torch.dtype]] = field(default_factory=set)
 
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
@@ -72,7 +83,14 @@ class Forward:
 
     def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
         """One block in that dtype; whoever reads it first has to `check` it."""
-        return Block(self.model, layer, partial(self._read, layer), self.norms, self.available, dtype, self.scaled)
+        read, weights = partial(self._read, layer), partial(self._weights, layer, dtype)
+        return Block(self.model, layer, read, weights, self.norms, self.available, dtype, self.scaled)
+
+    def _weights(self, layer: int, dtype: torch.dtype, layout: Layout) -> BlockWeights:
+        found = self.weights.get((layer, dtype)) or block_weights(self.model, layer, layout, dtype)
+        if kept_weights(self.shape, dtype.itemsize):
+            self.weights[layer, dtype] = found
+        return found
 
     def _read(self, layer: int, wanted: Sequence[str]) -> Read:
         bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
@@ -118,7 +136,8 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     available = hooks.available_sites(model)
     require_described(model, available)
     in_strips = hooks.active_strips(model) is not None
-    is_kept = not in_strips and len(ids) * Shape.of(model).site_bytes(ids.shape[1]) <= chunk(KEPT)
+    shape = Shape.of(model)
+    is_kept = not in_strips and len(ids) * shape.site_bytes(ids.shape[1]) <= chunk(KEPT)
     if len(ids) > 1 and not (is_kept and live):  # a block that runs again does so for one prompt
         return [forward(model, prompt, live=live) for prompt in ids]
     device = next(model.parameters()).device
@@ -145,9 +164,11 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     scale = record["final_norm_scale"].double()
     direction = norms["ln_final"].centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
     found, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
+    weights: dict[tuple[int, torch.dtype], BlockWeights] = {}
     for index in range(len(ids)):
         kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
-        found.append(Forward(model, norms, available, scaled, calls, kept, scale[index, :, 0], direction[index]))
+        final = scale[index, :, 0], direction[index]
+        found.append(Forward(model, norms, available, scaled, calls, kept, *final, shape, weights))
     return found
 
 

@@ -50,13 +50,13 @@ class LinearNorm:
 
     def pull(self, gradient: Gradients) -> Gradients:
         """A row vector: g diag(factor) N C."""
-        return self._project_(gradient * self.factor)
+        return self._projected(gradient * self.factor)
 
     def push(self, tangent: Gradients) -> Gradients:
         """A column vector: diag(factor) N C t."""
-        return self._project_(tangent.clone()).mul_(self.factor)
+        return self._projected(tangent.clone()).mul_(self.factor)
 
-    def _project_(self, x: Gradients) -> Gradients:
+    def _projected(self, x: Gradients) -> Gradients:
         """N C x, in place."""
         if self.centred:
             x -= x.mean(-1, keepdim=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.formulas.forward import KEPT
+from ostools.measure.formulas.forward import KEPT, kept_weights
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.estimate import choose_method, default_directions, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
@@ -138,7 +138,7 @@ def _forecast(
     square, mask = heads * pos * (size or pos), 0 if size is None else 2 * pos**2
     cast = shape.view_bytes(element) // element if shape.cast else 0
     block = block_bytes(shape, pos, live)
-    kept = block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) // element
+    kept = (block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) + kept_weights(shape, element)) // element
     vectors = pos * (7 * d_model + 3 * d_mlp) * element
     sites = shape.site_bytes(pos) if size is None else n_layers * vectors
     kept_sites = size is None and sites <= chunk_of(KEPT)

@@ -22,7 +22,7 @@ from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, rising
 from ostools.measure.formulas.forward import KEPT, Forward, forwards
 from ostools.measure.jacobian.estimate import most_rows
-from ostools.measure.jacobian.linearisations import freezing
+from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.memory import graph_bytes, plan
 from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
 from ostools.measure.jacobian.routes import AutogradRoute
@@ -164,7 +164,8 @@ class _Together:
     def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
         """Of the first prompt with its certificates; of the others without those that said something there."""
         for name in self.asked.names:
-            self._require_frozen_is_plain(name)
+            if HELD[name].any:
+                self._require_frozen_is_plain(name)
         once, count = _once(announce), len(self.starts)
         told = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
         found = [self._of_one(self.starts[0], {}, once, told[0])]

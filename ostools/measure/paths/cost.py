@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostools.ground.chunks import chunk as chunk_of
-from ostools.measure.formulas.forward import KEPT
+from ostools.measure.formulas.forward import KEPT, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
 from ostools.measure.paths.predicted import FACTOR, PROBES, chosen_traces, kernel_operations
@@ -46,6 +46,7 @@ def path_sum_cost(
     kernels = [one for one in predicted if one.name not in ("second-moment-diagonal", "cesaro")]
     last = pos if positions == "all" else 1
     memory = _reading(work, pos, heads=heads, live=live) + 2 * element * shape.block_parameters
+    memory += kept_weights(shape, element)
     bounds = [one.name for one in known if one.kind != "predicted"]
     columns = min(shape.d_model, FACTOR) if traces == "probes" else shape.d_model
     memory += _terms(shape, pos, element, columns if predicted else 0, bounds)

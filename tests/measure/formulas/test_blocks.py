@@ -8,7 +8,7 @@ read off an untouched Hugging Face model with the same weights. Wrong formulas a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
@@ -21,9 +21,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
+from ostools.ground.chunks import smaller_chunks
 from ostools.measure.formulas.block import Block
-from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.forward import forward, forwards
 from ostools.measure.formulas.scores import Scores
+from ostools.measure.formulas.weights import BlockWeights
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt
@@ -273,6 +275,21 @@ def test_mlp_jacobian_norm_trace_and_inner_products(family: Family) -> None:
         (met,), (read, asked) = mlp.meet(eye), mlp.read(eye, probes)
         close(mlp.traces(met, read), exact.mlp.diagonal(dim1=1, dim2=2).sum(-1))
         close(mlp.overlap(met, eye, read, asked), torch.einsum("iab,jab->ij", eye + exact.mlp, eye + exact.mlp))
+
+
+def test_operators_are_read_once_for_all_prompts_of_a_batch() -> None:
+    """A model whose operators are too large to be kept reads the same ones again."""
+    model = tiny_model("gemma", seed=9)
+    ids = torch.randint(6, 262, (2, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        one, other = (run.block(0).weights for run in forwards(model, ids))
+        with smaller_chunks(1e-9):
+            anew, again = (run.block(0).weights for run in forwards(model, ids))
+    assert one is other
+    assert anew is not again
+    for field in fields(BlockWeights):
+        kept, read = (getattr(weights, field.name) for weights in (one, anew))
+        assert kept is read is None or (isinstance(kept, Tensor) and torch.equal(kept, read))
 
 
 @every_family
