@@ -331,6 +331,19 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
         values(model, prompt, variant)
 
 
+@both
+def test_rounding_of_the_weights_moves_a_prediction_by_as_much(variant: str) -> None:
+    """What few probes miss is the same at every run: on another number of threads, or another processor."""
+    sizes = {"d_model": 512, "n_layers": 6, "n_heads": 8, "n_key_value_heads": 4, "d_head": 64, "d_mlp": 2048}
+    model = tiny_model("llama", seed=1, fresh=True, **sizes)
+    prompt = Prompt.from_ids(model, torch.randint(10, 200, (48,), generator=torch.Generator().manual_seed(0)).tolist())
+    before, generator = values(model, prompt, variant, traces="probes"), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1 + 1e-7 * torch.randn(weight.shape, generator=generator))
+    assert values(model, prompt, variant, traces="probes") == pytest.approx(before, rel=1e-4)
+
+
 def test_probes_are_the_default_where_they_pay() -> None:
     """From the embedded model's shape on: probes. A smaller model: exact traces. The provenance says which."""
     shape = Shape.of(tiny_model("llama"))

@@ -222,3 +222,16 @@ def _unbiased(found: Tensor, exact: Tensor) -> None:
     assert bool(((found.mean(0) - exact).abs() <= 4.5 * error + 1e-9).all())
     assert float(found.std(0).max()) > 1e-3
     assert float(torch.linalg.eigvalsh(found).min()) > -1e-9
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.0, 1.0, 0.0)])
+def test_a_factor_moves_no_more_than_its_matrix(values: tuple[float, ...]) -> None:
+    """Eigenvectors of equal values turn with rounding: so would a factor made of them alone, and all that is mixed of it."""
+    turn = torch.linalg.qr(normal(generator(0), 3, 3)).Q
+    before = turn @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ turn.mT
+    pulled = normal(generator(1), 3, D, 4)
+    noise = normal(generator(2), 3, 3)
+    after = before + 1e-12 * (noise @ noise.mT)
+    found, moved = second_moment.sandwich(before, pulled), second_moment.sandwich(after, pulled)
+    torch.testing.assert_close(found @ found.mT, torch.einsum("ab,adp,bep->de", before, pulled, pulled))
+    assert float((moved - found).norm()) < 1e-5 * float(found.norm())
