@@ -245,7 +245,7 @@ def triaged(table: Path = TABLE) -> dict[tuple[str, str, str], str]:
     if not table.is_file():
         return {}
     rows = [line for line in table.read_text("utf-8").splitlines() if line.startswith("| `")]
-    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+    cells = [[cell.strip().replace(r"\|", "|") for cell in row.strip("| ").split(" | ")] for row in rows]
     return {(path.strip("`"), was.strip("`"), became.strip("`")): why for path, was, became, why in cells}
 
 

@@ -43,9 +43,9 @@ def test_the_table_of_survivors_is_of_lines_that_stand_in_the_files() -> None:
 def test_a_row_is_read(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
     table.write_text(
-        "| file | was | became | why |\n|---|---|---|---|\n| `a.py` | `x = 1` | `x = 2` | equivalent: unread |\n"
+        "| file | was | became | why |\n|---|---|---|---|\n| `a.py` | `x = 1 + y` | `x = 1 \\| y` | equivalent: unread |\n"
     )
-    assert mutants.triaged(table) == {("a.py", "x = 1", "x = 2"): "equivalent: unread"}
+    assert mutants.triaged(table) == {("a.py", "x = 1 + y", "x = 1 | y"): "equivalent: unread"}
 
 
 def test_what_is_no_python_is_no_mutant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_numbers_in_the_answer_are_refused(name: str, length: int) -> None:
         ("copy-last", "numbered + separator", "take labels for items"),
         ("copy-last", "numbered + interleave", "take labels for items"),
         ("copy-last:separator_every=2", "numbered", "next to its item"),
-        ("retrieve-at-position", "numbered", "no JSON object"),
+        ("retrieve-at-position", "numbered", "breaks the JSON object"),
         ("count-word", "positional-hint", "expected digits"),
         ("retrieve-at-position", "positional-hint", "expected digits"),
     ],

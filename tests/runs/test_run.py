@@ -166,7 +166,7 @@ def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp
     before = sorted(tmp_path.rglob("*"))
     assert len(results(tmp_path, say=said.append)) == 3
     assert len(said) == 3
-    assert all("no cell of a sweep; it is left out" in line for line in said)
+    assert all("not a cell of a sweep; it is left out" in line for line in said)
     assert sorted(tmp_path.rglob("*")) == before  # who only reads removes nothing: a run may be under way
     run(sweep, tmp_path, say=said.append)
     assert len(list((tmp_path / "cells").iterdir())) == 1
