@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -53,6 +54,15 @@ def verdict(correct: list[bool], right: list[bool | None], finding: str = "decod
 )
 def test_the_verdict_is_the_largest_share(correct, right, given, expected) -> None:
     assert verdict(correct, right, **given) == expected
+
+
+@pytest.mark.parametrize(("target", "error"), [("number", 2.0), ("token", None)])
+def test_what_a_probe_says_has_an_error_where_it_is_a_number(target: str, error: float | None) -> None:
+    prompts = pd.DataFrame(
+        {"correct": True, "right": True, "absolute_error": 0.0, "said": [3.0, 9.0], "label": [4.0, 6.0], "test": "t"}
+    )
+    found = _verdict(prompts, pd.Series({"target": target, "finding": "decodable"}), False)["probe_error"]
+    assert found == error if error is not None else math.isnan(found)
 
 
 def made(verdicts: dict[str, list[str]], status: str = "active") -> Fate:

@@ -20,6 +20,7 @@ import ostools as ost
 from ostools.ground.chunks import smaller_chunks
 from ostools.measure.formulas.forward import forward
 from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.predicted import LiveParts
 from ostools.models import Prompt
@@ -182,6 +183,32 @@ def test_live_answers_and_squares_are_those_of_the_dense_blocks(family: str) -> 
             torch.testing.assert_close(gained, live - held, rtol=1e-9, atol=1e-11)
             if added is not None:
                 torch.testing.assert_close(parallel_moments.squares(mlp, heads, factor), held, rtol=1e-9, atol=1e-11)
+
+
+@parallel_family
+@pytest.mark.parametrize("fronted", [False, True])
+def test_joint_norms_of_a_parallel_block_are_those_of_the_dense_block(family: str, fronted: bool) -> None:
+    """||F (T_ij + delta_ij D_i)||, of `edge` and `windowed`."""
+    model, still, n = model_of(family, 2), blocks(family, 2, held=True), len(IDS)
+    front = torch.randn(32, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64) if fronted else None
+    own = torch.eye(n, dtype=torch.float64)[:, :, None, None]
+    with torch.no_grad():
+        for block in forward(model, Prompt.from_ids(model, IDS).ids).blocks():
+            found = certified.joint_norms(BlockView(block, "svd"), list(range(n)), front)
+            dense = still.updates[block.layer] + own * (torch.eye(32, dtype=torch.float64) + still.mlps[block.layer])
+            exact = torch.linalg.matrix_norm(dense if front is None else front @ dense, ord=2)
+            torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-11)
+
+
+def test_every_block_and_use_has_random_directions_of_its_own() -> None:
+    model = model_of("neox", 3)
+    with torch.no_grad():
+        parts = [
+            LiveParts(BlockView(block, "svd"), torch.float64)
+            for block in forward(model, Prompt.from_ids(model, IDS).ids).blocks()
+        ]
+    seeds = [sketch.seed for part in parts for sketch in (*part.sketches, part.asking)]
+    assert len(set(seeds)) == len(seeds) == 9
 
 
 @pytest.mark.slow
