@@ -129,7 +129,7 @@ def require_adds_up(error: float, within: float, parts: str, whole: str) -> None
 
 
 def bias_terms(
-    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int = 0
+    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int
 ) -> Float[Tensor, " d_model"]:
     """What the network, held at this prompt, makes of v^(layer) = 0: all that its biases add to y_n."""
     return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]

@@ -64,6 +64,8 @@ def test_every_row_is_autograds(family: Family, linearisation: str) -> None:
 def test_every_row_of_several_strips_is_autograds(family: Family, linearisation: str) -> None:
     """70 tokens: strips of 32, 32 and 6 queries; one head of the patterns is windowed, so that strips begin behind key 0."""
     assert strip_bounds(70) == [(0, 32), (32, 64), (64, 70)]
+    assert [len(strip_bounds(queries)) for queries in (1, 32, 128, 129, 399, 400, 401)] == [1, 1, 4, 4, 4, 4, 4]
+    assert strip_bounds(401) == [(0, 101), (101, 202), (202, 303), (303, 401)]
     model = tiny_model(family, seed=3, dtype=torch.float64, d_model=16, d_mlp=16)
     ids = torch.randint(10, 200, (70,), generator=torch.Generator().manual_seed(1))
     same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-9)
