@@ -39,7 +39,7 @@ TABLE = ROOT / "tests" / "mutants.md"
 ROOMS: dict[str, tuple[str, ...]] = {
     "ostools/theory": ("tests/theory", "tests/measure"),
     "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
-    "ostools/tasks": ("tests/tasks",),
+    "ostools/tasks": ("tests/tasks", "tests/mitigations"),
     "ostools/runs/asked": ("tests/runs",),
     "ostools/runs/stored": ("tests/runs",),
     "hooks": ("tests/hooks", "tests/compositions"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from mitigations import mitigation as named
 from ostools.measure.posed import carrier_positions, pose
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.questions import question
+from ostools.tasks.questions import prompts_jsonl, question
 from tests.checkpoints import tiny_model, trained
 
 ITEMS = st.lists(st.sampled_from("0123456789"), min_size=1, max_size=40)
@@ -128,6 +129,19 @@ SAID = {
     ("numbered from the left", "interleave + numbered"),
     ("check carefully", "numbered + hint"),
 }
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_repeated_prompt_is_its_copies_and_what_stands_between(times: int) -> None:
+    assert named(f"repeat-prompt:times={times}").prompt("a b") == "\n".join(["a b"] * times)
+
+
+def test_prompts_as_lines_are_one_object_each() -> None:
+    asked = [question(named_task("copy-last"), length) for length in (3, 4)]
+    lines = [json.loads(line) for line in prompts_jsonl(asked).splitlines()]
+    assert [(line["id"], line["prompt"], line["key"]) for line in lines] == [
+        (one.id, one.text, one.key) for one in asked
+    ]
 
 
 @pytest.mark.parametrize("length", [1, 2, 12])

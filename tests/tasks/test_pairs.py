@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 from hypothesis import given
@@ -120,6 +120,19 @@ def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
     ):
         Pair("theorem", 2, (5, 6), extended)
     assert Pair("one-more-digit", 2, (5, 6), extended).extended == extended  # which claims nothing
+
+
+def test_digits_are_drawn_from_seed_0_where_none_is_named() -> None:
+    for name in ("figure-5b", "count-ones-bernoulli"):
+        task, encoder = tasks.task(name, tasks.CollapseTask), Characters()
+        assert list(task.pairs(encoder, [9])) == list(task.pairs(encoder, [9], 0)) != list(task.pairs(encoder, [9], 1))
+    drawn = tasks.figure_5b()
+    assert drawn.text(9) == drawn.text(9, 0) != drawn.text(9, 1)
+
+
+def test_a_pair_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        theorem_pair(1, (2, 3)).ids = (4,)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_an_empty_prompt_makes_no_pair() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mitigations import Separator, insert
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.tasks.retrieve import RetrieveTask
+from ostools.tasks.retrieve import WORDS, RetrieveTask
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "kv_retrieval_75_keys_20.jsonl"
 needs_real = pytest.mark.skipif(not REAL.is_file(), reason=f"the real records are not at {REAL}")
@@ -115,6 +115,20 @@ def test_every_place_is_drawn_as_often() -> None:
     assert all(abs(found.count(place) - 300) < 4 * (1200 * 3 / 16) ** 0.5 for place in range(4))
     with pytest.raises(InputError, match="position 'drawn': expected one that the length decides"):
         drawn.index(4)
+
+
+def test_words_are_single_as_long_as_there_are_enough() -> None:
+    task = RetrieveTask(records="words")
+    keys = {length: [key for key, _ in task.pairs(task.items(length))] for length in (5, len(WORDS))}
+    assert all(set(found) <= set(WORDS) for found in keys.values())
+
+
+def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None:
+    pairs = [[f"k{number}", f"v{number}"] for number in range(5)]
+    file = tmp_path / "records.jsonl"
+    file.write_text(json.dumps({"key": "k3", "value": "v3", "ordered_kv_records": pairs}) + "\n")
+    task = RetrieveTask(records=str(file))
+    assert sorted(task.pairs(task.items(3))) == [("k0", "v0"), ("k1", "v1"), ("k3", "v3")]
 
 
 def test_uuids_are_uuids_of_version_4() -> None:
