@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,6 +135,12 @@ SAID = {
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_repeated_prompt_is_its_copies_and_what_stands_between(times: int) -> None:
     assert named(f"repeat-prompt:times={times}").prompt("a b") == "\n".join(["a b"] * times)
+
+
+def test_a_composed_mitigation_cannot_be_changed() -> None:
+    composed: Any = named("numbered + hint")
+    with pytest.raises(FrozenInstanceError):
+        composed.parts = ()
 
 
 def test_prompts_as_lines_are_one_object_each() -> None:

@@ -98,6 +98,9 @@ def manifest(directory: Path, **change: Any) -> None:
         {"options": '{"a": [-Infinity]}'},
         {"options": '{"a": 1e999}'},
         {"lengths": []},
+        {"lengths": [-1]},
+        {"lengths": [3, 2**31]},
+        {"seed": -1},
     ],
 )
 def test_a_manifest_that_no_table_could_say_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
