@@ -102,6 +102,18 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
         model(tokens)
 
 
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float16, 1.01), (torch.bfloat16, 1.1), (torch.float64, 1 + 1e-4)])
+def test_every_dtype_has_its_own_rounding(dtype: torch.dtype, off: float, tokens: Tokens) -> None:
+    model = tiny_model("llama", dtype=dtype, fresh=True)
+    norm = model.blocks[0].ln1.original_component
+    with hooks.frozen(model):
+        model(tokens)
+    original = type(norm).forward
+    norm.forward = lambda x: original(norm, x) * off
+    with pytest.raises(hooks.HookError, match=r"freezing blocks\.0\.ln1"), hooks.frozen(model):
+        model(tokens)
+
+
 def test_holding_nothing_is_refused(model: TransformerBridge) -> None:
     with (
         pytest.raises(hooks.HookError, match="holds nothing constant"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -79,6 +80,16 @@ def test_strips_and_patterns_that_are_handed_out_are_the_models_own(family: Fami
     visible = scores > -1e30
     torch.testing.assert_close(scores[visible], whole["scores"][1][..., 7:12, :12][visible], rtol=1e-9, atol=1e-9)
     assert float(whole["pattern"][1][..., 7:12, 12:].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_without_a_mask_attention_is_causal(family: Family) -> None:
+    model = tiny_model(family, dtype=torch.float64)
+    with torch.no_grad(), hooks.in_strips(model, 5) as strips, strips.noting(1) as calls:
+        model(TOKENS[:1])
+        _, pattern = calls[0].strip(7, 12)
+        _, found = replace(calls[0], _mask=None).strip(7, 12)
+    assert torch.equal(found, pattern)
 
 
 @pytest.mark.parametrize("norms", [True, False])

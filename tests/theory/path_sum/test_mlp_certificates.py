@@ -195,6 +195,21 @@ def test_sizes_are_the_product_of_the_lengths() -> None:
         torch.testing.assert_close(found, size, rtol=1e-8, atol=0)
 
 
+@pytest.mark.parametrize(("squaring", "proved"), [(1e-5, True), (6e-5, False)])
+def test_the_second_eigenvalue_may_be_more_by_what_is_lost(
+    squaring: float, proved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So near are the two that what T may be off decides, and not R or what V has not met."""
+    eye = torch.eye(D, dtype=torch.float64)
+    factors = mlp_certificates._Factors(eye, eye, None)
+    monkeypatch.setattr(factors, "squaring", squaring)
+    monkeypatch.setattr(factors, "forming", 0.0)
+    monkeypatch.setattr(factors, "basis", lambda power, trace: eye[: mlp_certificates.FEW].float()[None])
+    power = torch.diag(torch.tensor([1.0, 0.998] + [0.0] * (D - 2)))[None]
+    _, _, separated = factors.second(power, torch.ones(1, dtype=torch.float64))
+    assert separated.tolist() == [proved]
+
+
 @pytest.mark.parametrize("loss", ["none", "forming", "squaring", "skew"])
 def test_each_loss_of_float32_is_in_tau(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As much as D, D D^T or V may be off, two eigenvalues no further from each other than that are not separated."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from ostools.ground.errors import InputError
 from ostools.theory.statistics import fits
@@ -126,6 +127,30 @@ def test_a_range_too_short_to_tell_the_laws_apart_is_undecided() -> None:
     found = [fit_decay(n, 1 / n * np.exp(noise(seed, 0.0, 0.05, 40))) for seed in range(20)]
     assert sum(fit.verdict == "undecided" for fit in found) >= 12
     assert all(abs(fit.evidence) < fits.DECISIVE for fit in found if fit.verdict == "undecided")
+
+
+@pytest.mark.parametrize("parameters", [2, 3])
+def test_an_interval_is_that_of_dense_matrices(parameters: int) -> None:
+    """Restricted likelihood of every rho by Omega(rho) = rho^|i - j| and its inverse; then a mixture of Student's laws."""
+    rng, m = np.random.default_rng(parameters), 14
+    gradient = rng.standard_normal((m, parameters))
+    data = noise(1, 0.7, 1.0, m)
+    residuals = data - gradient @ np.linalg.lstsq(gradient, data, rcond=None)[0]
+    away, logs, spreads = np.abs(np.subtract.outer(np.arange(m), np.arange(m))), [], []
+    for rho in fits._RHO:
+        correlated = rho**away
+        inverse = np.linalg.inv(correlated)
+        inner = gradient.T @ inverse @ gradient
+        weighted = inverse @ gradient
+        left = residuals @ (inverse - weighted @ np.linalg.solve(inner, weighted.T)) @ residuals
+        logdets = np.linalg.slogdet(correlated)[1] + np.linalg.slogdet(inner)[1]
+        logs.append(-0.5 * (logdets + (m - parameters) * np.log(left)))
+        row = np.linalg.pinv(gradient)[1]
+        spreads.append(np.sqrt(left / (m - parameters) * (row @ correlated @ row)))
+    weights = np.exp(np.array(logs) - max(logs))
+    half = fits._half_width(gradient, residuals, 0.9)
+    covered = weights @ student.cdf(half / np.array(spreads), m - parameters) / weights.sum()
+    assert covered == pytest.approx(0.95, abs=1e-9)
 
 
 @pytest.mark.parametrize("below", [1e-9, 1e-10, 0.0])
