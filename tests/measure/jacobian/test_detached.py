@@ -13,6 +13,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian import exact
+from ostools.measure.jacobian.certificate import bias_terms, certify_sum, last_token
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt
@@ -48,6 +49,18 @@ def test_without_biases_the_parts_are_y_itself(family: str) -> None:
         y = record["final_norm"][0, -1]
         found = Linearised(model, ids, "detached").push(embedded[None])[0]
     torch.testing.assert_close(found, y, rtol=1e-12, atol=1e-12 * float(y.abs().max()))
+
+
+def test_an_error_of_the_sum_is_relative_to_all_that_is_added() -> None:
+    model = tiny_model("gpt2", seed=3, dtype=torch.float64)
+    ids, wrong = torch.tensor(IDS), torch.full((32,), 0.25, dtype=torch.float64)
+    with torch.no_grad(), true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0]
+        parts = Linearised(model, ids, "detached").push(embedded[None])[0]
+        found = certify_sum(model, embedded, "detached", 0, lambda _: parts + wrong, within=1.0)
+        y, bias = last_token(model, embedded), bias_terms(model, embedded, "detached", 0)
+    added = (parts + wrong).norm() + bias.norm() + y.norm()
+    assert found == pytest.approx(float(wrong.norm() / added), rel=1e-12)
 
 
 @pytest.mark.parametrize(
