@@ -15,6 +15,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.attention.variation import attention_variation
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.readings import Reading
 from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.models import encode
 from ostools.theory.distances import distance
@@ -220,3 +221,9 @@ def test_the_map_of_the_attention_has_the_axes_of_the_distances() -> None:
     scales = [panel["layer"][1]["encoding"]["color"]["scale"] for panel in (distances, attention)]
     assert scales[0]["scheme"] != scales[1]["scheme"]
     assert drawn["vconcat"][0]["resolve"]["scale"]["color"] == "independent"
+
+
+def test_pieces_that_a_site_does_not_have_are_refused() -> None:
+    with pytest.raises(InputError, match="at logits: expected per vector, found 'head-chunk'"):
+        Reading.named("logits", "head-chunk", "l2")
+    assert Reading.named("logits", None, "l2") == Reading.named("logits", "vector", "l2")

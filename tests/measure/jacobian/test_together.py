@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -171,6 +172,15 @@ def test_progress_rises_to_the_whole_and_a_length_is_announced_once() -> None:
 def test_what_is_no_list_of_prompts_is_refused(prompts: Any, words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
         ost.sensitivity(tiny_model("gemma"), prompts)
+
+
+def test_a_long_prompt_is_named_by_its_start() -> None:
+    of = tiny_model("llama")
+    prompt = Prompt.from_ids(of, [10] * 60)
+    text = "".join(prompt.tokens)
+    assert len(text) > 40
+    assert together._start_of(prompt) == repr(text[:39] + "…")
+    assert together._start_of(replace(prompt, text="short")) == "'short'"
 
 
 def test_one_prompt_too_long_is_named() -> None:
