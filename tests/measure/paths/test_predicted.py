@@ -334,7 +334,14 @@ def test_a_square_that_is_none_is_refused_in_whichever_block_it_arises(
 @both
 def test_rounding_of_the_weights_moves_a_prediction_by_as_much(variant: str) -> None:
     """What few probes miss is the same at every run: on another number of threads, or another processor."""
-    sizes = {"d_model": 512, "n_layers": 6, "n_heads": 8, "n_key_value_heads": 4, "d_head": 64, "d_mlp": 2048}
+    sizes: dict[str, Any] = {
+        "d_model": 512,
+        "n_layers": 6,
+        "n_heads": 8,
+        "n_key_value_heads": 4,
+        "d_head": 64,
+        "d_mlp": 2048,
+    }
     model = tiny_model("llama", seed=1, fresh=True, **sizes)
     prompt = Prompt.from_ids(model, torch.randint(10, 200, (48,), generator=torch.Generator().manual_seed(0)).tolist())
     before, generator = values(model, prompt, variant, traces="probes"), torch.Generator().manual_seed(0)
