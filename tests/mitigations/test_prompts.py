@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import FrozenInstanceError, dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -135,6 +136,16 @@ SAID = {
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_repeated_prompt_is_its_copies_and_what_stands_between(times: int) -> None:
     assert named(f"repeat-prompt:times={times}").prompt("a b") == "\n".join(["a b"] * times)
+
+
+@given(items=st.lists(st.sampled_from("01"), min_size=1, max_size=12))
+def test_interleaved_digits_alternate_and_only_what_that_takes_is_inserted(items: list[str]) -> None:
+    pieces = list(named("interleave").sequence(items))
+    assert all(one != other for one, other in pairwise(pieces))
+    assert len(pieces) == len(items) + sum(one == other for one, other in pairwise(items))
+    assert set(pieces) <= {"0", "1"}
+    left = iter(pieces)
+    assert all(item in left for item in items)
 
 
 def test_a_composed_mitigation_cannot_be_changed() -> None:

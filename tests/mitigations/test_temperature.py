@@ -174,3 +174,7 @@ def test_with_a_window_the_order_does_not_matter_and_both_hold() -> None:
         model, AttentionTemperature(rule="log-n", base=3).factors
     ):  # fmt: skip
         assert torch.equal(model(TOKENS), logits[0])
+
+
+def test_whole_and_decimal_factors_are_one_mitigation() -> None:
+    assert label(AttentionTemperature(factor=2)) == label(AttentionTemperature(factor=2.0))

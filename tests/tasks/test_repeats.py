@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, PairsOfIds, RepeatedIds, RepeatTask
+from ostools.tasks.repeats import _row
 from tests.tasks.test_pairs import Characters, decoded
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
@@ -137,6 +138,8 @@ def test_what_is_no_pair_of_ids() -> None:
         InputError, match=r"end in the same one, found .* their distance would be that of the two tokens"
     ):
         PairsOfIds({1: ([1, 2], [1, 3])})
+    with pytest.raises(InputError, match=r"expected a row of token ids \(whole numbers from 0\), found 3"):
+        _row(3)
     with pytest.raises(InputError, match="expected pairs by their length"):
         PairsOfIds({})
     with pytest.raises(InputError, match="expected something to repeat, found no ids"):

@@ -129,6 +129,8 @@ def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None
     file.write_text(json.dumps({"key": "k3", "value": "v3", "ordered_kv_records": pairs}) + "\n")
     task = RetrieveTask(records=str(file))
     assert sorted(task.pairs(task.items(3))) == [("k0", "v0"), ("k1", "v1"), ("k3", "v3")]
+    file.write_text(json.dumps({"key": "é", "value": "ü", "ordered_kv_records": [["é", "ü"]]}) + "\n")
+    assert '"é": "ü"' in task.prompt(1)
 
 
 def test_uuids_are_uuids_of_version_4() -> None:
