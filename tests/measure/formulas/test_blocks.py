@@ -22,8 +22,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.ground.chunks import smaller_chunks
+from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward, forwards
+from ostools.measure.formulas.heads import _mapped
 from ostools.measure.formulas.scores import Scores
 from ostools.measure.formulas.weights import BlockWeights
 from ostools.measure.paths import certified
@@ -519,3 +521,11 @@ def test_what_the_real_derivative_needs_is_the_same_where_the_block_runs_again_f
     assert "scores" not in again.kept
     for layer in range(len(kept.calls)):
         assert torch.equal(kept.block(layer).scores.slope, again.block(layer).scores.slope)
+
+
+@pytest.mark.parametrize("size", [1, 7, 9])
+def test_a_gain_of_another_size_is_refused(size: int) -> None:
+    """Neither one head's numbers nor all heads' side by side."""
+    norm = replace(next(iter(hooks.norms(tiny_model("gemma3")).values())), gain=torch.ones(size))
+    with pytest.raises(InputError, match=rf"do not describe .*: found a gain of \({size},\)"):
+        _mapped(torch.ones(2, 4, 8), torch.zeros(2, 4), torch.ones(3, 8), None, norm, 1)
