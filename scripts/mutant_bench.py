@@ -107,19 +107,19 @@ class Bench:
         """
         if not tests:
             return SURVIVED
+        known = self.known()
         calling = {
-            name.split("::")[0]
-            for name, ran in self.known().items()
+            file_of(name)
+            for name, ran in known.items()
             if any(place.startswith(f"{mutant.path}:") for place in ran.called)
         }
         tests = [test for test in tests if test in calling] or tests
 
         def run() -> int:
-            silence()
-            self.temporary()
+            self.aside()
             return int(pytest.main([*OPTIONS, *tests]))
 
-        seconds = sum(ran.seconds for name, ran in self.known().items() if name.split("::")[0] in tests)
+        seconds = sum(ran.seconds for name, ran in known.items() if file_of(name) in tests)
         with self.planted(mutant):
             status, _ = forked(lambda: self.in_the_tree(run), 3 * seconds + 90)
         return outcome(status)
@@ -143,7 +143,7 @@ class Bench:
         found: dict[str, Ran] = {}
         for line in self.kept.read_text("utf-8").splitlines() if self.kept.is_file() else ():
             read = json.loads(line)
-            if read["of"] == self.of(read["test"].split("::")[0]):
+            if read["of"] == self.of(file_of(read["test"])):
                 found[read["test"]] = Ran(read["seconds"], frozenset(read["called"]))
         return found
 
@@ -164,8 +164,11 @@ class Bench:
             del sys.modules[name]
         return run()
 
-    def temporary(self) -> None:
-        """What tests write lies here, and goes before the next fork's."""
+    def aside(self) -> None:
+        """In a fork: what its tests print goes nowhere, and what they write goes before the next fork's."""
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
         folder = self.tree.parent / "temporary"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -186,7 +189,7 @@ class _Collected(Generic[Some]):
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         files: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
-            files[item.nodeid.split("::")[0]].append(item)
+            files[file_of(item.nodeid)].append(item)
         for thing in gc.get_objects():
             if type(thing) is FunctionType:  # isinstance would ask things of others, which warn
                 self.functions[self._place(thing.__code__)].append(thing)
@@ -212,8 +215,7 @@ class _Collected(Generic[Some]):
             pytest.exit(f"expected tests that pass where nothing is planted; one of {name} does not", 4)
 
     def _watched(self, items: Sequence[pytest.Item]) -> int:
-        silence()
-        self.bench.temporary()
+        self.bench.aside()
         lines: list[str] = []
         for item, following in zip(items, (*items[1:], None), strict=True):
             called: set[CodeType] = set()
@@ -229,7 +231,7 @@ class _Collected(Generic[Some]):
             if self.failed:
                 return 1
             ours = sorted(self._place(code) for code in called if code.co_filename.startswith(f"{self.bench.tree}/"))
-            record = {"test": item.nodeid, "of": self.bench.of(item.nodeid.split("::")[0]), "called": ours}
+            record = {"test": item.nodeid, "of": self.bench.of(file_of(item.nodeid)), "called": ours}
             lines.append(json.dumps(record | {"seconds": time.process_time() - before}))
         with self.bench.kept.open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
@@ -265,8 +267,7 @@ class _Collected(Generic[Some]):
         for old, new in swaps:
             for function in self.functions[self._place(old)]:
                 function.__code__ = new
-        silence()
-        self.bench.temporary()
+        self.bench.aside()
         for item, following in zip(items, (*items[1:], None), strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
@@ -305,6 +306,11 @@ def in_order(files: dict[str, list[pytest.Item]], known: dict[str, Ran], called:
     return [*(item for items in direct for item in items), *others]
 
 
+def file_of(test: str) -> str:
+    """The file of a test, by the name that pytest gives the test."""
+    return test.split("::")[0]
+
+
 def outcome(status: int | None) -> str:
     """What a fork's exit status says of a mutant."""
     return SURVIVED if status == 0 else TIME if status is None else CAUGHT
@@ -335,13 +341,6 @@ def forked(run: Callable[[], int], limit: float | None) -> tuple[int | None, flo
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), took
-
-
-def silence() -> None:
-    """Nothing that a fork's tests print is of use here."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
 
 
 def digest(tree: Path, files: Iterable[Path]) -> str:

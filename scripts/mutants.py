@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     record = asked.out / "results.jsonl"
     tests = digest(ROOT, sorted((ROOT / "tests").rglob("*.py")))
-    left = [mutant for mutant in mutants if mutant.key not in outcomes(record, tests)]
+    known = outcomes(record, tests)
+    left = [mutant for mutant in mutants if mutant.key not in known]
     print(f"{len(mutants)} mutants, {len(left)} of them to try", flush=True)
 
     def tell(mutant: Mutant, outcome: str) -> None:
@@ -108,17 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file.write(json.dumps({"key": mutant.key, "outcome": outcome, "tests": tests}) + "\n")
         print(f"{outcome:>12}  {mutant.path}:{mutant.line}  {mutant.lines()[1]}", flush=True)
 
+    programs = list[Mutant]()
     for mutant in left:
-        if not mutant.is_program():
+        if mutant.is_program():
+            programs.append(mutant)
+        else:
             tell(mutant, NO_PROGRAM)
-    left = [mutant for mutant in left if mutant.key not in outcomes(record, tests)]
-    if left:
+    if programs:
         preload()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             bench = Bench(_copied(Path(folder)), asked.out / "called.jsonl")
-            bench.collected(sorted({folder for room in asked.rooms for folder in ROOMS[room]}), left, tell)
-            for mutant in left:
-                if mutant.key not in outcomes(record, tests):
+            bench.collected(sorted({folder for room in asked.rooms for folder in ROOMS[room]}), programs, tell)
+            known = outcomes(record, tests)
+            for mutant in programs:
+                if mutant.key not in known:
                     tell(mutant, bench.alone(mutant, tests_of(mutant.path)))
     return _report(mutants, outcomes(record, tests))
 

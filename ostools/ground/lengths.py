@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ostools.ground.errors import InputError
 
 LONGEST = 1_000_000
@@ -25,6 +27,17 @@ def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
             raise InputError(f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}")
         lengths.update(range(low, high + 1))
     return sorted(lengths)
+
+
+def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
+    """Whole numbers in ascending order, in groups of those that follow each other."""
+    found: list[list[int]] = []
+    for n in lengths:
+        if found and n == found[-1][-1] + 1:
+            found[-1].append(n)
+        else:
+            found.append([n])
+    return found
 
 
 def _length(word: str, text: str, what: str) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ostools.ground.lengths import in_a_row
+
 
 def number(value: float) -> str:
     """Three significant digits, with an exponent only where zeros would have to be counted."""
@@ -48,10 +50,5 @@ def computed_on(model: Mapping[str, Any]) -> str:
 
 def runs(lengths: Sequence[int]) -> str:
     """Whole numbers in ascending order, three or more in a row as `3 to 10`."""
-    found: list[list[int]] = []
-    for n in lengths:
-        if found and n == found[-1][-1] + 1:
-            found[-1].append(n)
-        else:
-            found.append([n])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found)
+    rows = in_a_row(lengths)
+    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)

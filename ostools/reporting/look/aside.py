@@ -6,12 +6,12 @@ A heat map has no ground for a band: there a grey line runs under its columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ostools.ground.lengths import in_a_row
 from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.look import axes, theme
 from ostools.results import Frame
@@ -54,5 +54,5 @@ def underlined(chart: Any, positions: Sequence[int], height: int, start: float =
 
 def _runs(positions: Sequence[int], start: float) -> Frame:
     """From where to where each run of neighbours goes on the axis, where a column is 1 wide."""
-    runs = [[place for _, place in run] for _, run in groupby(enumerate(positions), key=lambda pair: pair[1] - pair[0])]
+    runs = in_a_row(positions)
     return pd.DataFrame({"from": [run[0] + start for run in runs], "to": [run[-1] + start + 1.0 for run in runs]})

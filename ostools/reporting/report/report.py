@@ -17,6 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.experiments import TheoryChecks
 from ostools.ground.errors import InputError
+from ostools.ground.lengths import in_a_row
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
@@ -171,10 +172,4 @@ def _command(
 
 def lengths_text(lengths: Sequence[int]) -> str:
     """The lengths as `--lengths` takes them: 1:8,16."""
-    runs: list[list[int]] = []
-    for n in lengths:
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ",".join(f"{run[0]}:{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return ",".join(f"{row[0]}:{row[-1]}" if len(row) > 1 else str(row[0]) for row in in_a_row(lengths))
