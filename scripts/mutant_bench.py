@@ -96,7 +96,7 @@ class Bench:
         def run() -> int:
             return int(pytest.main([*OPTIONS, *folders], plugins=[_Collected(self, mutants, tell)]))
 
-        status, _ = forked(lambda: self.in_the_tree(run), None)
+        status = forked(lambda: self.in_the_tree(run), None)
         if status != 0:
             raise SystemExit(f"expected a pytest that ends well where nothing is planted, found exit status {status}")
 
@@ -121,7 +121,7 @@ class Bench:
 
         seconds = sum(ran.seconds for name, ran in known.items() if file_of(name) in tests)
         with self.planted(mutant):
-            status, _ = forked(lambda: self.in_the_tree(run), 3 * seconds + 90)
+            status = forked(lambda: self.in_the_tree(run), 3 * seconds + 90)
         return outcome(status)
 
     @contextmanager
@@ -210,7 +210,7 @@ class _Collected(Generic[Some]):
 
     def _call(self, name: str, items: Sequence[pytest.Item]) -> None:
         """Runs the tests of a file where nothing is planted, in a fork that writes down what each of them called."""
-        status, _ = forked(lambda: self._watched(items), None)
+        status = forked(lambda: self._watched(items), None)
         if status != 0:
             pytest.exit(f"expected tests that pass where nothing is planted; one of {name} does not", 4)
 
@@ -245,7 +245,7 @@ class _Collected(Generic[Some]):
             if not items:
                 return
             seconds = sum(known[item.nodeid].seconds for item in items)
-            status, _ = forked(lambda: self._swapped(swaps, items), 3 * seconds + 20)
+            status = forked(lambda: self._swapped(swaps, items), 3 * seconds + 20)
         self.tell(mutant, outcome(status))
 
     def _swaps(self, path: str, before: str, after: str) -> list[tuple[CodeType, CodeType]]:
@@ -316,9 +316,8 @@ def outcome(status: int | None) -> str:
     return SURVIVED if status == 0 else TIME if status is None else CAUGHT
 
 
-def forked(run: Callable[[], int], limit: float | None) -> tuple[int | None, float]:
-    """A fork's exit status (None: it took more than `limit` seconds of the processor), and the seconds that it took."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def forked(run: Callable[[], int], limit: float | None) -> int | None:
+    """A fork's exit status; None where it took more than `limit` seconds of the processor."""
     child = os.fork()
     if child == 0:
         status = 3
@@ -338,9 +337,7 @@ def forked(run: Callable[[], int], limit: float | None) -> tuple[int | None, flo
         if give_up is not None and time.monotonic() > give_up:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.02)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), took
+    return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def digest(tree: Path, files: Iterable[Path]) -> str:

@@ -46,8 +46,8 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
 
 def require_time(*forecasts: Forecast | None) -> None:
     """Refuse a command whose work on all its models together is forecast to take longer than `--max-time` (`InputError`)."""
-    known = [found for found in forecasts if found is not None and found.seconds is not None]
-    whole = sum(found.seconds or 0.0 for found in known)
+    known = [found.seconds for found in forecasts if found is not None and found.seconds is not None]
+    whole = sum(known)
     if whole > MANNERS.max_seconds:
         together = f" for {len(known)} models together" if len(known) > 1 else ""
         raise InputError(

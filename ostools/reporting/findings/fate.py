@@ -27,9 +27,7 @@ def fate_findings(result: Fate) -> list[str]:
     arms = list(frame["mitigation"].unique())
     for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
         under = "" if mitigation == NONE else f" under {mitigation}"
-        lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
-        words = "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
-        said.append(f"{dtype}{under}: {words}.")
+        said.append(f"{dtype}{under}: {_verdicts(here)}.")
         probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
         if probes is not None and not probes.frame.empty and (mitigation == NONE or len(arms) < 3):
             said += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
@@ -42,10 +40,14 @@ def fate_in_short(result: Fate) -> list[str]:
     frame, said = frame_of(result), []
     several = frame["dtype"].nunique() > 1
     for dtype, here in frame.groupby("dtype", sort=False) if frame["mitigation"].nunique() == 1 else ():
-        lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
-        words = "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
-        said.append(f"{dtype}: {words}." if several else f"Verdict: {words}.")
+        said.append(f"{dtype if several else 'Verdict'}: {_verdicts(here)}.")
     return said + ([] if result.probes.frame.empty else decodable_in_short(result.probes))
+
+
+def _verdicts(here: Frame) -> str:
+    """Each verdict with the lengths that have it."""
+    lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
+    return "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
 
 
 def decodable_in_short(result: Decodable) -> list[str]:
