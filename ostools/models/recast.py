@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 
-BLOCK = 1 << 26
-"""Numbers of a matrix that one step of a product makes at a time: an unembedding has more, the matrices of a block fewer."""
+BLOCK = 3 << 23
+"""Bytes of a matrix that one step of a product makes at a time. glibc maps what is larger than 32 MiB anew each time: of an
+unembedding in one piece two thirds of a product with a few tokens went into zeroed pages."""
 SMALL_WEIGHT = 1 << 20
 """Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
 
@@ -93,15 +94,18 @@ class Recast(Tensor):
 
     def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
         """A product with this matrix, its last argument: of a large one a block of columns at a time."""
-        columns = max(1, chunk(BLOCK) // max(1, self.shape[-2]))
+        columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         if self.whole or self.shape[-1] <= columns:
             return function(*others, self.dense(), **kwargs)
-        parts = []
+        if not others[-1].numel():
+            return others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
+        # One result for all blocks: a small one left beside each block would keep glibc from using its place for the next.
+        found = others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
         for start in range(0, self.shape[-1], columns):
             here = slice(start, start + columns)
             bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-            parts.append(function(*bias, others[-1], dense(self[..., here]), **kwargs))
-        return torch.cat(parts, dim=-1)
+            found[..., here] = function(*bias, others[-1], dense(self[..., here]), **kwargs)
+        return found
 
     @property
     def stored(self) -> Tensor:

@@ -45,7 +45,7 @@ class Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
         made = [weight for weight in model.parameters() if isinstance(weight, Recast)]
-        whole = any(weight.whole and weight.numel() > BLOCK for weight in made)
+        whole = any(weight.whole and weight.numel() * like.dtype.itemsize > BLOCK for weight in made)
         found = cls.of_config(model.original_model.config, like.dtype, like.device.type)
         return replace(found, cast=bool(made), whole=whole)
 
@@ -80,12 +80,12 @@ class Shape:
     def view_bytes(self, element: int) -> int:
         """What reading the weights as numbers of `element` bytes takes (`view_in`).
 
-        Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a block of the unembedding.
+        Small ones are all cast; of large ones a part of a matrix at a time.
         """
-        matrix = self.d_model * max(self.d_mlp, self.n_heads * self.d_head)
-        table = self.d_vocab * self.d_model
-        small = self.parameters * element if max(matrix, table) * element <= SMALL_WEIGHT else 0
-        return small or max(matrix, table if self.whole else min(table, BLOCK)) * element
+        largest = self.d_model * max(self.d_mlp, self.n_heads * self.d_head, self.d_vocab) * element
+        if largest <= SMALL_WEIGHT:
+            return self.parameters * element
+        return largest if self.whole else min(largest, BLOCK)
 
     @property
     def parameters(self) -> int:

@@ -100,7 +100,7 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
         return plain(self)
 
     monkeypatch.setattr(Recast, "dense", counted)
-    monkeypatch.setattr(recast, "BLOCK", 1000)
+    monkeypatch.setattr(recast, "BLOCK", 8 * 1000)
     seen, ids = view_in(model, torch.float64), IDS[:, :5]
     embedded = seen.input_to_embed(ids)[0]
     assert max(made) == 5 * seen.cfg.d_model
@@ -126,7 +126,7 @@ def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPa
     expected = torch.nn.functional.linear(last, weight.double())
     assert torch.equal(torch.nn.functional.linear(last, seen), expected)
     assert read == [weight.numel()]
-    monkeypatch.setattr(recast, "BLOCK", 12)
+    monkeypatch.setattr(recast, "BLOCK", 8 * 12)
     torch.testing.assert_close(torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14)
     assert max(read[1:]) <= 12
 

@@ -21,6 +21,8 @@ from ostools.theory.distances import dtype_named
 
 _GIB = 2**30
 _HALF = torch.bfloat16
+_START = Cost(operations=900_000)
+"""What a command does after its forecast and before it loads a model: it reads the libraries that run one."""
 
 
 def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cost]) -> Forecast | None:
@@ -61,10 +63,10 @@ def _fitted(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) ->
     left = free.bytes - unloaded.held
     if unloaded.limit is None and left > 0:
         try:
-            return unloaded.forecast(cost(replace(unloaded, limit=left)))
+            return unloaded.forecast(_START + cost(replace(unloaded, limit=left)))
         except InsufficientMemoryError:
             pass
-    return unloaded.forecast(cost(unloaded))
+    return unloaded.forecast(_START + cost(unloaded))
 
 
 def in_gib(size: int) -> str:

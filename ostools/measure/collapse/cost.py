@@ -28,9 +28,11 @@ def collapse_cost(
     distances = 12 * 8 * max(chunks)
     kept = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
-    # A check reads every row, and the distances those of v and of v*: of each run in a product of its own.
+    # A check reads every row, and the distances those of v and of v*, of the float64 run twice; passes of their own read one
+    # row each.
     together = logits_rows(shape.d_vocab)
-    reads = 4 * -(-pairs // together) * sum(map(_casts, runs))
+    parts = -(-2 * pairs // together)
+    reads = sum((2 + (element == 8)) * parts * _casts(element) + 2 + 2 * _probes(element) for element in runs)
     held = min(pairs, together) * shape.d_vocab * 2 * sum(runs)
     read = Cost(distances + kept + held, double=logits, cast=float(shape.d_vocab * shape.d_model * reads))
     both = passes + read + Cost(operations=1.0 * pairs * QUESTION)
@@ -42,7 +44,7 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     some that check it, and in 16 bits those of the lengths that decide a collapse length, mostly two."""
     trunk, pairs = max(tokens.prompts), len(tokens.prompts)
     branches = (tokens.after + 2) * 2 * pairs
-    probes = 9 if element == 2 else 1
+    probes = _probes(element)
     work = one_pass(shape, 1, trunk) * (1 + probes) + branches * one_pass(shape, 1, trunk) / trunk
     passes = 2 + probes + branches // _GROUP
     if tokens.hooked:
@@ -54,6 +56,11 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     return work_in(element, work) + Cost(memory, cast=read, operations=operations)
 
 
-def _casts(element: int) -> int:
-    """A number cast to float64 takes as long as four cast to float32."""
-    return 4 if element == 8 else 1
+def _probes(element: int) -> int:
+    """Prompts that go through the model once more, by themselves."""
+    return 9 if element == 2 else 1
+
+
+def _casts(element: int) -> float:
+    """A number cast to float64 takes so many times as long as one cast to float32."""
+    return 1.5 if element == 8 else 1.0

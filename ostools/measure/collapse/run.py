@@ -166,8 +166,8 @@ class Run:
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
                 found, difference = _last_tokens(prepared, precision, prompts, way, self)
-                logits = found.unembedding(found.rows.y[:1])
-            if not torch.equal(found.unembedding(found.rows.y[:1]), logits):
+                logits = found.unembedding(found.rows.y[:1]) if changes_pass(self.mitigation) else None
+            if logits is not None and not torch.equal(found.unembedding(found.rows.y[:1]), logits):
                 raise InputError(
                     f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
                     "over: its logits would be those of the model without it"

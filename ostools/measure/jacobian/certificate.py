@@ -22,7 +22,7 @@ from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearisations import HELD
-from ostools.measure.passes.streams import run_from
+from ostools.measure.passes.streams import run_from, unread
 
 # Pairs (i, u) -> J_i u, all at once: one pass through the network.
 Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_out"]]
@@ -138,7 +138,7 @@ def bias_terms(
 def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
     """y_n of the plain network."""
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        run_from(model, embedded[None])
+        run_from(model, embedded[None], logits_to_keep=unread(model))
     return record["final_norm"][0, -1]
 
 
@@ -150,7 +150,7 @@ def stream_of(
         return embedded
     name, block = _place(model, layer)
     with torch.no_grad(), hooks.capture(model, name, layers=[block]) as record:
-        run_from(model, embedded[None])
+        run_from(model, embedded[None], logits_to_keep=unread(model))
     return record[name][block][0]
 
 
@@ -213,9 +213,9 @@ def held_last_tokens(
     found = []
     with torch.no_grad(), held, hooks.capture(model, "final_norm") as record:
         if parts.any:
-            run_from(model, embedded[None])
+            run_from(model, embedded[None], logits_to_keep=unread(model))
         for part in moved.split(together):
             with _imposed(model, layer, part):
-                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1))
+                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), unread(model))
             found.append(record["final_norm"][:, -1])
     return torch.cat(found)

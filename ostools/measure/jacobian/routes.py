@@ -22,7 +22,7 @@ import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.passes.arithmetic import float32_products, tf32_products
-from ostools.measure.passes.streams import run_from
+from ostools.measure.passes.streams import run_from, unread
 
 Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]
@@ -108,7 +108,7 @@ class AutogradRoute:
         start = embedded.detach().expand(rows, *embedded.shape[-2:]).clone().requires_grad_(True)
         sites = ("final_norm", "residual_pre", "residual_post")
         with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, *sites, detach=False) as record:
-            run_from(model, start)
+            run_from(model, start, logits_to_keep=unread(model))
         streams = {0: start, **{layer: record["residual_pre"][layer] for layer in range(1, last_layer)}}
         streams[last_layer] = record["residual_post"][last_layer - 1]
         self._last: Tensor = record["final_norm"][:, -1]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ostools.models.recast import BLOCK as PART
 from ostools.models.shape import SMALL, Shape
 
 # Small operations, and what they stand for was timed on the embedded model: a pass through a block with its hooks; a question
@@ -57,8 +58,8 @@ _WORK = ("half", "single", "double", "cast", "operations")
 
 @dataclass(frozen=True)
 class Machine:
-    """Measured: floating-point operations a second of a product in 16, 32 and 64 bits, numbers cast from 16 to 32 bits a
-    second, seconds of a small operation."""
+    """Measured: floating-point operations a second of a product in 16, 32 and 64 bits; numbers a second that are cast from 16 to
+    32 bits, a part of a matrix at a time, and multiplied with a few vectors; seconds of a small operation."""
 
     half: float
     single: float
@@ -84,13 +85,15 @@ def _measured(kind: str, threads: int, size: int) -> Machine:
         # There is no float64 on mps: what needs it runs on the CPU.
         double = (single.cpu() if kind == "mps" else single).double()
         half, small = single.bfloat16(), single[0, :8].clone()
+        stored, few = single.new_ones(1 << 13, 1 << 10, dtype=torch.bfloat16), single.new_ones(8, 1 << 10)
+        parts = stored.split(PART // few[0].nbytes)
         done = torch.cuda.synchronize if kind == "cuda" else lambda: None  # a CPU is done when it returns
         products = 2 * size**3
         return Machine(
             products / _best(lambda: half @ half, done),
             products / _best(lambda: single @ single, done),
             products / _best(lambda: double @ double, done),
-            size**2 / _best(lambda: half.float(), done),
+            stored.numel() / _best(lambda: sum(float((few @ part.float().T)[0, 0]) for part in parts), done),
             _best(lambda: [small + small for _ in range(500)], done) / 500,
         )
     finally:

@@ -29,6 +29,7 @@ from ostools.ground.chunks import chunk
 from ostools.measure.passes.alibi import bias_at, has_alibi
 from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
 from ostools.measure.passes.output import soft_cap
+from ostools.measure.passes.streams import unread
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 
@@ -224,7 +225,7 @@ def _one_pass(
         true_arithmetic(model),
         _recording(model, torch.tensor(rows, dtype=torch.int64), layers) as record,
     ):
-        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=1, **options)
+        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=unread(model), **options)
     return _rows(record)
 
 
@@ -239,7 +240,7 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Se
         for start in range(0, len(indices), step):
             chosen = indices[start : start + step]
             with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
-                model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=1)
+                model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=unread(model))
             parts.append(_rows(record))
             order.extend(chosen)
     return _in_order(parts, order)

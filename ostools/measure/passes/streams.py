@@ -1,19 +1,29 @@
-"""A forward pass that begins in the middle: at the residual stream that a block reads."""
+"""Forward passes that begin in the middle, at the residual stream that a block reads, or end before the unembedding."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
 
 
+def unread(model: TransformerBridge) -> int | Int[Tensor, " none"]:
+    """`logits_to_keep` of a pass whose logits nobody reads: of no token, as a large unembedding costs as much as many blocks. Of
+    the last one where a hook waits for them."""
+    hooked = (module._forward_hooks or module._forward_pre_hooks for module in model.unembed.modules())
+    return 1 if any(hooked) else torch.empty(0, dtype=torch.int64)
+
+
 def run_from(
-    model: TransformerBridge, stream: Float[Tensor, "batch pos d_model"], layer: int = 0
-) -> Float[Tensor, "batch 1 d_vocab"]:
+    model: TransformerBridge,
+    stream: Float[Tensor, "batch pos d_model"],
+    layer: int = 0,
+    logits_to_keep: int | Int[Tensor, " none"] = 1,
+) -> Float[Tensor, "batch kept d_vocab"]:
     """The last token's logits of a pass whose block `layer` reads `stream` as v^(layer); differentiable in it.
 
     TransformerLens' own `start_at_layer`, which Bloom's block leaves out: there the stream would go through the norm of the
@@ -25,9 +35,9 @@ def run_from(
 
     block = model.blocks[layer]
     if not isinstance(block, BloomBlockBridge):
-        return model(stream, start_at_layer=layer, logits_to_keep=1)
+        return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
     handle = block.register_forward_pre_hook(read, with_kwargs=True)
     try:
-        return model(stream, start_at_layer=layer, logits_to_keep=1)
+        return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
     finally:
         handle.remove()

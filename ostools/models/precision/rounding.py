@@ -111,5 +111,5 @@ def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
 
 def _row_blocks(weight: Tensor) -> Iterator[Tensor]:
     """The weight, so many rows at a time that another dtype of a large one does not stand beside it."""
-    rows = max(1, chunk(BLOCK) // max(1, weight[0].numel()))
+    rows = max(1, chunk(BLOCK) // max(1, weight[0].numel() * weight.element_size()))
     return (dense(part) for part in weight.split(rows))

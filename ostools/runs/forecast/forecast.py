@@ -37,8 +37,9 @@ LIBRARIES = 560 << 20
 _FEW_BITS = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4}
 """Bytes of what quantised matrices are stored in."""
 _WHOLE = {"F32": 4, "F64": 8}
-_LOAD_OPERATIONS, _LAYER_OPERATIONS, _READ = 60_000, 8_000, 5e8
-"""Of loading: small operations of any model, of each layer; bytes of weights read, hashed, copied and checked a second."""
+_LOAD_OPERATIONS, _LAYER_OPERATIONS, _WORD_OPERATIONS, _READ = 60_000, 8_000, 2, 5e8
+"""Of loading: small operations of any model, of each layer, of each word of its vocabulary; bytes of weights read, hashed,
+copied and checked a second."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Unloaded:
         largest = weights.largest if self.device_map is None and on_cpu else 0
         memory = libraries + self.held + max(largest, cost.memory)
         here = machine(shape)
-        operations = _LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers
+        operations = _LOAD_OPERATIONS + _LAYER_OPERATIONS * shape.n_layers + _WORD_OPERATIONS * shape.d_vocab
         return Forecast(
             cost.seconds(here) + operations * here.operation + weights.stored / _READ, memory, cost.memory, libraries
         )
