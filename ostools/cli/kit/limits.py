@@ -21,7 +21,7 @@ from ostools.theory.distances import dtype_named
 
 _GIB = 2**30
 _HALF = torch.bfloat16
-_START = Cost(operations=900_000)
+_START = Cost(operations=900_000.0)
 """What a command does after its forecast and before it loads a model: it reads the libraries that run one."""
 
 
