@@ -48,7 +48,7 @@ def kernel_operations(shape: Shape, pos: int, traces: str, *, full: bool = False
     """Of one block's step to one last position, beside attention's O(H n^3)."""
     d, ff, heads, wide = shape.d_model, shape.d_mlp, shape.n_heads, shape.n_heads * shape.d_head
     columns, others = (d, d) if traces == "exact" else (min(d, FACTOR), min(d, PROBES))
-    through_weights = (13 if shape.gated else 8) * columns + (2 if shape.gated else 1) * others
+    through_weights = (10 if shape.gated else 6) * columns + (2 if shape.gated else 1) * others
     mlp = 2 * d * ff * through_weights + (4 if shape.gated else 2) * pos * ff * columns * others
     # Where both read the same, products of the MLP with every head.
     crossed = (8 if shape.gated else 4) * d * ff * heads * columns if shape.parallel else 0

@@ -90,6 +90,7 @@ class _Factors:
         self.vectors = gamma(d_mlp + d_model + 16, _DOUBLE)
         # A number flushed to zero is smaller than 2^-126, in either precision.
         self.flushed = float(d_model + d_mlp) ** 2 * 2.0**-100
+        self.vanished = d_model * 2.0**-62
 
     def norms(self, p: Factor, q: Factor | None) -> tuple[Values, Bool[Tensor, " pos"]]:
         """Upper bounds, and which of them are proved, within `TOLERANCE`."""
@@ -121,8 +122,9 @@ class _Factors:
         """Directions u, numbers tau, and where at most one eigenvalue of P is proved to be larger; `power`: P in float32."""
         trace = power.diagonal(dim1=1, dim2=2).sum(1, dtype=_DOUBLE)
         formed = 2 * self.squaring * (trace * (1 + 2 * self.squaring) + self.flushed) + self.flushed
-        # Squared in float64: in float32 the squares of small entries are lost, which may be all that V has not met.
-        size = torch.linalg.vector_norm(power, dim=2, dtype=_DOUBLE).square().sum(1).sqrt() * (1 + 1e-12)
+        # Rows in float32, where the squares of entries below 2^-63 are lost.
+        lengths = torch.linalg.vector_norm(power, dim=2).double()
+        size = lengths.norm(dim=1) * (1 + 2 * self.squaring) + self.vanished
         error = self.forming * sizes + self.flushed
         off = formed + error * (2 * (size + formed).sqrt() + error)
         whole = size + off
