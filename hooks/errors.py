@@ -34,9 +34,12 @@ class HookError(ValueError):
 def nearest(found: object, known: Iterable[str]) -> str:
     """The end of an error message: the nearest of the right names, then all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(found), names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"{hint}known are {', '.join(names)}"
+    return f"{_did_you_mean(found, names)}known are {', '.join(names)}"
+
+
+def _did_you_mean(found: object, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(found), list(names), n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def shown(value: object) -> str:
@@ -67,7 +70,9 @@ def checked_arguments(
             try:
                 given = signature.bind(*args, **options).arguments
             except TypeError as wrong:
-                raise error(f"{function.__name__}: {wrong}; it takes {', '.join(signature.parameters)}") from None
+                names = signature.parameters
+                meant = "".join(_did_you_mean(name, names) for name in options if name not in names)
+                raise error(f"{function.__name__}: {wrong}; {meant}it takes {', '.join(names)}") from None
             for name, value in _each(signature, given):
                 if name in kinds and not any(_is(value, kind) for kind in kinds[name]):
                     end = "" if advice is None else advice(value, kinds[name])

@@ -28,6 +28,11 @@ def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
 @pytest.mark.parametrize(
     ("check", "given", "message"),
     [
+        (
+            checked_lengths,
+            "1:64",
+            "lengths: expected whole numbers of at least 1, found '1:64'; for example range(1, 257)",
+        ),
         (checked_lengths, [], r"lengths: expected whole numbers of at least 1, found none; for example range(1, 257)"),
         (
             checked_lengths,

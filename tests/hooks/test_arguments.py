@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -62,6 +63,15 @@ def test_what_the_annotation_says_is_taken(args: tuple[Any, ...], options: dict[
 def test_anything_else_is_refused_by_name(args: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
     with pytest.raises(HookError, match=f"^{message}"):
         taken(*args, **options)
+
+
+def test_a_name_that_it_does_not_take_is_answered_with_the_nearest() -> None:
+    @checked_arguments(HookError)
+    def plain(model: str, variants: str = "") -> None: ...
+
+    message = "plain: got an unexpected keyword argument 'variant'; did you mean 'variants'? it takes model, variants"
+    with pytest.raises(HookError, match=f"^{re.escape(message)}$"):
+        plain("a", variant="b")  # pyright: ignore[reportCallIssue]
 
 
 def test_a_value_is_quoted_on_one_line_and_shortly() -> None:

@@ -240,7 +240,9 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Se
         for start in range(0, len(indices), step):
             chosen = indices[start : start + step]
             with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
-                model(_batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=unread(model))
+                model(
+                    _batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=unread(model)
+                )
             parts.append(_rows(record))
             order.extend(chosen)
     return _in_order(parts, order)
