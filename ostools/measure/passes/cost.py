@@ -58,8 +58,8 @@ _WORK = ("half", "single", "double", "cast", "operations")
 
 @dataclass(frozen=True)
 class Machine:
-    """Measured: floating-point operations a second of a product in 16, 32 and 64 bits; numbers a second that are cast from 16 to
-    32 bits, a part of a matrix at a time, and multiplied with a few vectors; seconds of a small operation."""
+    """Measured: floating-point operations a second of a product in 16, 32 and 64 bits; numbers a second that are cast from 16
+    to 32 bits, a part of a matrix at a time, and multiplied with a few vectors; seconds of a small operation."""
 
     half: float
     single: float

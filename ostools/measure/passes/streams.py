@@ -12,8 +12,8 @@ from transformer_lens.model_bridge.generalized_components import BloomBlockBridg
 
 
 def unread(model: TransformerBridge) -> int | Int[Tensor, " none"]:
-    """`logits_to_keep` of a pass whose logits nobody reads: of no token, as a large unembedding costs as much as many blocks. Of
-    the last one where a hook waits for them."""
+    """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
+    blocks; of the last token where a hook waits for them."""
     hooked = (module._forward_hooks or module._forward_pre_hooks for module in model.unembed.modules())
     return 1 if any(hooked) else torch.empty(0, dtype=torch.int64)
 
