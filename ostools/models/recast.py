@@ -93,14 +93,14 @@ class Recast(Tensor):
         return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
     def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
-        """A product with this matrix, its last argument: of a large one a block of columns at a time."""
+        """A product with this matrix, its last argument: of a large one a block of columns at a time. Without rows nothing is made."""
+        found = others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
+        if not found.numel():
+            return found
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         if self.whole or self.shape[-1] <= columns:
             return function(*others, self.dense(), **kwargs)
-        if not others[-1].numel():
-            return others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
         # One result for all blocks: a small one left beside each block would keep glibc from using its place for the next.
-        found = others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
         for start in range(0, self.shape[-1], columns):
             here = slice(start, start + columns)
             bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]

@@ -31,7 +31,7 @@ def test_no_logits_and_the_same_y(family: Family) -> None:
 
 
 def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16)
+    model = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
     made: list[int] = []
     plain = Recast.dense
 
