@@ -93,7 +93,7 @@ class Recast(Tensor):
         return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
     def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
-        """A product with this matrix, its last argument: of a large one a block of columns at a time. Without rows nothing is made."""
+        """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
         found = others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
         if not found.numel():
             return found
