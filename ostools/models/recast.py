@@ -11,6 +11,7 @@ Backward passes read it the same way: what autograd keeps of a product is the `R
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,7 @@ from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 
 BLOCK = 3 << 23
-"""Bytes of a matrix that one step of a product makes at a time. glibc maps what is larger than 32 MiB anew each time: of an
-unembedding in one piece two thirds of a product with a few tokens went into zeroed pages."""
+"""Bytes of a matrix that one step of a product makes at a time."""
 SMALL_WEIGHT = 1 << 20
 """Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
 
@@ -100,12 +100,24 @@ class Recast(Tensor):
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         if self.whole or self.shape[-1] <= columns:
             return function(*others, self.dense(), **kwargs)
-        # One result for all blocks: a small one left beside each block would keep glibc from using its place for the next.
         for start in range(0, self.shape[-1], columns):
             here = slice(start, start + columns)
             bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-            found[..., here] = function(*bias, others[-1], dense(self[..., here]), **kwargs)
+            found[..., here] = function(*bias, others[-1], self[..., here]._for_once(), **kwargs)
         return found
+
+    def _for_once(self) -> Tensor:
+        """The numbers of a part of a matrix, until the next part is made: a plain cast on a CPU goes where the last one was.
+
+        Fresh memory has to be mapped and zeroed, which takes longer than the cast, and holes of freed parts fill the heap.
+        """
+        part, *others = self.parts
+        is_cast = getattr(self.read, "func", None) is Tensor.to and not others and type(part) in (Tensor, nn.Parameter)
+        if not is_cast or part.ndim != 2 or part.device.type != "cpu" or self.device.type != "cpu":
+            return self.dense()
+        here = _room(part.numel(), self.dtype)
+        here = here.view(part.shape) if part.stride(0) >= part.stride(1) else here.view(part.mT.shape).mT
+        return here.copy_(part)
 
     @property
     def stored(self) -> Tensor:
@@ -159,6 +171,18 @@ class Recast(Tensor):
         if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
+
+
+_rooms = threading.local()
+
+
+def _room(count: int, dtype: torch.dtype) -> Tensor:
+    """So many numbers, which the same thread overwrites when it asks again."""
+    room: Tensor | None = getattr(_rooms, "room", None)
+    if room is None or room.numel() < count * dtype.itemsize:
+        with torch.inference_mode(False):
+            _rooms.room = room = torch.empty(count * dtype.itemsize, dtype=torch.uint8)
+    return room[: count * dtype.itemsize].view(dtype)
 
 
 def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:

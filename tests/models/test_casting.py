@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,14 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
         made.append(self.numel())
         return plain(self)
 
+    room = recast._room
+
+    def counted_room(count: int, dtype: torch.dtype) -> torch.Tensor:
+        made.append(count)
+        return room(count, dtype)
+
     monkeypatch.setattr(Recast, "dense", counted)
+    monkeypatch.setattr(recast, "_room", counted_room)
     monkeypatch.setattr(recast, "BLOCK", 8 * 1000)
     seen, ids = view_in(model, torch.float64), IDS[:, :5]
     embedded = seen.input_to_embed(ids)[0]
@@ -129,6 +137,29 @@ def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recast, "BLOCK", 8 * 12)
     torch.testing.assert_close(torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14)
     assert max(read[1:]) <= 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
+    dtype: torch.dtype, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two matrices in turn, of growing and shrinking parts, there and back; what was made before stays as it is."""
+    monkeypatch.setattr(recast, "BLOCK", dtype.itemsize * 40)
+    generator = torch.Generator().manual_seed(0)
+    found, expected = [], []
+    for rows, inner, columns in ((3, 7, 50), (1, 20, 9), (4, 5, 64), (2, 30, 33)):
+        stored = torch.randn(columns, inner, generator=generator).bfloat16()
+        stored = stored.mT.contiguous().mT if transposed else stored
+        seen = Recast(partial(torch.Tensor.to, dtype=dtype), (stored,), dtype)
+        x = torch.randn(rows, inner, generator=generator, dtype=dtype, requires_grad=True)
+        for weight in (seen, stored.to(dtype)):
+            out = torch.nn.functional.linear(x, weight)
+            (gradient,) = torch.autograd.grad(out.square().sum(), x)
+            (found if weight is seen else expected).extend([out.detach(), gradient])
+    within = 30 * torch.finfo(dtype).eps
+    for here, there in zip(found, expected, strict=True):
+        torch.testing.assert_close(here, there, rtol=within, atol=within * float(there.abs().max()))
 
 
 def load_scaled(model: Any, ids: torch.Tensor) -> torch.Tensor:
