@@ -71,7 +71,8 @@ def checked_arguments(
                 given = signature.bind(*args, **options).arguments
             except TypeError as wrong:
                 names = signature.parameters
-                meant = "".join(_did_you_mean(name, names) for name in options if name not in names)
+                strange = next((name for name in options if name not in names), None)
+                meant = "" if strange is None else _did_you_mean(strange, names)
                 raise error(f"{function.__name__}: {wrong}; {meant}it takes {', '.join(names)}") from None
             for name, value in _each(signature, given):
                 if name in kinds and not any(_is(value, kind) for kind in kinds[name]):

@@ -58,6 +58,10 @@ class Packed(Recast):
         self.matrix, self.parts, self.whole = matrix, (where,), False
         return self
 
+    @property
+    def is_cast(self) -> bool:
+        return False
+
     def dense(self) -> Tensor:
         """The numbers: of all rows that the view touches, then the view of them."""
         (where,) = self.parts

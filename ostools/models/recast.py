@@ -2,9 +2,10 @@
 
 A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
 or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
-that it reads, uses them and drops them: of an embedding the rows that were asked for, of a product with a large matrix a block
+that it reads, and uses them once: of an embedding the rows that were asked for, of a product with a large matrix a block
 of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of
-the model would run.
+the model would run; a product in blocks may round its sums otherwise in the last bits. Blocks of a cast are made in one place,
+which the thread keeps.
 
 Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
 """
@@ -94,30 +95,39 @@ class Recast(Tensor):
 
     def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
         """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
-        found = others[-1].new_empty(*others[-1].shape[:-1], self.shape[-1])
-        if not found.numel():
-            return found
+        shape = (*others[-1].shape[:-1], self.shape[-1])
+        if 0 in shape:
+            return others[-1].new_empty(shape)
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
-        if self.whole or self.shape[-1] <= columns:
+        # What is no cast is read by rows of what is stored: only those are made without the others.
+        apart = self.is_cast or self.stride(-2) <= self.stride(-1)
+        if self.whole or self.shape[-1] <= columns or not apart:
             return function(*others, self.dense(), **kwargs)
+        found = others[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
             here = slice(start, start + columns)
             bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
             found[..., here] = function(*bias, others[-1], self[..., here]._for_once(), **kwargs)
         return found
 
+    @property
+    def is_cast(self) -> bool:
+        """Whether it stands for a cast, and nothing else, of one matrix in the memory of the CPU."""
+        part, *others = self.parts
+        own = not others and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
+        return own and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
+
     def _for_once(self) -> Tensor:
-        """The numbers of a part of a matrix, until the next part is made: a plain cast on a CPU goes where the last one was.
+        """The numbers of a part of a matrix, until the next part is made: a cast goes where the last one was.
 
         Fresh memory has to be mapped and zeroed, which takes longer than the cast, and holes of freed parts fill the heap.
         """
-        part, *others = self.parts
-        is_cast = getattr(self.read, "func", None) is Tensor.to and not others and type(part) in (Tensor, nn.Parameter)
-        if not is_cast or part.ndim != 2 or part.device.type != "cpu" or self.device.type != "cpu":
+        if not self.is_cast:
             return self.dense()
-        here = _room(part.numel(), self.dtype)
-        here = here.view(part.shape) if part.stride(0) >= part.stride(1) else here.view(part.mT.shape).mT
-        return here.copy_(part)
+        (part,) = self.parts
+        room = _room(part.numel(), self.dtype)
+        room = room.view(part.shape) if part.stride(0) >= part.stride(1) else room.view(part.mT.shape).mT
+        return room.copy_(part)
 
     @property
     def stored(self) -> Tensor:

@@ -80,12 +80,13 @@ class Shape:
     def view_bytes(self, element: int) -> int:
         """What reading the weights as numbers of `element` bytes takes (`view_in`).
 
-        Small ones are all cast; of large ones a part of a matrix at a time.
+        Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a part of the unembedding.
         """
-        largest = self.d_model * max(self.d_mlp, self.n_heads * self.d_head, self.d_vocab) * element
-        if largest <= SMALL_WEIGHT:
+        matrix = self.d_model * max(self.d_mlp, self.n_heads * self.d_head) * element
+        table = self.d_vocab * self.d_model * element
+        if max(matrix, table) <= SMALL_WEIGHT:
             return self.parameters * element
-        return largest if self.whole else min(largest, BLOCK)
+        return max(matrix, table if self.whole else min(table, BLOCK))
 
     @property
     def parameters(self) -> int:

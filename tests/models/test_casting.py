@@ -153,8 +153,10 @@ def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
         stored = stored.mT.contiguous().mT if transposed else stored
         seen = Recast(partial(torch.Tensor.to, dtype=dtype), (stored,), dtype)
         x = torch.randn(rows, inner, generator=generator, dtype=dtype, requires_grad=True)
+        bias = torch.randn(columns, generator=generator, dtype=dtype) if rows > 2 else None
+        assert torch.nn.functional.linear(x[:0], seen, bias).shape == (0, columns)
         for weight in (seen, stored.to(dtype)):
-            out = torch.nn.functional.linear(x, weight)
+            out = torch.nn.functional.linear(x, weight, bias)
             (gradient,) = torch.autograd.grad(out.square().sum(), x)
             (found if weight is seen else expected).extend([out.detach(), gradient])
     within = 30 * torch.finfo(dtype).eps

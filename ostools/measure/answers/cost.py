@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
+from ostools.measure.passes.cost import AS_STORED, BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
 from ostools.models.shape import Shape
 
 _DRAWN = 64  # samples of a prompt that batches are made of; more of them take as much more time
@@ -35,7 +35,7 @@ def behaviour_cost(
         rows, longest = len(group), max(tokens.prompts[one // samples] for one in group)
         memory = max(memory, pass_bytes(shape, rows, longest + most, tokens.answer + 2, shape.element))
         work += passes * one_pass(shape, rows, longest + steps) + steps * 2.0 * shape.parameters * rows
-        read += steps * shape.parameters
+        read += steps * shape.parameters * AS_STORED
         operations += (passes + steps) * shape.n_layers * BLOCK
     if tokens.hooked:
         work += sum(2 * one_pass(shape, 1, pos) for pos in tokens.prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostools.measure.collapse.distances import CHUNK, logits_rows
-from ostools.measure.passes.cost import BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
+from ostools.measure.passes.cost import AS_STORED, BLOCK, QUESTION, Cost, PromptTokens, one_pass, pass_bytes, work_in
 from ostools.measure.passes.precisions import Precision
 from ostools.models.shape import Shape
 
@@ -28,11 +28,11 @@ def collapse_cost(
     distances = 12 * 8 * max(chunks)
     kept = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = 2.0 * shape.d_vocab * shape.d_model * 2 * pairs * len(runs)
-    # A check reads every row, and the distances those of v and of v*, of the float64 run twice; passes of their own read one
-    # row each.
+    # A check reads every row, and the table every row. The curves read those of the float64 run once more. A prompt that goes
+    # through the model by itself reads the unembedding for one row, twice.
     together = logits_rows(shape.d_vocab)
     parts = -(-2 * pairs // together)
-    reads = sum((2 + (element == 8)) * parts * _casts(element) + 2 + 2 * _probes(element) for element in runs)
+    reads = sum(((2 + (element == 8)) * parts + 2 + 2 * _probes(element)) * _read(shape, element) for element in runs)
     held = min(pairs, together) * shape.d_vocab * 2 * sum(runs)
     read = Cost(distances + kept + held, double=logits, cast=float(shape.d_vocab * shape.d_model * reads))
     both = passes + read + Cost(operations=1.0 * pairs * QUESTION)
@@ -52,7 +52,7 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     cast = element != shape.element
     memory = pass_bytes(shape, 1, trunk, 1, element) + (shape.view_bytes(element) if cast else 0)
     operations = 2.0 * passes * shape.n_layers * BLOCK + cast * shape.n_layers * _VIEW
-    read = float(passes * shape.n_layers * shape.block_parameters * cast * _casts(element))
+    read = float(passes * shape.n_layers * shape.block_parameters * cast * _read(shape, element))
     return work_in(element, work) + Cost(memory, cast=read, operations=operations)
 
 
@@ -61,6 +61,6 @@ def _probes(element: int) -> int:
     return 9 if element == 2 else 1
 
 
-def _casts(element: int) -> float:
-    """A number cast to float64 takes so many times as long as one cast to float32."""
-    return 1.5 if element == 8 else 1.0
+def _read(shape: Shape, element: int) -> float:
+    """A number that is read for a few vectors takes so many times as long as one that is cast to float32."""
+    return AS_STORED if element == shape.element else 1.5 if element == 8 else 1.0

@@ -14,8 +14,9 @@ from transformer_lens.model_bridge.generalized_components import BloomBlockBridg
 def unread(model: TransformerBridge) -> int | Int[Tensor, " none"]:
     """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
     blocks; of the last token where a hook waits for them."""
-    hooked = (module._forward_hooks or module._forward_pre_hooks for module in model.unembed.modules())
-    return 1 if any(hooked) else torch.empty(0, dtype=torch.int64)
+    end = (model, model.original_model, *model.unembed.modules())
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in end)
+    return 1 if hooked else torch.empty(0, dtype=torch.int64)
 
 
 def run_from(

@@ -37,8 +37,9 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
     is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
 
-    Memory: 24 MiB of a matrix in `dtype` while a product reads it, and all weights of at most `SMALL_WEIGHT` bytes. Time: a
-    cast of every weight at every forward or backward pass. Raises `InputError` while hooks are on the model: the view would run
+    Memory: 24 MiB of a matrix in `dtype` where a product reads it, which the thread keeps; a whole matrix where another
+    operation does; and all weights of at most `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward
+    pass. Raises `InputError` while hooks are on the model: the view would run
     them, and they would not know it.
     """
     if not dtype.is_floating_point:

@@ -49,8 +49,8 @@ def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.Mo
     assert int(model.cfg.d_vocab) in made
 
 
-@pytest.mark.parametrize("where", ["hook point", "module"])
-def test_a_hook_on_the_unembedding_sees_the_last_token(where: str) -> None:
+@pytest.mark.parametrize("where", ["hook point", "unembedding", "inner model", "bridge"])
+def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
     model, seen = tiny_model("gemma", fresh=True), []
 
     def look(logits: Tensor, *rest: Any, **more: Any) -> None:
@@ -60,7 +60,9 @@ def test_a_hook_on_the_unembedding_sees_the_last_token(where: str) -> None:
         with torch.no_grad(), model.hooks(fwd_hooks=[("unembed.hook_out", look)]):
             model(IDS, logits_to_keep=unread(model))
     else:
-        handle = model.original_model.lm_head.register_forward_hook(lambda module, args, out: look(out))
+        inner = model.original_model
+        module = {"unembedding": inner.lm_head, "inner model": inner, "bridge": model}[where]
+        handle = module.register_forward_hook(lambda module, args, out: look(getattr(out, "logits", out)))
         with torch.no_grad():
             model(IDS, logits_to_keep=unread(model))
         handle.remove()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model, packed, view_in
+from ostools.models import describe, load_model, packed, recast, view_in
 from ostools.models.files.sources import Source
 from ostools.models.packed import Packed, Stored
 from ostools.models.quantised.formats import FORMATS
@@ -207,6 +207,26 @@ def test_of_a_view_only_its_own_rows_are_made() -> None:
     weight = Packed(Stored((8, 10), (torch.arange(80.0).view(8, 10),), read), torch.float32, torch.device("cpu"))
     dense(weight[2:5].t()[4])  # pyright: ignore[reportArgumentType]
     assert asked == [(2, 5)]
+
+
+def test_a_product_in_parts_makes_every_row_once_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def read(part: Tensor, low: int, high: int) -> Tensor:
+        asked.append((low, high))
+        return part[low:high]
+
+    numbers = torch.randn(8, 10, generator=torch.Generator().manual_seed(0))
+    weight = Packed(Stored((8, 10), (numbers,), read), torch.float32, torch.device("cpu"))
+    monkeypatch.setattr(recast, "BLOCK", 3 * 10 * 4)
+    x = torch.randn(2, 10, requires_grad=True)
+    out = torch.nn.functional.linear(x, weight)
+    assert asked == [(0, 3), (3, 6), (6, 8)]
+    asked.clear()
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert asked == [(0, 8)]
+    torch.testing.assert_close(out, x @ numbers.T)
+    torch.testing.assert_close(gradient, numbers.sum(0).expand(2, 10))
 
 
 # fp8: transformers itself writes and dequantises it.
