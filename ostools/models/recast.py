@@ -107,7 +107,8 @@ class Recast(Tensor):
         for start in range(0, self.shape[-1], columns):
             here = slice(start, start + columns)
             bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-            found[..., here] = function(*bias, others[-1], self[..., here]._for_once(), **kwargs)
+            part: Any = self[..., here]
+            found[..., here] = function(*bias, others[-1], part._for_once(), **kwargs)
         return found
 
     @property

@@ -43,7 +43,7 @@ def _passes(shape: Shape, tokens: PromptTokens, element: int) -> Cost:
     """The longest prompt in one pass, the others as branches off it; by a loop under hooks. And prompts in passes of their own:
     some that check it, and in 16 bits those of the lengths that decide a collapse length, mostly two."""
     trunk, pairs = max(tokens.prompts), len(tokens.prompts)
-    branches = (tokens.after + 2) * 2 * pairs
+    branches = (2 * tokens.after + 1) * pairs  # v, then v* with one token more, off the trunk
     probes = _probes(element)
     work = one_pass(shape, 1, trunk) * (1 + probes) + branches * one_pass(shape, 1, trunk) / trunk
     passes = 2 + probes + branches // _GROUP
