@@ -38,7 +38,7 @@ def run_section(found: Measurements) -> Section:
     if used := _of_the_prompt(found):
         parts.append(Part(title=f"The prompt of {used}", quote=found.prompt, more=[more]))
     if found.left_out:
-        parts.append(Part(title="Left out, and why", terms=[(one.section, one.reason) for one in found.left_out]))
+        parts.append(Part(title="Left out, and why", items=[f"{one.section}: {one.reason}" for one in found.left_out]))
     return Section("run", "What was run", "What was run", "", parts)
 
 
