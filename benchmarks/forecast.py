@@ -32,8 +32,15 @@ LONG = {
     "path-sum, second-moment, long": f"path-sum --variant second-moment {TEXT}",
     "collapse, 1:256": "collapse --task figure-5a --lengths 1:256 --dtype bfloat16",
 }
-HOURS = ("sensitivity, exact", "looseness")
-"""Not asked of gemma-2b."""
+GRID = {"33m": COMMANDS | LONG, "half": COMMANDS}
+"""What is asked of which shape, beside the embedded model."""
+LARGE = "gemma-2b"
+QUICK = {
+    name: line
+    for name, line in COMMANDS.items()
+    if name not in ("sensitivity, exact", "looseness") and "-full" not in name
+}
+"""Without what takes an hour or more there."""
 
 
 def main(large: Path | None = None) -> None:
@@ -41,11 +48,10 @@ def main(large: Path | None = None) -> None:
     print(f"{'':44}{'MiB':>8}{'forecast':>10}{'ratio':>7}{'s':>9}{'forecast':>10}{'ratio':>7}")
     with tempfile.TemporaryDirectory() as folder:
         _grid("embedded", "", COMMANDS | LONG)
-        _grid("33m", f"--model {write_shape('33m', Path(folder) / '33m')}", COMMANDS | LONG)
-        _grid("half", f"--model {write_shape('half', Path(folder) / 'half')}", COMMANDS)
+        for shape, commands in GRID.items():
+            _grid(shape, f"--model {write_shape(shape, Path(folder) / shape)}", commands)
     if large is not None:
-        asked = {name: line for name, line in COMMANDS.items() if name not in HOURS and "-full" not in name}
-        _grid("gemma-2b", f"--model {write_shape('gemma-2b', large / 'gemma-2b')}", asked)
+        _grid(LARGE, f"--model {write_shape(LARGE, large / LARGE)}", QUICK)
 
 
 def _grid(shape: str, model: str, commands: dict[str, str]) -> None:

@@ -52,16 +52,19 @@ SHAPES: dict[str, PreTrainedConfig] = {
         max_position_embeddings=32768,
         **_COMMON,
     ),
-    "200m": GemmaConfig(
-        vocab_size=32000,
-        hidden_size=1024,
-        intermediate_size=8192,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_key_value_heads=1,
-        head_dim=128,
-        **_COMMON,
-    ),
+    **{
+        name: GemmaConfig(
+            vocab_size=32000,
+            hidden_size=1024,
+            intermediate_size=8192,
+            num_hidden_layers=layers,
+            num_attention_heads=8,
+            num_key_value_heads=1,
+            head_dim=128,
+            **_COMMON,
+        )
+        for name, layers in (("200m", 6), ("half", 18))
+    },
     "gemma-2b": GemmaConfig(
         vocab_size=256000,
         hidden_size=2048,
@@ -83,8 +86,8 @@ SHAPES: dict[str, PreTrainedConfig] = {
         **_COMMON,
     ),
 }
-"""Configurations by name: "tiny" is for a look at what runs on it, "33m" and "200m" have 33 M and 0.2 G parameters, the others
-those of the model that they are called after."""
+"""Configurations by name: "tiny" is for a look at what runs on it, "33m", "200m" and "half" have 33 M, 0.2 G and 0.53 G
+parameters, the others those of the model that they are called after."""
 
 
 def write_shape(name: str, directory: Path) -> Path:
