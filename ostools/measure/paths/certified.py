@@ -10,7 +10,7 @@ parallel (docs/theory.md 3.2). A block costs, beside its pattern:
     edge-full         n^2 / 2 norms of d x min(d_model, 2 n_kv d_head), n of d x d; n d (d + H d_head) numbers of memory
 
 Of these matrices D_i alone is proved without squaring where its two largest singular values are not too near each other: in
-CPU time of one thread `local` then takes 19 to 25 plain passes on the embedded model at 64 tokens, 36 to 41 at 256. The largest
+CPU time of one thread `local` then takes 19 to 27 plain passes on the embedded model at 64 tokens, 34 at 256. The largest
 part is to form D_i, d x d, in float32. Where d_model is small the measured profile is cheaper than all but `uniform` and
 `local`.
 """

@@ -110,8 +110,11 @@ def _norms(shape: Shape, pos: int, names: Sequence[str], mlp_norm: str) -> float
         each = 2 * ff**2 * (4 * d + 3 * pos)
     else:  # "product": the weights' own norms
         each = 3 * (2 * d**2 * ff + EIGENVALUES * d**3)
-    # In float32, where a product takes half, and from one direction each.
-    factored = pos * (1.25 * d**2 * ff + 2 * d**3 + 100 * d**2) if mlp_norm == "certified" else each
+    factored = each
+    if mlp_norm == "certified":
+        # In float32, where a product takes half, and from one direction each. It leaves nothing of some trained models to
+        # squaring, and all of random weights.
+        factored = pos * (1.25 * d**2 * ff + 2 * d**3 + 100 * d**2) + each / 2
     pairs = any(name.startswith(_PAIRS) for name in names)
     live = any(name.endswith("-full") for name in names)
     own = any(name.startswith(("edge", "windowed")) for name in names)

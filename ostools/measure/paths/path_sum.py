@@ -4,8 +4,8 @@ Purpose: one number a token that bounds, or predicts, how much of it is left in 
 no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
 matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
 `windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 6 and 9
-plain passes on the embedded model at 64 tokens, 5 and 10 at 256 tokens; 5 and 7 at d_model 512, d_mlp 2048 and 64 tokens. 3 of
+dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 6 and 10
+plain passes on the embedded model at 64 tokens, 6 and 11 at 256 tokens; 5 and 7 at d_model 512, d_mlp 2048 and 64 tokens. 3 of
 them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
 """
 
