@@ -17,7 +17,7 @@ def whole_numbers(what: str, given: Any, least: int = 0, most: int = _LAST_SEED,
 
     Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one out of range.
     """
-    numbers = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
+    numbers: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
         found = shown(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"
