@@ -23,6 +23,7 @@ from ostools.ground.names import several
 from ostools.measure.asked import asked
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.streams import unread
 from ostools.measure.posed import Posed, carrier_positions
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
@@ -146,7 +147,7 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
     ids = prompt.ids[None].to(next(model.parameters()).device)
     reducers = {"scores": room, "pattern": reduced}
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
-        model(ids, logits_to_keep=1)
+        model(ids, logits_to_keep=unread(model))
     found = []
     for layer in range(int(model.cfg.n_layers)):
         scores = dict(record["pattern"][layer])

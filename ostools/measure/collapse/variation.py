@@ -24,6 +24,7 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.streams import unread
 from ostools.results import Frame
 from ostools.theory.distances import proof_variation
 
@@ -131,7 +132,7 @@ def _captured(
     """What `reduce` makes of each layer's pattern, the layers along the axis `stacked`."""
     device = next(model.parameters()).device
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
-        model(torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=1)
+        model(torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=unread(model))
     return torch.stack([record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked)
 
 
