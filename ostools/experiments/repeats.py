@@ -22,7 +22,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names, several
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import (
     FITTED_FROM,
     SAME_IN_FLOAT64,
@@ -32,6 +31,7 @@ from ostools.measure.collapse.collapse import (
     float64_rounding,
 )
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.measurement import measurement
 from ostools.measure.profiles.nulls import OWN
 from ostools.models import null_model
 from ostools.models.null import KINDS
@@ -70,7 +70,7 @@ class Repeats(Result):
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
-@asked
+@measurement
 def repeats(
     model: TransformerBridge,
     prompts: Sequence[CollapseTask | str] = TASKS,

@@ -26,8 +26,8 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import STOP
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.prompts import of_text
 from ostools.results import Provenance, Result
@@ -60,7 +60,7 @@ class Retrieval(Result):
     ends: pd.DataFrame
 
 
-@asked
+@measurement
 def retrieval(
     model: TransformerBridge,
     positions: Sequence[int] | None = None,

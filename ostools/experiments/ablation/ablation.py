@@ -35,7 +35,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -104,7 +104,7 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
     yield from frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
 
 
-@asked
+@measurement
 def ablation(
     model: TransformerBridge,
     task: str | Task | Prompt,

@@ -17,8 +17,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.asked import asked
 from ostools.measure.hosted.given import Hosted
+from ostools.measure.measurement import measurement
 from ostools.results import Result
 from ostools.tasks import AppendixTask
 
@@ -53,7 +53,7 @@ class Figure2(Result):
         )
 
 
-@asked
+@measurement
 def figure_2(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

@@ -21,8 +21,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.measure.asked import asked
 from ostools.measure.hosted.given import Hosted
+from ostools.measure.measurement import measurement
 from ostools.results import Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import PLACES, SLIPPED, Mode
@@ -60,7 +60,7 @@ class Figure3(Result):
         return counting_deviations(self, self.frame)
 
 
-@asked
+@measurement
 def figure_3(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

@@ -19,8 +19,8 @@ from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, PANELS, SEEDS, Figure3, counting_deviations, figure_3
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure.asked import asked
 from ostools.measure.hosted.given import Hosted
+from ostools.measure.measurement import measurement
 from ostools.results import Result
 
 
@@ -43,7 +43,7 @@ class Figure4(Result):
         return counting_deviations(self, self.answers)
 
 
-@asked
+@measurement
 def figure_4(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

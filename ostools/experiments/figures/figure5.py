@@ -32,9 +32,9 @@ from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
-from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.readings import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
+from ostools.measure.measurement import measurement
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
@@ -115,7 +115,7 @@ def _of_seeds(seeds: int) -> str:
     )
 
 
-@asked
+@measurement
 def figure_5(
     model: TransformerBridge,
     panels: Iterable[str] = PANELS,

@@ -25,7 +25,7 @@ from ostools.experiments.lab import runs as lab_runs
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import collapse_start
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
@@ -88,7 +88,7 @@ class Lab(Result):
     collapse: pd.DataFrame
 
 
-@asked
+@measurement
 def lab(
     study: str = "all",
     *,

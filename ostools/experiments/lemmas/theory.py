@@ -21,7 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.results import Provenance, Result
 
 Run = Callable[[int, Sequence[int]], Checked]
@@ -113,7 +113,7 @@ class TheoryChecks(Result):
         return bool(self.frame["passed"].all())
 
 
-@asked
+@measurement
 def theory(
     seed: int = 0,
     lemmas: Iterable[str] | None = None,

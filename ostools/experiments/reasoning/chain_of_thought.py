@@ -20,8 +20,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.posed import pose
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
@@ -45,7 +45,7 @@ class ChainOfThought(Result):
     lines: pd.DataFrame
 
 
-@asked
+@measurement
 def chain_of_thought(
     model: TransformerBridge,
     task: Task | str,

@@ -22,7 +22,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.results import Provenance, Result
@@ -58,7 +58,7 @@ class Study(Result):
     collapse_lengths: pd.DataFrame
 
 
-@asked
+@measurement
 def study(
     model: TransformerBridge,
     task: Task | str,

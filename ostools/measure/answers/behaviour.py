@@ -27,7 +27,7 @@ from ostools.measure.answers.answers import Answer, answers, can_end, end_ids, h
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.posed import Posed, pose
 from ostools.models.describe import metadata_of
@@ -81,7 +81,7 @@ class Behaviour(Result):
     summary: pd.DataFrame
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def behaviour(
     model: TransformerBridge,

@@ -32,10 +32,10 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.answers.judging import judge_begun
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
-from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import Collapse, collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.starts import IDENTICAL
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
@@ -79,7 +79,7 @@ class Counting(Result):
     curve: Collapse
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def counting(
     model: TransformerBridge,

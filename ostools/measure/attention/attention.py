@@ -23,7 +23,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import rewritten
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
@@ -77,7 +77,7 @@ class Attention(Result):
         return drawing().attention_view(self, against)
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def attention(
     model: TransformerBridge,

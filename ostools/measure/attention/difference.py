@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.asked import asked
 from ostools.measure.attention.attention import Attention
+from ostools.measure.measurement import measurement
 from ostools.measure.prompts import partners
 from ostools.results import Provenance, Result
 
@@ -41,7 +41,7 @@ class AttentionDifference(Result):
         return self.first.view(self.second)
 
 
-@asked
+@measurement
 def attention_difference(first: Attention, second: Attention, *, corresponding: bool = False) -> AttentionDifference:
     """The last token's attention weights in `second` minus those in `first`, head by head and token by token.
 

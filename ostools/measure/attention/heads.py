@@ -20,7 +20,7 @@ from hooks.register import hidden
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, shown
 from ostools.ground.names import several
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.streams import unread
@@ -65,7 +65,7 @@ class HeadScores(Result):
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
 
-@asked
+@measurement
 def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],

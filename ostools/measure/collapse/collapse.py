@@ -27,7 +27,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.asked import asked
 from ostools.measure.collapse.posed_pairs import as_pairs, repeating
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.readings import VECTOR, Reading
@@ -35,6 +34,7 @@ from ostools.measure.collapse.run import COLUMNS as COLUMNS
 from ostools.measure.collapse.run import REFERENCE, Run, Views
 from ostools.measure.collapse.starts import ONE_CURVE, hidden_curves
 from ostools.measure.collapse.variation import variation_of
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.models import Prompt
@@ -208,7 +208,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,

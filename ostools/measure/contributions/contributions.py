@@ -23,12 +23,12 @@ import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.passes.output import output_row, soft_cap
@@ -85,7 +85,7 @@ class Contributions(Result):
         return pd.DataFrame(found)
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def contributions(
     model: TransformerBridge,

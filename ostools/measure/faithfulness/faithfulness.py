@@ -25,10 +25,10 @@ from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.asked import asked
 from ostools.measure.faithfulness.deletion import Deleting
 from ostools.measure.faithfulness.profiles import Given, OneProfile, profiles_of, require_mitigation, require_of_model
 from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, Whole, effects, without
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.prompts import named_by
@@ -74,7 +74,7 @@ class Faithfulness(Result):
     areas: pd.DataFrame
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def faithfulness(
     model: TransformerBridge,

@@ -23,10 +23,10 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.asked import asked
 from ostools.measure.fate.begun import Begun, begun_prompts
 from ostools.measure.fate.captured import Captured, captured
 from ostools.measure.fate.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.models.null import null_model
@@ -78,7 +78,7 @@ class Decodable(Result):
     steps: pd.DataFrame
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def decodable(
     model: TransformerBridge,

@@ -24,7 +24,6 @@ from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted
 from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
-from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.starts import is_hidden
 from ostools.measure.fate.begun import BegunPairs, answer_room
@@ -33,6 +32,7 @@ from ostools.measure.fate.cost import PAIR_SEEDS
 from ostools.measure.fate.decodable import FLOAT32, POSITION, Asked, Decodable, decodable
 from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result, Row, frame_of
@@ -105,7 +105,7 @@ class Fate(Result):
         return both[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def fate(
     model: TransformerBridge,

@@ -23,11 +23,11 @@ from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.asked import asked
 from ostools.measure.fate.begun import Begun
 from ostools.measure.fate.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.fate.decodable import FLOAT32, Asked
 from ostools.measure.fate.probes import Probe, fitted
+from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.last_tokens import Unembedding
@@ -72,7 +72,7 @@ class Readout(Result):
     """
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def readout(
     model: TransformerBridge,

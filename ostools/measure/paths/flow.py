@@ -25,8 +25,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
-from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -53,7 +53,7 @@ class Flow(Result):
     nodes: pd.DataFrame
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def flow(
     model: TransformerBridge,

@@ -28,9 +28,9 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_n
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import forward
 from ostools.measure.formulas.scores import require_softmax
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.block_view import BlockView
@@ -103,7 +103,7 @@ def path_sum(
 ) -> PathSums: ...
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def path_sum(
     model: TransformerBridge,

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
 from ostools.measure.profiles.change import ROUNDING, Change, change
@@ -58,7 +58,7 @@ def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ..
 def compare(first: PathSum, second: PathSum, *, corresponding: bool = ...) -> Change: ...
 
 
-@asked
+@measurement
 def compare(
     first: Sensitivity | PathSum, second: Sensitivity | PathSum, *, corresponding: bool = False
 ) -> Comparison | Change:

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import log10_ratio, profile_beside
 from ostools.measure.prompts import named_by
@@ -55,7 +55,7 @@ class Looseness(Result):
     summary: pd.DataFrame
 
 
-@asked
+@measurement
 def looseness(measured: Sensitivity, paths: PathSum) -> Looseness:
     """Where the bound is loose: log10(uniform / measured) for every token, split into parts that add up (`PARTS` in the
     module).

@@ -19,9 +19,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.profile import Profile, profile, profile_of
@@ -64,7 +64,7 @@ class Nulls(Result):
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
-@asked
+@measurement
 def nulls(
     model: TransformerBridge,
     prompt: str | Prompt,

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
-from ostools.measure.asked import asked
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
 from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
 from ostools.results import Frame, Provenance, Result
@@ -76,7 +76,7 @@ class Profile(Result):
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
-@asked
+@measurement
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U, with and without the sink.
 

@@ -22,9 +22,9 @@ import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.measure.asked import asked
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
@@ -70,7 +70,7 @@ class Spectra(Result):
     against: pd.DataFrame
 
 
-@asked
+@measurement
 @in_smaller_chunks
 def spectra(
     model: TransformerBridge,

@@ -21,7 +21,7 @@ from ostools.ground.lengths import in_a_row
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.reporting.page.shell import loading, quoted, stored_at
@@ -44,7 +44,7 @@ def default_prompt() -> str:
     return tasks.AppendixTask("copy-last").prompt(ONES)
 
 
-@asked
+@measurement
 def report(
     model: TransformerBridge | None = None,
     *,

@@ -20,7 +20,7 @@ from ostools.experiments.reproduce.parts import Arguments, Part, Results, checke
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
@@ -39,7 +39,7 @@ _MEASURING = (
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
-@asked
+@measurement
 def reproduce(
     model: TransformerBridge,
     figures: Iterable[int] | int | None = None,

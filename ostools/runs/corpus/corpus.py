@@ -23,7 +23,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, shown
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
@@ -127,7 +127,7 @@ def corpus(
 ) -> Corpus: ...
 
 
-@asked
+@measurement
 def corpus(
     model: TransformerBridge,
     texts: str | Path | Sequence[str],
