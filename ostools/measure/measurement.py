@@ -20,7 +20,7 @@ Asked = ParamSpec("Asked")
 Found = TypeVar("Found")
 
 
-def asked(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
+def measurement(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
     """The function, which refuses arguments of another type with `InputError` before it does anything.
 
     While it runs torch has as many threads as its model is worth (`enough_threads`). Where it takes `progress` and is given
