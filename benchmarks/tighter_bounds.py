@@ -26,7 +26,7 @@ from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt, encode
 from ostools.theory.path_sum import edges
-from ostools.theory.statistics import estimates
+from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 TOKENS, PATHS, REPEATS, ROWS = 64, 400, 100, 6
 norm = edges.spectral_norms
@@ -83,9 +83,14 @@ def trials(model: TransformerBridge, prompt: Prompt) -> Iterator[tuple[str, Tens
         yield f"last {blocks} blocks exactly, `edge` below", (exact_above(exact, views, blocks) / target).log10()
     yield "floor of every path sum", (floors(exact[0][-1], views, generator) / target).log10()
     for level, tokens in ((0.05, "each token"), (0.05 / len(target), "all tokens")):
-        draws = torch.randn(REPEATS, ROWS, exact[0].shape[-1], generator=generator, dtype=torch.float64)
-        limits = [estimates.norm_limit(estimates.gram(torch.einsum("ka,iab->kib", g, exact[-1])), level) for g in draws]
+        draws = [orthonormal_rows(ROWS, exact[0].shape[-1], generator) for _ in range(REPEATS)]
+        limits = [upper_end(torch.einsum("ka,iab->kib", rows, exact[-1]), level) for rows in draws]
         yield f"limit from {ROWS} cotangents, 95%, {tokens}", (torch.stack(limits).sqrt() / target).log10()
+
+
+def upper_end(rows: Tensor, level: float) -> Tensor:
+    """||J_i||_2^2 <= ||J_i||_F^2, which is above this with that probability."""
+    return Sketch.of(rows).trace_interval(2 * level).upper
 
 
 def limit(model: TransformerBridge, embedded: Tensor, copies: int = 2) -> Tensor:
@@ -94,9 +99,9 @@ def limit(model: TransformerBridge, embedded: Tensor, copies: int = 2) -> Tensor
     with freezing(model, "frozen"), hooks.capture(model, "final_norm", detach=False) as record:
         model(start, start_at_layer=0, logits_to_keep=1)
     last = record["final_norm"][:, -1]
-    drawn = [torch.randn_like(last) for _ in range(ROWS // copies)]
+    drawn = orthonormal_rows(ROWS, last.shape[-1], torch.Generator().manual_seed(0)).to(last).split(copies)
     rows = [torch.autograd.grad(last, start, cotangents, retain_graph=True)[0] for cotangents in drawn]
-    return estimates.norm_limit(estimates.gram(torch.cat(rows)), 0.05)
+    return upper_end(torch.cat(rows), 0.05)
 
 
 def main(text: str, directory: str | None) -> None:

@@ -20,12 +20,14 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
 from ostools.measure.answers.reading import STOP
+from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.posed import Posed, carrier_positions, pose
@@ -48,8 +50,8 @@ class Retrieval(Result):
     correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
     model that thinks first), carriers (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of
     d y_n / d v_i^(0) over them),
-    sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "estimate":
-    of an operator norm then the lower end).
+    sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "sketch" |
+    "estimate").
 
     `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
     positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
@@ -69,7 +71,7 @@ def retrieval(
     *,
     records: str = "words",
     linearisation: str = "full",
-    norm: str = "operator",
+    norm: str | None = None,
     method: str = "auto",
     chat: bool | None = None,
     progress: Progress | None = None,
@@ -80,7 +82,8 @@ def retrieval(
         positions: indices from 0; None: all of them, or 11 evenly spread ones.
         seeds: which records there are, and which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
-        linearisation, method: of the sensitivity, as in `sensitivity`. norm: "operator" or "frobenius".
+        linearisation, method: of the sensitivity, as in `sensitivity`. norm: "operator" or "frobenius"; None: the operator
+            norm where it is measured, and else the Frobenius norm, which a sketch estimates.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
 
@@ -88,8 +91,11 @@ def retrieval(
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     chosen, places = checked_seeds(seeds), _checked_positions(positions, length)
-    if norm not in _NORMS:
+    if norm not in (None, *_NORMS):
         raise InputError(f"retrieval: expected norm operator or frobenius, found {norm!r}")
+    norm = norm or known_norm(
+        [choose_method(int(model.cfg.d_model), exact_fits=True).method if method == "auto" else method]
+    )
     posed = [
         pose(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
         for seed in chosen
@@ -164,6 +170,10 @@ def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: s
     """The norms of the wanted record's tokens, and of the others."""
     carriers = list(carrier_positions(model, one))
     profile: Any = sensitivity(model, one.prompt, linearisations=(linearisation,), method=method).frame
+    if norm == "operator" and known_norm(profile["method"]) != norm:
+        raise InputError(
+            "retrieval: a sketch knows bounds of the operator norm only, expected norm='frobenius' or method='exact'"
+        )
     norms = profile[f"{norm}_norm"].to_numpy()
     wanted = np.zeros(len(norms), dtype=bool)
     wanted[carriers] = True

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from ostools.explorer import collapse
 from ostools.explorer.question import Question
 from ostools.explorer.recipe import SIDES, Found, code, commands
 from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
 from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Attention, Collapse, Contributions, Flow, Looseness, PathSum, Sensitivity
-from ostools.reporting.look.theme import KINDS, METHODS, display_token
+from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.results import Frame, Result
 
@@ -58,7 +61,7 @@ def _kind(result: Result) -> str:
     if isinstance(result, PathSum):
         return KINDS[str(result.frame["kind"].iloc[0])]
     if isinstance(result, Sensitivity):
-        return KINDS[METHODS[str(result.frame["method"].iloc[0])]]
+        return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
     if isinstance(result, Looseness):
         return "certified bounds against measured norms"
     return KINDS["predicted"] if isinstance(result, Flow) else KINDS["measured"]
@@ -96,7 +99,12 @@ def _named(row: Any, name: str, value: Any) -> dict[str, Any]:
 
 
 def _norms(row: Any) -> list[dict[str, Any]]:
-    return [number(name, *(row[column] for column in columns)) for name, columns in _NORMS.items()]
+    """The norms that are known, with their limits; of a sketch's operator norm its limits alone are."""
+    return [
+        number(name, *(row[column] for column in columns))
+        for name, columns in _NORMS.items()
+        if pd.notna(row[columns[0]])
+    ]
 
 
 def _parts(rows: Frame) -> list[dict[str, Any]]:

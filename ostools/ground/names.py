@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from ostools.ground.errors import InputError, shown, unknown_name
+
+METHOD_KINDS = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
+"""What a sensitivity's numbers are, by its column `method`."""
+
+
+def known_norm(methods: Iterable[str]) -> Literal["operator", "frobenius"]:
+    """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a bound of it alone is known."""
+    return "operator" if all(method == "exact" for method in methods) else "frobenius"
 
 
 def checked_name(what: str, found: Any, known: Iterable[str]) -> str:

@@ -62,7 +62,7 @@ class Several(Generic[One]):
             if len(profiles) < len(self.results):
                 raise InputError(
                     "over_position: expected every prompt by one method, found some exact and some estimated: measure with "
-                    "method='exact' or method='estimate'"
+                    "method='exact' or method='sketch'"
                 )
             tables.append(_means(profiles, count).assign(**dict(zip(keys, key, strict=True))))
         order = [*keys, "prompts", "bin", "start", "end", "mean", "low", "high"]

@@ -83,20 +83,6 @@ def test_adversarial_weights_too(family: str, how: str) -> None:
         assert_close(linearised(model, name), by_autograd(model, name), 1e-9)
 
 
-@pytest.mark.slow
-@described
-def test_push_is_the_adjoint_of_pull(family: str) -> None:
-    model = tiny_model(family, seed=8, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    for name in LINEARISATIONS:
-        linear = Linearised(model, IDS, name, [0, 2])
-        w = torch.randn(3, 32, generator=generator, dtype=torch.float64)
-        t = torch.randn(3, linear.places, 32, generator=generator, dtype=torch.float64)
-        torch.testing.assert_close(
-            (linear.pull(w) * t).sum((1, 2)), (w * linear.push(t)).sum(-1), rtol=1e-10, atol=1e-12
-        )
-
-
 EDITS: dict[str, Any] = {
     "mask": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
     "temperature": lambda model: hooks.scale_scores(model, 1.7),

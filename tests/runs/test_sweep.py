@@ -70,8 +70,8 @@ def test_the_example_is_a_sweep() -> None:
         ({"measurements": {"name": "behaviour", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "unknown linearisation 'fulll'.*'full'"),
         ({"measurements": {"name": "path-sum", "variants": "locall"}}, "unknown variant 'locall'.*'local'"),
-        ({"measurements": {"name": "sensitivity", "method": "auto"}}, "method: input should be 'exact' or 'estimate'"),
-        ({"measurements": {"name": "sensitivity", "confidence": 0.9}}, "exact norms have no confidence"),
+        ({"measurements": {"name": "sensitivity", "method": "auto"}}, "method: input should be 'exact', 'sketch' or"),
+        ({"measurements": {"name": "sensitivity", "confidence": 0.9}}, "method exact has no confidence"),
         ({"measurements": {"name": "sensitivity", "method": "estimate", "relative_error": 0}}, "relative_error"),
     ],
 )  # fmt: skip

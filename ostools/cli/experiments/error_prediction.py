@@ -23,7 +23,9 @@ def predict_errors(
     linearisation: Annotated[
         str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...; none: it is not measured.")
     ] = "full",
-    method: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: auto, exact or estimate.")] = "auto",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the sensitivity: auto, exact, sketch or estimate.")
+    ] = "auto",
     max_new_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", help="Where an answer is cut; else 48 tokens after the longest right answer."),

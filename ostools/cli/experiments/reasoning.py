@@ -28,7 +28,7 @@ def chain_of_thought(
         ),
     ] = None,
     linearisation: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...")] = "full",
-    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact or estimate.")] = "auto",
+    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact, sketch or estimate.")] = "auto",
     max_new_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Longest reasoning and answer of the model's own.")
     ] = 256,

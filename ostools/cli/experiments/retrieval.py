@@ -30,8 +30,10 @@ def retrieval(
     ] = "words",
     seed: Annotated[list[int] | None, typer.Option(metavar="N", help="A seed; repeatable. Default: 0 to 5.")] = None,
     linearisation: Annotated[str, typer.Option(metavar="NAME", help="Of the sensitivity: full, frozen, ...")] = "full",
-    norm: Annotated[str, typer.Option(metavar="NAME", help="operator or frobenius.")] = "operator",
-    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact or estimate.")] = "auto",
+    norm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="operator or frobenius. Default: operator where it is measured.")
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact, sketch or estimate.")] = "auto",
     chat: Annotated[
         bool | None, typer.Option("--chat/--no-chat", help="The chat template. Default: where there is one.")
     ] = None,
@@ -46,7 +48,7 @@ def retrieval(
     \b
     Example:
       ostools retrieval --length 9 --seed 0 --seed 1 --out retrieval.png
-      ostools retrieval --model google/gemma-7b --device cuda --records uuid --length 75 --method estimate --norm frobenius
+      ostools retrieval --model google/gemma-7b --device cuda --records uuid --length 75 --method sketch
     """
     from ostools import experiments
     from ostools.cli.kit import costs

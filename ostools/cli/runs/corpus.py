@@ -47,7 +47,9 @@ def corpus(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of the sensitivity: exact, estimate. Default: by the model's width."),
+        typer.Option(
+            metavar="NAME", help="Of the sensitivity: exact, sketch, estimate. Default: by the model's width."
+        ),
     ] = None,
     dtype: Annotated[
         list[str] | None,

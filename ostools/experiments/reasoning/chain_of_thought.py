@@ -17,6 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.experiments.reasoning.written import PARTS, REASONING, Written, written
 from ostools.ground.errors import InputError
+from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
@@ -38,7 +39,7 @@ class ChainOfThought(Result):
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total
     (sum of the norms of its tokens), share (of the sum over all tokens), mean (per token). A part without a token has no row.
     `lines`: the same for each line of the reasoning, with its text; empty where there is none. Sums of norms say where how much
-    is felt; they are no norm of the part as a whole. Of an estimate, operator norms are its lower ends.
+    is felt; they are no norm of the part as a whole. Of a sketch there are Frobenius norms alone.
     """
 
     summary: pd.DataFrame
@@ -138,7 +139,7 @@ def _summary(frame: Frame, by: str) -> pd.DataFrame:
     """Sums, shares of the whole and means of the norms, a row each linearisation, norm and value of `by`."""
     rows = []
     for linearisation, here in frame.groupby("linearisation", sort=False):
-        for norm in NORMS:
+        for norm in NORMS if known_norm(here["method"]) == "operator" else ("frobenius",):
             values = here[f"{norm}_norm"]
             whole = float(values.sum())
             for value, part in values.groupby(here[by], sort=False):

@@ -130,7 +130,7 @@ def _over_squashing(model: TransformerBridge, asked: Arguments, progress: Progre
         posed = pose(model, AppendixTask("copy-last", uniform=True), asked["length"], seed=seed)
         digits = _digits(model, posed)
         told = part_of(progress, seed, seed + 1, count, units=100)
-        measured = measure.sensitivity(model, posed.prompt, progress=told)
+        measured = measure.sensitivity(model, posed.prompt, method="exact", progress=told)
         paths = measure.path_sum(model, posed.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4, "rollout"))
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = _with(paths, digits=digits)

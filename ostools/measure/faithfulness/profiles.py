@@ -13,6 +13,7 @@ import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure.contributions.contributions import Contributions
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
@@ -22,8 +23,6 @@ from ostools.measure.several import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
 Given: TypeAlias = Sensitivity | PathSum | Contributions
-KINDS = {"exact": "measured", "estimate": "estimated"}
-"""What a sensitivity's numbers are, by their method."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _of(given: Given, at: int | None) -> Mapping[str, OneProfile]:
             )
         return {str(name): _one(str(rows["kind"].iloc[0]), rows) for name, rows in table.groupby("variant", sort=False)}
     groups = table.groupby("linearisation", sort=False)
-    return {str(name): _one(KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
+    return {str(name): _one(METHOD_KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
 
 
 def _one(kind: str, rows: Frame) -> OneProfile:

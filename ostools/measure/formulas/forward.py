@@ -65,6 +65,7 @@ class Forward:
     scaled: bool  # a temperature edit is active
     calls: list[Call]
     kept: Mapping[str, Any]
+    logits: Float[Tensor, "1 d_vocab"]  # of the last token
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
     shape: Shape
@@ -167,7 +168,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     weights: dict[tuple[int, torch.dtype], BlockWeights] = {}
     for index in range(len(ids)):
         kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
-        final = scale[index, :, 0], direction[index]
+        final = logits[index], scale[index, :, 0], direction[index]
         found.append(Forward(model, norms, available, scaled, calls, kept, *final, shape, weights))
     return found
 

@@ -1,16 +1,17 @@
 """The check that comes with every measured Jacobian: the network itself, moved a little, moves as J says.
 
-    (y_n(v + h u e_i) - y_n(v - h u e_i)) / 2h  =  J_i u + O(h^2)
+    (y_n(v + h t) - y_n(v - h t)) / 2h  =  sum_i J_i t_i + O(h^2)
 
-for a few random positions i and directions u, with patterns and norm scales imposed where the linearisation holds them. No
-derivative is taken, so that an error in the formulas, in autograd or in a hook's gradient cannot hide.
+for one random direction t_i of every token, all moved at once, with patterns and norm scales imposed where the linearisation
+holds them. No derivative is taken, so that an error in the formulas, in autograd or in a hook's gradient cannot hide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -24,14 +25,17 @@ from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.passes.streams import run_from, unread
 
-# Pairs (i, u) -> J_i u, all at once: one pass through the network.
-Product = Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_out"]]
+# t -> J_i t_i of every token i.
+Parts = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]
 
-PAIRS = 3
-"""Random (position, direction) pairs of one certificate."""
 # Steps relative to |v_i|: the one whose truncation and rounding are smallest together is taken. Sharp attention needs small
-# ones, a token that hardly matters large ones.
+# ones. Two of them are tried alone at first: trained models need no more.
 _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3, 1e-3, 3e-4), torch.float64: (1e-3, 1e-4, 1e-5)}
+_FIRST_STEPS = {torch.float32: (3e-2, 1e-2), torch.float64: (1e-4, 1e-5)}
+# An error bar, relative to sum_i J_i t_i, that two steps have to leave; and one with which a difference says something at all.
+_SHARP, _INFORMATIVE = 1e-2, 0.1
+# A token that moves y_n more than half of the others do is moved less, at least by this share: each has its say in the sum.
+_LEAST_SHARE = 3e-2
 # What a derivative may be off beside that: float32 Jacobians agree with float64 ones to 1e-4.
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 1e-5}
 # Rounding of y_n over its size, what a difference of two of them starts from.
@@ -39,61 +43,90 @@ _NOISE = {torch.float32: 2e-6, torch.float64: 1e-14}
 # Scores of one pass over moved prompts: a long prompt goes through alone.
 _SQUARES = 1 << 21
 _SEED = 0
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
+FROM_EMBEDDINGS = {torch.float32: 2e-5, torch.float64: 1e-10}
+FROZEN = {torch.float32: 1e-6, torch.float64: 1e-12}
 ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 """What the parts of a linear network may be off y_n, relative to the sizes of what is added."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """`error`: the largest |finite difference - J u| / |J u| among the `informative` of the `pairs` tried.
+    """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|, where it is `informative`; else NaN.
 
-    A pair says something where rounding and truncation leave an error bar below a tenth of J u; in float32 a token that
-    hardly matters, or a network at the edge of a step, may not.
+    A difference says something where rounding and truncation leave an error bar below a tenth of the sum; in float32, in a
+    network at the edge of a step, it may not. `passes`: moved prompts that went through the network.
     """
 
     error: float
-    informative: int
-    pairs: int
+    informative: bool
+    passes: int
 
 
 def certify(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
-    product: Product,
+    parts: Parts,
     layer: int = 0,
-    towards: Float[Tensor, " d_model"] | None = None,
+    outputs: Float[Tensor, "out d_model"] | None = None,
 ) -> Certificate:
-    """Compare `product` = J_i u, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
+    """Compare sum_i J_i t_i, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
 
-    With `towards` = w the product is w^T J_i u, and the differences are of w^T y_n.
-    The last token is always among the positions. Cost: 10 forward passes a pair (6 in float64), from that layer on.
+    With `outputs` = W the parts are W J_i t_i, and the differences are of W y_n.
+    Cost: 4 forward passes from that layer on, in one batch, and one where the linearisation holds something; 10 more (6 in
+    float64) where these do not decide.
     """
     generator = torch.Generator().manual_seed(_SEED)
-    pos, d_model = embedded.shape
     stream = stream_of(model, embedded, layer)
+    drawn = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
+    field = drawn * (stream.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True))
+    field = field * _evened(parts(field))[:, None].to(field)
+    expected = parts(field).double().sum(0)
+    size, passes, agrees = float(expected.norm()), 0, False
+    found, bar, error = expected, 0.0, 0.0
+    for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
+        moved = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
+        values = held_last_tokens(model, embedded, moved, linearisation, layer).double()
+        values = values if outputs is None else values @ outputs.double().T
+        found, bar = _difference(values, steps, _NOISE[stream.dtype])
+        passes, error = passes + len(moved), float((found - expected).norm())
+        agrees = error <= 4 * bar + _TOLERANCE[embedded.dtype] * size
+        if agrees and bar < _SHARP * size:
+            break
+    if not agrees:
+        what = "y_n" if outputs is None else "W y_n"
+        raise InputError(
+            f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
+            f"{float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar {bar:.2g}); its "
+            "norms are not to be trusted"
+        )
+    informative = bar < _INFORMATIVE * size
+    return Certificate(error / size if informative else float("nan"), informative, passes)
 
-    def network(moved: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row d_model"]:
-        return held_last_tokens(model, embedded, moved, linearisation, layer)
 
-    positions = [pos - 1, *torch.randint(pos, (PAIRS - 1,), generator=generator).tolist()]
-    drawn = [torch.randn(d_model, generator=generator, dtype=torch.float64).to(embedded) for _ in positions]
-    directions = torch.stack([direction / direction.norm() for direction in drawn])
-    errors, what = [], "y_n" if towards is None else "w^T y_n"
-    for position, direction, expected in zip(
-        positions, directions, product(positions, directions).double(), strict=True
-    ):
-        found, bar = _difference(network, stream, position, direction, towards)
-        error, size = float((found - expected).norm()), float(expected.norm())
-        if not error <= 4 * bar + _TOLERANCE[embedded.dtype] * size:
-            raise InputError(
-                f"the {linearisation} Jacobian at position {position} failed its check: moving the token by a small step "
-                f"moves {what} by {float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} "
-                f"(error bar {bar:.2g}); its norms are not to be trusted"
-            )
-        if bar < 0.1 * size:
-            errors.append(error / size)
-    return Certificate(max(errors, default=float("nan")), len(errors), len(positions))
+def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
+    """How far each token is moved, at most 1: so far that no token's part is larger than the median part."""
+    sizes = parts.double().norm(dim=-1)
+    counted = sizes[sizes > 0]
+    median = counted.median() if len(counted) else sizes.new_ones(())
+    return (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
+
+
+def _difference(
+    values: Float[Tensor, "moved d_out"], steps: tuple[float, ...], noise: float
+) -> tuple[Float[Tensor, " d_out"], float]:
+    """Of the central differences over the steps, the one that its neighbours and rounding bound best; that bound.
+
+    Two may agree by chance where the network is steep: of several steps each is held against both of its neighbours.
+    """
+    slopes = [(up - down) / (2 * step) for up, down, step in zip(values[0::2], values[1::2], steps, strict=True)]
+    rounding = noise * float(values.norm(dim=-1).max())
+    gaps = [float((wide - narrow).norm()) for wide, narrow in pairwise(slopes)]
+    around = [max(gap, following) for gap, following in zip(gaps, [*gaps[1:], 0.0], strict=True)]
+    bars = [gap + 2 * rounding / step for gap, step in zip(around, steps[1:], strict=True)]
+    bar, best = min(zip(bars, slopes[1:], strict=True), key=lambda pair: pair[0])
+    return best, bar
 
 
 def certify_sum(
@@ -101,19 +134,22 @@ def certify_sum(
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
     layer: int,
-    total: Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_model"]],
+    parts: Parts,
+    outputs: Float[Tensor, "out d_model"] | None = None,
     within: float | None = None,
 ) -> float:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error, relative to what is added.
 
-    `total` gives sum_i J_i v_i of any v. The bias terms are what the network, held at this prompt, makes of v = 0: by no
-    formula. y_n is the plain network's. Raises `InputError` where they do not add up `within` rounding, that of the dtype if
+    With `outputs` = W of W y_n. The bias terms are what the network, held at this prompt, makes of v = 0: by no formula. y_n is
+    the plain network's. Raises `InputError` where they do not add up `within` rounding, that of the dtype if
     none is given. Cost: 4 forward passes.
     """
     stream = stream_of(model, embedded, layer)
-    parts, bias = total(stream).double(), bias_terms(model, embedded, linearisation, layer).double()
-    y = last_token(model, embedded).double()
-    error = float((parts + bias - y).norm() / (parts.norm() + bias.norm() + y.norm()))
+    bias, y = bias_terms(model, embedded, linearisation, layer).double(), last_token(model, embedded).double()
+    if outputs is not None:
+        bias, y = outputs.double() @ bias, outputs.double() @ y
+    total = parts(stream).double().sum(0)
+    error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
     require_adds_up(error, within or ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
     return error
 
@@ -170,35 +206,6 @@ def _imposed(
     return attached([(points(model, name, [block])[block], lambda _: stream, Order.OBSERVE)])
 
 
-def _difference(
-    network: Callable[[Float[Tensor, "row pos d_model"]], Float[Tensor, "row d_model"]],
-    stream: Float[Tensor, "pos d_model"],
-    position: int,
-    direction: Float[Tensor, " d_model"],
-    towards: Float[Tensor, " d_model"] | None = None,
-) -> tuple[Float[Tensor, " d_out"], float]:
-    """Of the central differences over the steps, the one that its wider neighbour and rounding bound best; that bound."""
-    size = float(stream[position].norm()) or 1.0
-    steps = [step * size for step in _STEPS[stream.dtype]]
-    moved = stream.expand(2 * len(steps), *stream.shape).clone()
-    for index, step in enumerate(steps):
-        moved[2 * index, position] += step * direction
-        moved[2 * index + 1, position] -= step * direction
-    values = network(moved).double()
-    # The steps that were taken, after rounding of v + h u.
-    taken = ((moved[0::2, position] - moved[1::2, position]).double() @ direction.double())[:, None]
-    slopes = (values[0::2] - values[1::2]) / taken
-    noise = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
-    if towards is not None:
-        slopes, noise = slopes @ towards.double()[:, None], noise * float(towards.double().norm())
-    best, bar = slopes[-1], float("inf")
-    for wide, narrow, step in zip(slopes, slopes[1:], steps[1:], strict=False):
-        this = float((wide - narrow).norm()) + 2 * noise / step
-        if this < bar:
-            best, bar = narrow, this
-    return best, bar
-
-
 def held_last_tokens(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
@@ -219,3 +226,19 @@ def held_last_tokens(
                 run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), unread(model))
             found.append(record["final_norm"][:, -1])
     return torch.cat(found)
+
+
+def require_same_logits(
+    plain: Float[Tensor, "prompt 1 d_vocab"],
+    logits: Float[Tensor, "prompt 1 d_vocab"],
+    what: str,
+    rounding: Mapping[torch.dtype, float],
+) -> None:
+    """Refuse, with `InputError`, a pass whose logits are not those of the plain one."""
+    if not bool(torch.isfinite(plain).all()):
+        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+    difference = float(((plain - logits).abs().amax((1, 2)) / plain.abs().amax((1, 2))).max())
+    if not difference <= rounding[plain.dtype]:
+        raise InputError(
+            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
+        )

@@ -6,7 +6,7 @@ token and layer, in memory or, where they do not fit, in a temporary file, so ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from ostools.measure.jacobian.routes import Route, pulled
 from ostools.theory.path_sum.operators import chunks
 
 NORM_BUDGET = 1 << 26
-"""Bytes of matrices, Jacobians or Gram matrices of an estimate, whose norms are taken at a time."""
+"""Bytes of Jacobians whose norms are taken at a time."""
 
 Jacobians = Float[Tensor, "place d_out d_model"]
 
@@ -71,16 +71,6 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
     return Norms(torch.cat(operator), torch.cat(frobenius))
 
 
-def product(found: Jacobians) -> Callable[[Sequence[int], Float[Tensor, "pair d_model"]], Float[Tensor, "pair d_out"]]:
-    """J_place u of every pair of a place and a direction, read off the rows themselves: what the certificate checks."""
-
-    def read(places: Sequence[int], directions: Float[Tensor, "pair d_model"]) -> Float[Tensor, "pair d_out"]:
-        pairs = zip(places, directions, strict=True)
-        return torch.stack([found[place].to(direction) @ direction for place, direction in pairs])
-
-    return read
-
-
 def row(found: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
     """g^T J at every place, read off the rows themselves."""
 
@@ -90,13 +80,10 @@ def row(found: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "
     return read
 
 
-def total(found: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_out"]]:
-    """sum_i J_i v_i over the first places, as many as there are v_i, read off the rows themselves."""
+def parts(found: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]:
+    """J_i t_i at the first places, as many as there are t_i, read off the rows themselves: what checks read."""
 
-    def read(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_out"]:
-        sums = field.new_zeros(found.shape[1])
-        for rows, vector in zip(found[: len(field)], field, strict=True):
-            sums += rows.to(vector) @ vector
-        return sums
+    def read(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_out"]:
+        return torch.stack([rows.to(vector) @ vector for rows, vector in zip(found, field, strict=False)])
 
     return read

@@ -1,4 +1,4 @@
-"""One block linearised at a prompt: its MLP and its attention as linear maps, `pull` for row vectors, `push` for columns.
+"""One block linearised at a prompt: its MLP and its attention as linear maps of row vectors.
 
     g_i <- g_i (I + D_i)            D_i = P_i W_down (diag(p_i) W_gate + diag(q_i) W_up) diag(g2) / r2_i N(z_i)
     g_j <- sum_i g_i T_ij           T_ij = delta_ij I + P_i [ values + keys + queries ] diag(g1) / r1_j N(v_j)
@@ -51,10 +51,6 @@ class LinearNorm:
     def pull(self, gradient: Gradients) -> Gradients:
         """A row vector: g diag(factor) N C."""
         return self._projected(gradient * self.factor)
-
-    def push(self, tangent: Gradients) -> Gradients:
-        """A column vector: diag(factor) N C t."""
-        return self._projected(tangent.clone()).mul_(self.factor)
 
     def _projected(self, x: Gradients) -> Gradients:
         """N C x, in place."""
@@ -115,15 +111,6 @@ class LinearMlp:
         parts = (hidden * slope @ inner for slope, inner in zip(self.slopes, self.inner, strict=True))
         return self.before.pull(_sum(parts))
 
-    def push(self, tangent: Gradients) -> Gradients:
-        x = self.before.push(tangent)
-        if self.core is not None:
-            out = x @ self.core.mT
-            return out if self.after is None else self.after.push(out)
-        parts = (x @ inner.T * slope for slope, inner in zip(self.slopes, self.inner, strict=True))
-        out = _sum(parts) @ self.down.T
-        return out if self.after is None else self.after.push(out)
-
 
 def _sum(parts: Iterator[Tensor]) -> Tensor:
     total = next(parts)
@@ -150,13 +137,6 @@ class LinearScores:
         own, (_, _, rows, d_head) = len(self.key_weight), moved.shape
         d_key = moved.new_zeros(own, rows, self.key.shape[1], d_head)
         return PulledScores(self, moved, along, torch.empty_like(moved), d_key)
-
-    def pushed(self, x: AtKeys) -> PushedScores:
-        """The change of queries and keys from that of the normalised residual stream."""
-        to_heads = "pcd,hde->chpe"
-        d_query = self.query_map.push(torch.einsum(to_heads, x[self.rows], self.query_weight), norms=self.live_norms)
-        d_key = self.key_map.push(torch.einsum(to_heads, x, self.key_weight), norms=self.live_norms)
-        return PushedScores(self, d_query, d_key)
 
 
 @dataclass(frozen=True)
@@ -186,24 +166,6 @@ class PulledScores:
         at_queries = scores.query_map.pull(self.d_query.permute(2, 0, 1, 3), norms=scores.live_norms)
         at_keys = replace(scores.key_map, group=1).pull(self.d_key.transpose(0, 1), norms=scores.live_norms)
         return _to_residual(at_queries, scores.query_weight), _to_residual(at_keys, scores.key_weight)
-
-
-@dataclass(frozen=True)
-class PushedScores:
-    """The change of queries and keys, and what it moves in each strip."""
-
-    scores: LinearScores
-    d_query: Float[Tensor, "row head query d_head"]
-    d_key: Float[Tensor, "row head key d_head"]
-
-    def moved(self, strip: Strip, answer: Float[Tensor, "head query key"]) -> PerHead:
-        """The change of each head's output at the strip's queries, patterns alone changing."""
-        here, keys, scores = strip.queries, strip.keys, self.scores
-        d_score = self.d_query[..., here, :] @ scores.key[:, keys].mT
-        d_score += scores.query[:, here] @ self.d_key[..., keys, :].mT
-        moved = d_score.mul_(answer)  # alpha_ij d s_ij
-        out = moved @ scores.value[:, keys] - moved.sum(-1, keepdim=True) * scores.mean[:, here]
-        return out.permute(1, 2, 0, 3)
 
 
 def _to_residual(
@@ -258,19 +220,3 @@ class LinearAttention:
             x += at_keys
             x[self.rows] += at_queries
         return self.before.pull(x)
-
-    def push(self, tangent: AtKeys) -> AtQueries:
-        x = self.before.push(tangent)
-        c, heads = x.shape[1], len(self.out)
-        d_value = torch.einsum("pcd,hde->hpce", x, self.value_weight)
-        d_value = d_value.repeat_interleave(heads // len(d_value), dim=0).flatten(2)
-        scores = None if self.scores is None else self.scores.pushed(x)
-        parts = []
-        for strip in self.strips:
-            part = (strip.pattern @ d_value[:, strip.keys]).view(heads, len(strip.pattern[0]), c, -1)
-            if scores is not None and strip.answer is not None:
-                part = part + scores.moved(strip, strip.answer)
-            parts.append(part)
-        moved = torch.cat(parts, dim=1)
-        out = torch.einsum("hmce,hde->mcd", moved, self.out)
-        return out if self.after is None else self.after.push(out)

@@ -163,27 +163,6 @@ class Linearised:
         below[attention.rows] += by_mlp
         gradient[:, rows] = below
 
-    @torch.no_grad()
-    def push(self, tangents: Float[Tensor, "row place d_model"]) -> Float[Tensor, "row d_model"]:
-        """sum over places (l, i) of d y_n / d v_i^(l) t_(l,i) for every row t."""
-        fields = tangents.to(self.norm.factor).transpose(0, 1).split(self.pos)
-        at_layer = dict(zip(self.layers, fields, strict=True))
-        moved: AtPlaces = torch.zeros_like(fields[0])
-        for layer in range(min(self.layers), self.n_layers):
-            if layer in at_layer:
-                moved += at_layer[layer]
-            mlp, attention = self._maps(layer)
-            for part in self._parts(len(tangents)):
-                here = moved[:, part].contiguous()
-                entered = here[attention.rows]
-                by_attention = entered + attention.push(here)
-                moved[attention.rows, part] = by_attention + mlp.push(entered if self._parallel else by_attention)
-            del mlp, attention
-        last = moved[-1:]
-        if self.n_layers in at_layer:
-            last = last + at_layer[self.n_layers][-1:]
-        return self.norm.push(last)[0]
-
     def _parts(self, rows: int) -> list[slice]:
         step = self._chunk or max(1, rows)
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

@@ -12,7 +12,7 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.formulas.forward import KEPT, kept_weights
 from ostools.measure.formulas.strips import strip_bounds
-from ostools.measure.jacobian.estimate import choose_method, default_directions, most_rows
+from ostools.measure.jacobian.estimate import COTANGENTS, choose_method, likely_rows, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
@@ -24,8 +24,6 @@ from ostools.models.shape import Shape
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
 ALLOCATOR = 32 << 20
 """What the allocator keeps back of small blocks that were freed."""
-_ROW_COPIES = 3
-"""An estimate pushes rows too: as pulled, scaled, and as they move."""
 _SMALLEST = {"cpu": 4, "cuda": 16}
 
 
@@ -153,10 +151,8 @@ def _forecast(
         kept = chunk * graph_bytes(shape, pos) // element  # read and walked
         reading, work = kept + cast, kept // n_layers + cast
     places = pos * layers
-    # Of the exact Jacobians their squares, of an estimate Gram matrices in float64, and those of its basis for all tokens.
-    square_bytes = d_model**2 * element if rows is None else rows**2 * 8
-    norms = min(3 * places * square_bytes, 3 * NORM_BUDGET)
-    norms += 0 if rows is None else places * default_directions(d_model) ** 2 * 8
+    # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of all tokens in float64.
+    norms = min(3 * places * d_model**2 * element, 3 * NORM_BUDGET) if rows is None else 3 * places * rows**2 * 8
     # Held patterns are one a layer, or of a long prompt its queries and keys.
     held = 0 if live else n_layers * (square if size is None else 2 * head_vectors)
     check = 3 * square + mask + held + cast
@@ -167,13 +163,13 @@ def _forecast(
         kept=kept * element,
         work=work * element,
         rows=places * (rows or d_model) * d_model * element,
-        one_row=places * d_model * element * (1 if rows is None else _ROW_COPIES),
+        one_row=places * d_model * element,
         norms=norms,
         check=check * element,
     )
 
 
-_CHECKS = 20  # passes over a prompt that finite differences and frozen passes take, of each linearisation
+_CHECKS = 10  # passes over a prompt that finite differences and frozen passes take, of each linearisation
 _READ = 6  # times that every weight is cast for those, and to linearise each block
 _WITHOUT_LIMIT = 1 << 62
 
@@ -185,6 +181,7 @@ def sensitivity_cost(
     *,
     layers: int = 1,
     method: str = "auto",
+    cotangents: int = COTANGENTS,
     max_memory: int | None = None,
     one_row: bool = False,
 ) -> Cost:
@@ -201,9 +198,9 @@ def sensitivity_cost(
         if chosen == "auto":
             there = fits(work, pos, layers, live=live, max_memory=limit)
             chosen = choose_method(d_model, exact_fits=there).method
-        kept = 1 if one_row else None if chosen == "exact" else most_rows(d_model)
+        kept = 1 if one_row else None if chosen == "exact" else most_rows(d_model, chosen, cotangents)
         way = plan(work, pos, layers, live=live, max_memory=limit, rows=kept)
-        rows = 1 if one_row else d_model if chosen == "exact" else 2 * most_rows(d_model)
+        rows = 1 if one_row else d_model if chosen == "exact" else likely_rows(d_model, chosen, cotangents)
         products = rows * one_pass(work, 1, pos) * (1.5 if live else 1.0)
         products += pos * layers * (2 + EIGENVALUES) * d_model**3 if chosen == "exact" and not one_row else 0
         products += _CHECKS * one_pass(work, 1, pos)

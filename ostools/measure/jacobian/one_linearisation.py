@@ -18,15 +18,15 @@ from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.certificate import Product, certify, certify_sum
-from ostools.measure.jacobian.estimate import choose_method, estimate_norms, most_rows
+from ostools.measure.jacobian.certificate import FROZEN, Parts, certify, certify_sum, require_same_logits
+from ostools.measure.jacobian.estimate import Stop, choose_method, most_rows, sketched
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.routes import AutogradRoute, Route, Tf32Route
 from ostools.models.shape import Shape
 
-METHODS = ("auto", "exact", "estimate")
+METHODS = ("auto", "exact", "sketch", "estimate")
 
 _ORACLE = {torch.float32: 1e-2, torch.float64: 1e-6}
 # Of one token's part of a row, where prompts share a certificate: one that rounds worse has to have its own.
@@ -44,6 +44,7 @@ class Settings:
     """What the caller of `sensitivity` asked for; `max_memory` None means what is free, `precision` None the model's own."""
 
     method: str
+    cotangents: int
     relative_error: float
     confidence: float
     max_memory: int | None
@@ -53,11 +54,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Where every linearisation of a prompt starts: v^(0), the forward pass that the formulas read (None: each its own), and
-    what one linearisation leaves to the next, by block."""
+    """Where every linearisation of a prompt starts: v^(0), the last token's logits of the plain pass, the pass that the
+    formulas read (None: each its own), and what one linearisation leaves to the next, by block."""
 
     ids: Int[Tensor, " pos"]
     embedded: Float[Tensor, "pos d_model"]
+    logits: Float[Tensor, "1 d_vocab"]
     read: Forward | None
     cores: dict[int, Tensor] = field(default_factory=dict)
 
@@ -84,16 +86,15 @@ class MeasuredNorms:
 
 
 Row = Callable[[Float[Tensor, " d_model"]], Float[Tensor, "place d_model"]]
-Total = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, " d_model"]]
 
 
 @dataclass(frozen=True)
 class _Products:
-    """What checks read: J_i u of pairs (i, u), g^T J_i at every place, and sum_i J_i v_i of a field v at the lowest layer."""
+    """What checks read: W J_i t_i of a field t at the lowest layer, g^T J_i at every place, and W (None: all of y_n)."""
 
-    columns: Product
+    parts: Parts
     row: Row
-    total: Total
+    outputs: Float[Tensor, "out d_model"] | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class OneLinearisation:
         Raises `InputError` where a check fails; `announce` is told the forecast of its memory.
         """
         linear = self._linearised(announce)
-        norms = self._exact if linear.method == "exact" else self._estimated
+        norms = self._exact if linear.method == "exact" else self._sketched
         with norms(linear, progress) as (columns, products, reached):
             _require_sound(columns["frobenius_norm"], self.name)
             if oracle is not None and linear.account["route"] == "analytic":
@@ -134,14 +135,10 @@ class OneLinearisation:
             else:
                 checked = self._certified(linear, products)
             if HELD[self.name].all:
-                checked = {**checked, "adds_up_within": self._adds_up(products.total)}
-        if linear.method == "estimate":  # an exact one tells each block of its rows
+                checked = {**checked, "adds_up_within": self._adds_up(products)}
+        if linear.method != "exact":  # which tells each block of its rows
             tell(progress, 1, 1)
         return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached})
-
-    @property
-    def _places(self) -> int:
-        return len(self.start.ids) * len(self.layers)
 
     def _linearised(self, announce: Callable[[str], None] | None) -> _Linear:
         """By the formulas; by autograd where they do not know the model or an edit."""
@@ -155,7 +152,8 @@ class OneLinearisation:
         elif method == "auto":
             method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*asked, **within))
         exact_rows = None if self.towards is None else 1
-        within["rows"] = exact_rows if method == "exact" else most_rows(embedded.shape[-1])
+        sketch_rows = most_rows(embedded.shape[-1], method, settings.cotangents)
+        within["rows"] = exact_rows if method == "exact" else sketch_rows
         way = plan(*asked, **within)
         if announce is not None:
             announce(f"{self.name}, {method}: {way}")
@@ -179,6 +177,11 @@ class OneLinearisation:
         return Linearised(self.model, start.ids, self.name, self.layers, way.chunk, start.read, cores)
 
     def _by_autograd(self, rows: int) -> AutogradRoute:
+        """After proving that what is held constant leaves the logits as they are."""
+        if HELD[self.name].any:
+            with torch.no_grad(), freezing(self.model, self.name):
+                held = self.model(self.start.ids[None], logits_to_keep=1)
+            require_same_logits(self.start.logits[None], held, f"the {self.name} forward pass", FROZEN)
         freeze = freezing(self.model, self.name)
         return AutogradRoute(self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.layers))
 
@@ -189,53 +192,45 @@ class OneLinearisation:
         with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.towards) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
-            products = _Products(exact.product(rows), exact.row(rows), exact.total(rows))
+            outputs = None if self.towards is None else self.towards[None]
+            products = _Products(exact.parts(rows), exact.row(rows), outputs)
             yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
     @contextmanager
-    def _estimated(
+    def _sketched(
         self, linear: _Linear, progress: Progress | None
     ) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
-        """The same, estimated, the products a push and a pull; and in how many passes which error was reached."""
-        settings = self.settings
-        found = estimate_norms(
-            linear.route,
-            self.start.embedded.shape[-1],
-            relative_error=settings.relative_error,
-            confidence=settings.confidence,
-            rows_on_disk=linear.plan.rows_on_disk,
-            generator=torch.Generator().manual_seed(settings.seed),
-        )
+        """The norms estimated; the products read off the first rows; how many rows there were, and which error was reached."""
+        settings, like = self.settings, self.start.embedded
+        cotangents = settings.cotangents if linear.method == "sketch" else None
+        stop = Stop(cotangents, settings.relative_error, settings.confidence)
+        generator = torch.Generator().manual_seed(settings.seed)
+        with sketched(linear.route, like, stop, generator, linear.plan.rows_on_disk) as sketch:
+            norms = sketch.estimates
+            # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
+            operator = (torch.full_like(norms.frobenius, float("nan")), norms.operator_lower, norms.frobenius_upper)
+            frobenius = (norms.frobenius, norms.frobenius_lower, norms.frobenius_upper)
+            reached = {"cotangents": len(norms.squares), "relative_error_reached": norms.relative_error}
 
-        def product(places: Sequence[int], directions: Float[Tensor, "pair d_model"]) -> Float[Tensor, "pair d_out"]:
-            tangents = directions.new_zeros(len(places), self._places, directions.shape[-1])
-            tangents[range(len(places)), places] = directions
-            return linear.route.push(tangents)
+            def row(cotangent: Float[Tensor, " d_model"]) -> Float[Tensor, "place d_model"]:
+                return linear.route.pull(cotangent[None])[0]
 
-        operator = (found.operator_lower, found.operator_lower, found.operator_upper)
-        frobenius = (found.frobenius, found.frobenius_lower, found.frobenius_upper)
-
-        def total(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
-            tangents = field.new_zeros(1, self._places, field.shape[-1])
-            tangents[0, : len(field)] = field
-            return linear.route.push(tangents)[0]
-
-        reached = {"passes": found.passes, "relative_error_reached": found.relative_error}
-        products = _Products(product, lambda cotangent: linear.route.pull(cotangent[None])[0], total)
-        yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached
+            products = _Products(exact.parts(sketch.rows), row, sketch.cotangents.to(like.device))
+            yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached
 
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
         """By finite differences; by autograd too where these say nothing."""
-        start = self.start
-        found = asdict(certify(self.model, start.embedded, self.name, products.columns, self.layers[0], self.towards))
+        where = self.model, self.start.embedded, self.name
+        found = asdict(certify(*where, products.parts, self.layers[0], products.outputs))
         if linear.account["route"] == "analytic" and not found["informative"]:
             found["against_autograd"] = self._against_autograd(products.row)
         return {"certificate": found}
 
-    def _adds_up(self, total: Total) -> float:
+    def _adds_up(self, products: _Products) -> float:
         """Of a linear network: its parts against y_n, at the lowest layer."""
         where = self.model, self.start.embedded, self.name, self.layers[0]
-        return certify_sum(*where, total, Tf32Route.LARGEST if self.settings.precision == "tf32" else None)
+        within = Tf32Route.LARGEST if self.settings.precision == "tf32" else None
+        return certify_sum(*where, products.parts, products.outputs, within)
 
     def _against_autograd(self, row: Row) -> float:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""

@@ -1,4 +1,4 @@
-"""How products with the Jacobians are computed: `pull`, rows g^T J_i, and `push`, sum_i J_i t_i.
+"""How rows g^T J_i of the Jacobians are computed.
 
 `AutogradRoute` takes any model that the bridge runs, under any hooks, and needs to know nothing about it.
 """
@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -30,18 +29,14 @@ Tangents = Float[Tensor, "row pos d_model"]
 
 @runtime_checkable
 class Route(Protocol):
-    """Products with the Jacobians J_i of one output of d_model components with respect to inputs at `pos` places.
+    """Rows of the Jacobians J_i of one output of d_model components with respect to inputs at `pos` places.
 
-    The places may be the tokens of a layer, or of several layers end to end. Both take any float dtype on any device, and
-    answer in the model's own; a row costs one pass over the prompt.
+    The places may be the tokens of a layer, or of several layers end to end. Cotangents may have any float dtype on any device,
+    the answer has the model's own; a row costs one pass over the prompt.
     """
 
     def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
         """g_c^T J_i for every row c and place i; in memory the places lie before the rows. The caller may write to it."""
-        ...
-
-    def push(self, tangents: Tangents) -> Cotangents:
-        """sum_i J_i t_ci for every row c."""
         ...
 
 
@@ -90,8 +85,6 @@ class AutogradRoute:
     Or `rows` prompts of one length, one each: then row c is a product with the Jacobians of prompt c.
     The places are the tokens of each of `layers`, 0 for the embedded ones up to L for what the last block leaves. One
     forward pass, in the context `freeze`, here; its graph is kept, about twice the memory of a pass with gradients.
-    pull: the backward pass. push: the backward pass of the backward pass, which is linear in its cotangent u, so that its
-    own derivative with respect to u is the transpose of J^T; at the cost of a pull, a third of a forward-mode pass.
     """
 
     def __init__(
@@ -114,13 +107,6 @@ class AutogradRoute:
         self._last: Tensor = record["final_norm"][:, -1]
         self._inputs = [streams[layer] for layer in layers]
 
-    @cached_property
-    def _transposed(self) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """A cotangent u, and J^T u as a function of it."""
-        with torch.enable_grad():
-            cotangents = torch.zeros_like(self._last, requires_grad=True)
-            return cotangents, torch.autograd.grad(self._last, self._inputs, cotangents, create_graph=True)
-
     def basis(self) -> Float[Tensor, "row d_model"]:
         """The cotangents whose pulls are the rows of J."""
         return torch.eye(self._last.shape[-1], dtype=self._last.dtype, device=self._last.device)
@@ -142,16 +128,6 @@ class AutogradRoute:
         filled = self._filled(block, self._last)
         gradients = torch.autograd.grad(self._last, self._inputs, filled, create_graph=create_graph, retain_graph=True)
         return torch.cat(gradients, dim=1)[: len(block)]
-
-    def push(self, tangents: Tangents) -> Cotangents:
-        cotangents, pulled = self._transposed
-        places = pulled[0].shape[1]
-        found = []
-        for block in tangents.to(self._last).split(self.rows):
-            fields = [self._filled(field, pulled[0]) for field in block.split(places, dim=1)]
-            (gradient,) = torch.autograd.grad(pulled, cotangents, fields, retain_graph=True)
-            found.append(gradient[: len(block)])
-        return torch.cat(found)
 
     @staticmethod
     def _filled(block: Tensor, like: Tensor) -> Tensor:
@@ -185,7 +161,3 @@ class Tf32Route:
     def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
         with tf32_products():
             return self._route.pull(cotangents, progress)
-
-    def push(self, tangents: Tangents) -> Cotangents:
-        with tf32_products():
-            return self._route.push(tangents)

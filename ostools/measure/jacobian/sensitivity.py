@@ -25,11 +25,11 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import checked_names
+from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.estimate import check_settings
+from ostools.measure.jacobian.estimate import COTANGENTS, check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
@@ -74,11 +74,10 @@ class Sensitivities(Result, Several[Sensitivity]):
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:
         frame: Frame = result.frame
-        kind = np.where(frame["method"] == "exact", "measured", "estimated")
-        long = frame.assign(source=frame["linearisation"], kind=kind)
+        long = frame.assign(source=frame["linearisation"], kind=frame["method"].map(METHOD_KINDS))
         both = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
         table: Frame = pd.concat(both, ignore_index=True)
-        # Of an estimate's operator norm a lower end is known.
+        # Of a sketch's operator norm bounds are known.
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
 
@@ -90,6 +89,7 @@ def sensitivity(
     linearisations: Sequence[str] = ...,
     layers: Literal["all"] | Iterable[int] = ...,
     method: str = ...,
+    cotangents: int = ...,
     relative_error: float = ...,
     confidence: float = ...,
     max_memory: int | None = ...,
@@ -111,6 +111,7 @@ def sensitivity(
     linearisations: Sequence[str] = ...,
     layers: Literal["all"] | Iterable[int] = ...,
     method: str = ...,
+    cotangents: int = ...,
     relative_error: float = ...,
     confidence: float = ...,
     max_memory: int | None = ...,
@@ -133,6 +134,7 @@ def sensitivity(
     linearisations: Sequence[str] = ("full", "frozen"),
     layers: Literal["all"] | Iterable[int] = (0,),
     method: str = "auto",
+    cotangents: int = COTANGENTS,
     relative_error: float = 0.1,
     confidence: float = 0.95,
     max_memory: int | None = None,
@@ -196,7 +198,7 @@ def sensitivity(
     again wherever they are needed, and every strip is checked once. A replaced pattern is refused there. Source:
     docs/theory.md 2.
     """
-    settings = Settings(method, relative_error, confidence, max_memory, seed, precision)
+    settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed, precision)
     names, chosen = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
     under = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
@@ -226,7 +228,7 @@ def _output(
     model: TransformerBridge, towards: str | int | Sequence[str | int], names: Sequence[str], settings: Settings
 ) -> Output:
     """The logit that is meant. Refuses what is not measured of a logit."""
-    if settings.method == "estimate":
+    if settings.method in ("sketch", "estimate"):
         raise InputError(
             "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with towards"
         )
@@ -256,7 +258,7 @@ def _validated(
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if settings.method not in METHODS:
         raise unknown_name("method", settings.method, METHODS)
-    check_settings(settings.relative_error, settings.confidence)
+    check_settings(int(model.cfg.d_model), settings.cotangents, settings.relative_error, settings.confidence)
     check_products(model, settings.precision)
     return names, checked_layers(model, layers)
 

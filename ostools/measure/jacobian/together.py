@@ -21,8 +21,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, rising
 from ostools.measure.formulas.forward import KEPT, Forward, forwards
-from ostools.measure.jacobian.estimate import most_rows
-from ostools.measure.jacobian.linearisations import HELD, freezing
+from ostools.measure.jacobian.certificate import FROM_EMBEDDINGS, require_same_logits
+from ostools.measure.jacobian.estimate import choose_method, most_rows
+from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.memory import graph_bytes, plan
 from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
 from ostools.measure.jacobian.routes import AutogradRoute
@@ -31,10 +32,6 @@ from ostools.measure.passes.streams import run_from
 from ostools.measure.passes.strips import strips_where_long
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-
-# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
-_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}
-_FROZEN_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 ByName = dict[str, MeasuredNorms]
 Announce = Callable[[str], None]
@@ -84,7 +81,8 @@ def _most_together(shape: Shape, pos: int, asked: Asked, device: torch.device) -
     """How many prompts of `pos` tokens one pass holds, beside what one of them takes after it, and their graphs."""
     settings, sites = asked.settings, shape.site_bytes(pos)
     limit = chunk(available_memory(device)) if settings.max_memory is None else settings.max_memory
-    rows = most_rows(shape.d_model) if settings.method == "estimate" else None
+    method = choose_method(shape.d_model, exact_fits=True).method if settings.method == "auto" else settings.method
+    rows = None if method == "exact" else most_rows(shape.d_model, method, settings.cotangents)
     try:
         peak = plan(shape, pos, len(asked.layers), live=True, max_memory=limit, rows=rows).peak
     except InputError:
@@ -132,11 +130,10 @@ def _device(model: TransformerBridge) -> torch.device:
 
 @dataclass(frozen=True)
 class _Together:
-    """Prompts of one length whose passes were proved equal and read; `logits`: of the plain pass, at the last token."""
+    """Prompts of one length whose passes were proved equal and read."""
 
     model: TransformerBridge
     starts: Sequence[Start]
-    logits: Float[Tensor, "prompt 1 d_vocab"]
     numbers: Sequence[int]
     asked: Asked
 
@@ -144,28 +141,28 @@ class _Together:
     def of(
         cls, model: TransformerBridge, ids: Int[Tensor, "prompt pos"], numbers: Sequence[int], asked: Asked
     ) -> _Together:
-        """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same.
+        """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same logits.
 
         Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the
         run. The pass that the formulas read is every linearisation's; where they cannot read it, each says why.
         """
-        with torch.no_grad():
-            embedded = model.input_to_embed(ids)[0].detach()
-            plain = model(ids, logits_to_keep=1)
-            from_embedding = run_from(model, embedded)
-        _require_same_logits(plain, from_embedding, "the forward pass from embeddings", _ROUNDING)
         try:
-            reads: Sequence[Forward | None] = forwards(model, ids)
+            runs = forwards(model, ids)
+            reads: Sequence[Forward | None] = runs
+            plain = torch.stack([run.logits for run in runs])
         except InputError:
             reads = [None] * len(ids)
-        starts = [Start(*parts) for parts in zip(ids, embedded, reads, strict=True)]
-        return cls(model, starts, plain, numbers, asked)
+            with torch.no_grad():
+                plain = model(ids, logits_to_keep=1)
+        with torch.no_grad():
+            embedded = model.input_to_embed(ids)[0].detach()
+            from_embedding = run_from(model, embedded)
+        require_same_logits(plain, from_embedding, "the forward pass from embeddings", FROM_EMBEDDINGS)
+        starts = [Start(*parts) for parts in zip(ids, embedded, plain, reads, strict=True)]
+        return cls(model, starts, numbers, asked)
 
     def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
         """Of the first prompt with its certificates; of the others without those that said something there."""
-        for name in self.asked.names:
-            if HELD[name].any:
-                self._require_frozen_is_plain(name)
         once, count = _once(announce), len(self.starts)
         told = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
         found = [self._of_one(self.starts[0], {}, once, told[0])]
@@ -215,17 +212,11 @@ class _Together:
         rows = route.pull(cotangents)
         return [Oracle(cotangent, row, 1 + self.numbers[0]) for cotangent, row in zip(cotangents, rows, strict=True)]
 
-    def _require_frozen_is_plain(self, name: str) -> None:
-        ids = torch.stack([start.ids for start in self.starts])
-        with torch.no_grad(), freezing(self.model, name):
-            held = self.model(ids, logits_to_keep=1)
-        _require_same_logits(self.logits, held, f"the {name} forward pass", _FROZEN_ROUNDING)
-
 
 def _may_share(certified: MeasuredNorms) -> bool:
     """By the formulas, which are every prompt's, and finite differences that said something."""
     account = certified.account
-    return account["route"] == "analytic" and account["certificate"]["informative"] > 0
+    return account["route"] == "analytic" and account["certificate"]["informative"]
 
 
 def _once(announce: Announce | None) -> Announce | None:
@@ -240,18 +231,3 @@ def _once(announce: Announce | None) -> Announce | None:
             announce(text)
 
     return told
-
-
-def _require_same_logits(
-    expected: Float[Tensor, "prompt 1 d_vocab"],
-    found: Float[Tensor, "prompt 1 d_vocab"],
-    what: str,
-    rounding: Mapping[torch.dtype, float],
-) -> None:
-    if not bool(torch.isfinite(expected).all()):
-        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
-    difference = float(((expected - found).abs().amax((1, 2)) / expected.abs().amax((1, 2))).max())
-    if not difference <= rounding[expected.dtype]:
-        raise InputError(
-            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
-        )

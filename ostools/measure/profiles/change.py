@@ -60,7 +60,10 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, correspo
     _require_same_question(first, second)
     if not corresponding:
         _require_same_tokens(first, second)
-    one, other = _long(first), _long(second)
+    norms = ("operator", "frobenius")
+    if any(isinstance(result, Sensitivity) and (result.frame["method"] != "exact").any() for result in (first, second)):
+        norms = ("frobenius",)
+    one, other = _long(first, norms), _long(second, norms)
     if corresponding:
         other = _at_partners(first, second, other)
     names = ["source", "norm", "layer", "last"]
@@ -135,7 +138,7 @@ def _tokens(result: Sensitivity | PathSum) -> list[tuple[int, str]]:
     return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
 
 
-def _long(result: Sensitivity | PathSum) -> Frame:
+def _long(result: Sensitivity | PathSum, norms: Sequence[str] = ("frobenius",)) -> Frame:
     """A row a token, source, norm, layer and last token, with value, lower, upper and, for the second, second_position."""
     frame = frame_of(result)
     frame = frame.assign(second_position=frame["position"].astype("Int64"))
@@ -144,13 +147,13 @@ def _long(result: Sensitivity | PathSum) -> Frame:
         rows = frame.rename(columns={"variant": "source"})[[*own, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
     rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
-    norms = [
+    tables = [
         rows[[*own, "source", "layer", "last"]].assign(
             norm=norm, value=rows[f"{norm}_norm"], lower=rows[f"{norm}_lower"], upper=rows[f"{norm}_upper"]
         )
-        for norm in ("operator", "frobenius")
+        for norm in norms
     ]
-    return pd.concat(norms, ignore_index=True)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _floor(result: Sensitivity | PathSum) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.paths.path_sum import PathSum
@@ -33,12 +34,12 @@ class Comparison(Result):
     for the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
 
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
-    estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
+    sketch | estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
     max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
     with the measured profile; NA where a profile is flat).
 
-    `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside an
-    estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
+    `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside a sketch or
+    an estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
     below the lower end somewhere, else NA, undecided. An estimated operator norm stands at its lower end, so that looseness
     beside it is an upper limit.
     """
@@ -106,9 +107,7 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
             )
         rows.append(_summarise(str(variant), group, partner, rounding))
     shown = [
-        profile.assign(
-            source=profile["linearisation"], kind=profile["method"].map({"exact": "measured", "estimate": "estimated"})
-        ),
+        profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS)),
         of_last.rename(columns={"variant": "source"}),
     ]
     columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
@@ -157,7 +156,9 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum, *, whole: 
         )
         for norm in ("operator", "frobenius")
     ]
-    return pd.concat(norms, ignore_index=True)
+    table = pd.concat(norms, ignore_index=True)
+    # Of an operator norm that is not exact, the lower end stands for it.
+    return table.assign(value=table["value"].fillna(table["lower"]))
 
 
 def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str, *, whole: bool = True) -> None:

@@ -195,5 +195,5 @@ def _require_one_norm(table: Frame) -> None:
     if table["norm"].nunique() > 1:
         raise InputError(
             "nulls: expected one norm of all profiles, found some exact and some estimated ones: give method='exact' or "
-            "method='estimate'"
+            "method='sketch'"
         )

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import known_norm
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
@@ -40,9 +41,9 @@ class Profile(Result):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
     `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),
-    linearisation, method (exact | estimate), norm, value, share (of the sum over all tokens), share_without_sink (the first
-    token taken out and the shares renormalised; NaN for it), rank (1 the largest), over_frozen (value / the same token's frozen
-    value; NaN where frozen was not measured).
+    linearisation, method (exact | sketch | estimate), norm, value, share (of the sum over all tokens), share_without_sink (the
+    first token taken out and the shares renormalised; NaN for it), rank (1 the largest), over_frozen (value / the same token's
+    frozen value; NaN where frozen was not measured).
 
     `summary`, one row a linearisation: sink_share, last_share, text_share, template_share and system_share (of all the tokens
     of that origin), largest_share_between (of one token of the text that is neither first nor last), effective_tokens,
@@ -82,12 +83,12 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
 
     Args:
         norm: which norm of J_i = d y_n / d v_i^(0) is read: "operator", the theorem's, or "frobenius". None: the operator
-            norm, or the Frobenius norm for an estimate, which gives only a lower bound of the operator norm. The column `norm`
+            norm, or the Frobenius norm for a sketch, which gives only bounds of the operator norm. The column `norm`
             says which.
 
     A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than `theory.profiles.SHORTEST`
     tokens, and profiles with exact zeros (tokens out of every window's reach), have no shape; their `verdict` says so. Raises
-    `InputError` for an unknown norm, for estimated operator norms (lower bounds), and if rows of layer 0 are missing.
+    `InputError` for an unknown norm, for operator norms of a sketch (bounds), and if rows of layer 0 are missing.
     """
     if norm not in (None, "operator", "frobenius"):
         raise unknown_name("norm", norm, ("operator", "frobenius"))
@@ -96,10 +97,10 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
         raise InputError(
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
         )
-    estimated = bool((rows["method"] == "estimate").any())
-    norm = norm or ("frobenius" if estimated else "operator")
-    if norm == "operator" and estimated:
-        raise InputError("profile: an estimate knows a lower bound of the operator norms only; use norm='frobenius'")
+    known = known_norm(rows["method"])
+    norm = norm or known
+    if norm == "operator" and known == "frobenius":
+        raise InputError("profile: a sketch knows bounds of the operator norms only; use norm='frobenius'")
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     if "origin" not in rows:  # of a table that was made elsewhere
         rows = rows.assign(origin=pd.array([None] * len(rows), dtype="str"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Looseness, Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
@@ -74,7 +75,8 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
 
 def _known(result: Sensitivity) -> tuple[str, str]:
     """What the numbers are, and the norm to speak of: of an operator norm, an estimate knows a lower bound only."""
-    return ("estimated", "frobenius") if (frame_of(result)["method"] == "estimate").any() else ("measured", "operator")
+    norm = known_norm(frame_of(result)["method"])
+    return ("measured" if norm == "operator" else "estimated"), norm
 
 
 def _profiles(result: Sensitivity) -> dict[str, Frame]:
@@ -110,7 +112,7 @@ def shape_headline(result: Profile | None) -> Finding | None:
     if result is None:
         return None
     row = shape_of(result)
-    word = theme.METHODS[str(result.frame["method"].iloc[0])]
+    word = METHOD_KINDS[str(result.frame["method"].iloc[0])]
     if pd.isna(row["middle"]):
         reason = str(row["verdict"]).removeprefix("not tested: ")
         verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
@@ -147,8 +149,8 @@ def whether_it_holds(holds: Any) -> str:
 
 def norm_said(row: Mapping[Any, Any], words: str = "norm") -> str:
     """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
-    found = f"{theme.METHODS[str(row['method'])]} {words}"
-    lower = row["method"] == "estimate" and row["norm"] == "operator"
+    found = f"{METHOD_KINDS[str(row['method'])]} {words}"
+    lower = row["method"] != "exact" and row["norm"] == "operator"
     return f"lower end of the {found}" if lower else found
 
 
@@ -197,7 +199,7 @@ def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
         return f"{start} only ranks the tokens: {_shape(row, total)}."
-    word = theme.METHODS[str(row["method"])]
+    word = METHOD_KINDS[str(row["method"])]
     size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
     if abs(median) > ROUGH:
         size = f"it misses the {word} size"
@@ -217,7 +219,7 @@ def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     rank = float(row["spearman"])
     if math.isnan(rank):
         return "one of the two profiles is flat, so there is no order to compare"
-    word = theme.METHODS[str(row["method"])]
+    word = METHOD_KINDS[str(row["method"])]
     steps = (
         (0.9, f"orders the tokens almost as {word}"),
         (0.6, f"orders the tokens roughly as {word}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from ostools.ground.names import known_norm
 from ostools.measure import Collapse, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings.collapse import main_pair
@@ -71,7 +72,7 @@ def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
 
 def norm_words(result: Sensitivity) -> str:
     """Of an operator norm an estimate knows a lower bound only."""
-    return "Frobenius" if (frame_of(result)["method"] == "estimate").any() else "operator"
+    return known_norm(frame_of(result)["method"]).replace("frob", "Frob")
 
 
 def first_linearisation(result: Sensitivity) -> Frame:

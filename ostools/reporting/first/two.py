@@ -9,6 +9,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Collapse
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.first.glance import first_linearisation, means_by_length, norm_words
@@ -142,7 +143,7 @@ def _norms(both: Both, names: Names) -> tuple[Figure | None, str]:
         table.assign(value=values / values.mean())[["position", "token", "value"]]
         for table, values in zip(tables, means, strict=True)
     ]
-    word = "estimated" if how[0][1] == "estimate" else "measured"
+    word = METHOD_KINDS[how[0][1]]
     caption = f"Sensitivity of the last token to each token, {word}"
     note = (
         f"Each {word} {norm} norm is divided by the mean norm of its own model, as the vectors of two models do not share a "

@@ -20,9 +20,6 @@ KINDS: dict[str, str] = {
 }
 """What a kind of row is called in every legend and sentence, in the order in which legends list them."""
 
-METHODS = {"exact": "measured", "estimate": "estimated"}
-"""The kind of a sensitivity's row, by its method."""
-
 DASHES: dict[str, list[float]] = {
     "measured": [1, 0],
     "estimated": [4, 1.5],

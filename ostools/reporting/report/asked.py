@@ -59,7 +59,7 @@ def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str,
     an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
     cheap = [name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:])]
     profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
-    estimated = choose_method(shape.d_model, exact_fits=True).method == "estimate"
+    estimated = choose_method(shape.d_model, exact_fits=True).method != "exact"
     return {
         "sensitivity": profile() + path_sum_cost(shape, pos, cheap),
         "layers": profile(layers=shape.n_layers + 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.measure import Comparison, Flow, Profile, Sensitivity
 from ostools.measure.profiles.looseness import Looseness
@@ -13,7 +14,7 @@ from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.look.theme import KINDS, METHODS, display_token
+from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
@@ -120,8 +121,8 @@ def _variants(comparison: Comparison) -> Table:
 def _values(profile: Sensitivity) -> Table:
     """The numbers behind the chart: a row per token; of an operator norm, an estimate knows a lower bound only."""
     frame = frame_of(profile)
-    norm = "frobenius" if (frame["method"] == "estimate").any() else "operator"
-    columns = [f"{METHODS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict(orient="records")]
+    norm = known_norm(frame["method"])
+    columns = [f"{METHOD_KINDS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict(orient="records")]
     table = frame.assign(column=columns).pivot(index=["position", "token"], columns="column", values=f"{norm}_norm")
     rows = [
         [str(position), display_token(str(token)), *(number(float(value)) for value in row)]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import known_norm
 from ostools.ground.words import number
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.compare import compare
@@ -116,7 +117,7 @@ def _compared(found: Reading, paths: Frame, norms: Frame) -> Frame:
         ours, theirs = paths[name].iloc[0], norms[name].iloc[0]
         if ours != theirs:
             raise InputError(f"the path sum is of {name} {ours[:12]!r}, the norms beside it are of {theirs[:12]!r}")
-    values = [norms[name] for name in ("operator_norm", "frobenius_norm")]
+    values = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
     if not all(np.isfinite(each.astype(float)).all() for each in (paths["value"], *values)):
         raise InputError("values that are not finite")
     measured = SENSITIVITY.read(norms, _of_prompt(found, norms))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.reporting.findings.sensitivity import NORMS
-from ostools.reporting.look.theme import METHODS, display_token, inert
+from ostools.reporting.look.theme import display_token, inert
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import Part, Table
 from ostools.reporting.sweep.charts import profiles_chart
@@ -22,7 +23,7 @@ _PROFILES = (
 
 def _profiles(here: Here) -> Part:
     task, linearisation = here.task, here.one("linearisation")
-    norm = "frobenius" if bool((here.rows["method"] == "estimate").any()) else "operator"
+    norm = known_norm(here.rows["method"])
     rows = here.rows.assign(panel=panels(here.rows), value=here.rows[f"{norm}_norm"].astype(float))
     caption = f"{linearisation}: {NORMS[norm]} over the tokens of the prompt{here.made}"
     title = f"Sensitivity of y to every token, {task}, {here.model}"
@@ -30,7 +31,7 @@ def _profiles(here: Here) -> Part:
     known, notes = finite(rows)
     if not notes:
         shown, said, notes = _profiles_shown(rows)
-        kinds = " and ".join(dict.fromkeys(METHODS[str(method)] for method in rows["method"]))
+        kinds = " and ".join(dict.fromkeys(METHOD_KINDS[str(method)] for method in rows["method"]))
         chart = profiles_chart(shown, norm, title, [f"{kinds}, {linearisation}; {said}."])
         aloud = (
             f"{caption}. The table has the least, the median and the largest norm, the first token's and the last's."

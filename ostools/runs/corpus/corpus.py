@@ -162,7 +162,7 @@ def corpus(
             is the last token's weights, the mean over layers and heads. A prediction of `path_sum` is one of "second-moment",
             "second-moment-full", "second-moment-diagonal", "rollout", "cesaro". "collapse" is the pair of Theorem 4.2.
         linearisation, method: of "sensitivity" alone, as in `ost.sensitivity`. The default linearisation is "full". The default
-            method, "exact" or "estimate", goes by the model's width, and not by the memory that is free.
+            method, "exact" or "sketch", goes by the model's width, and not by the memory that is free.
         dtypes: of "collapse" alone, as in `ost.collapse`. The default is float32 and bfloat16. Each is compared with float64.
         count: how many texts for each length; None: all that are long enough.
         per_text: the most windows of one text. They do not overlap.

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import checked_name
+from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.ground.progress import Progress
 from ostools.measure.attention.attention import attention
 from ostools.measure.jacobian.estimate import choose_method
@@ -33,7 +33,6 @@ from ostools.runs.corpus.windows import Window
 
 PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
 MEASURES = ("sensitivity", "attention", *PREDICTIONS, PAIRS)
-_METHODS = {"exact": "measured", "estimate": "estimated"}
 _BESIDE = 4
 """Of a path sum of a short window: encoding, hashing the weights and writing down, in questions."""
 
@@ -59,7 +58,7 @@ class Measure:
         d_model: int,
         mitigation: Mitigation | str | None = None,
     ) -> Measure:
-        """Checked. `method` None: exact, but for models so wide that an estimate takes a sixteenth of the passes. Never by
+        """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
         given = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
@@ -74,14 +73,14 @@ class Measure:
             kept = checked_dtypes(dtypes) if name == PAIRS else ()
             return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "", "", kept, given)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
-        if method not in (None, *_METHODS):
-            raise unknown_name("method", method, _METHODS)
+        if method not in (None, *METHOD_KINDS):
+            raise unknown_name("method", method, METHOD_KINDS)
         return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=given)
 
     @property
     def kind(self) -> str:
         """Whether its values are measured, estimated or predicted."""
-        return _METHODS[self.method] if self.method else "predicted" if self.name in PREDICTIONS else "measured"
+        return METHOD_KINDS[self.method] if self.method else "predicted" if self.name in PREDICTIONS else "measured"
 
     @property
     def quantity(self) -> str:

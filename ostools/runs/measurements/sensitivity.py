@@ -9,6 +9,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
+from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
@@ -24,21 +25,25 @@ def _linearisations(names: tuple[str, ...]) -> tuple[str, ...]:
 class SensitivityOptions(Options):
     name: Literal["sensitivity"] = "sensitivity"
     linearisations: Annotated[Names, AfterValidator(_linearisations)] = ("full", "frozen")
-    method: Literal["exact", "estimate"] = "exact"
+    method: Literal["exact", "sketch", "estimate"] = "exact"
     """Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers."""
+    cotangents: int = Field(COTANGENTS, ge=2)
     relative_error: float = Field(0.1, gt=0, allow_inf_nan=False)
     confidence: float = Field(0.95, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _settings_are_used(self) -> SensitivityOptions:
-        unused = sorted({"relative_error", "confidence"} & self.model_fields_set)
-        if unused and self.method == "exact":
-            raise ValueError(f"exact norms have no {unused[0]}; leave it out, or give method: estimate")
+        of = {"cotangents": ["sketch"], "relative_error": ["estimate"], "confidence": ["sketch", "estimate"]}
+        unused = [name for name in of if name in self.model_fields_set and self.method not in of[name]]
+        if unused:
+            raise ValueError(
+                f"method {self.method} has no {unused[0]}; leave it out, or give method: {' or '.join(of[unused[0]])}"
+            )
         return self
 
     @property
     def draws(self) -> Literal["by seed"] | None:
-        return "by seed" if self.method == "estimate" else None
+        return None if self.method == "exact" else "by seed"
 
 
 def _measure(model: TransformerBridge, cell: Cell) -> Rows:
@@ -47,8 +52,9 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
 
 
 def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    names, method = cell.arguments["linearisations"], cell.arguments["method"]
-    return sum((sensitivity_cost(shape, pos, names, method=method) for pos in tokens.prompts), Cost())
+    names = cell.arguments["linearisations"]
+    how = {name: cell.arguments[name] for name in ("method", "cotangents") if name in cell.arguments}
+    return sum((sensitivity_cost(shape, pos, names, **how) for pos in tokens.prompts), Cost())
 
 
 SENSITIVITY = Measurement(SensitivityOptions, _count, _measure, Sensitivity)

@@ -37,6 +37,12 @@ def without_biases(model: TransformerBridge) -> TransformerBridge:
     return model
 
 
+def parts_of(model: TransformerBridge, ids: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+    """J_i v_i of every token, by the formulas."""
+    rows = Linearised(model, ids, "detached").pull(torch.eye(embedded.shape[-1]))
+    return exact.parts(rows.transpose(0, 1))(embedded)
+
+
 @pytest.mark.parametrize("family", DESCRIBED)
 def test_without_biases_the_parts_are_y_itself(family: str) -> None:
     """sum_i J_i v_i = y_n, by the formulas, and y_n from the network's own forward pass."""
@@ -47,7 +53,7 @@ def test_without_biases_the_parts_are_y_itself(family: str) -> None:
         with hooks.capture(model, "final_norm") as record:
             model(ids[None])
         y = record["final_norm"][0, -1]
-        found = Linearised(model, ids, "detached").push(embedded[None])[0]
+        found = parts_of(model, ids, embedded).sum(0)
     torch.testing.assert_close(found, y, rtol=1e-12, atol=1e-12 * float(y.abs().max()))
 
 
@@ -56,8 +62,8 @@ def test_an_error_of_the_sum_is_relative_to_all_that_is_added() -> None:
     ids, wrong = torch.tensor(IDS), torch.full((32,), 0.25, dtype=torch.float64)
     with torch.no_grad(), true_arithmetic(model):
         embedded = model.input_to_embed(ids[None])[0][0]
-        parts = Linearised(model, ids, "detached").push(embedded[None])[0]
-        found = certify_sum(model, embedded, "detached", 0, lambda _: parts + wrong, within=1.0)
+        parts = parts_of(model, ids, embedded).sum(0)
+        found = certify_sum(model, embedded, "detached", 0, lambda _: (parts + wrong)[None], within=1.0)
         y, bias = last_token(model, embedded), bias_terms(model, embedded, "detached", 0)
     added = (parts + wrong).norm() + bias.norm() + y.norm()
     assert found == pytest.approx(float(wrong.norm() / added), rel=1e-12)
@@ -67,9 +73,9 @@ def test_an_error_of_the_sum_is_relative_to_all_that_is_added() -> None:
     "family", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "neox"))]
 )
 def test_every_run_proves_that_its_parts_add_up(family: str) -> None:
-    """Biases and all, at every layer, exact and estimated."""
+    """Biases and all, at every layer, exact and sketched."""
     model = tiny_model(family, seed=4, dtype=torch.float64)
-    for settings in ({"layers": "all"}, {"layers": [1], "method": "estimate"}):
+    for settings in ({"layers": "all"}, {"layers": [1], "method": "sketch"}):
         assert run_of(model, **settings)["adds_up_within"] < 1e-14
     assert "adds_up_within" not in run_of(model, "frozen")
 
@@ -93,8 +99,8 @@ def test_by_autograd_the_parts_add_up_under_an_edit_that_no_formula_knows() -> N
 
 def test_a_wrong_jacobian_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are one part in 10^9 too large, which finite differences cannot see."""
-    honest = exact.total
-    monkeypatch.setattr(exact, "total", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
+    honest = exact.parts
+    monkeypatch.setattr(exact, "parts", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
     with pytest.raises(InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* expected 1e-12 at most"):
         run_of(tiny_model("gpt2", seed=4, dtype=torch.float64))
 

@@ -141,20 +141,6 @@ def test_unknown_edits_are_refused() -> None:
         model(IDS[None])  # an edit that nothing passed would raise
 
 
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
-@every_linearisation
-def test_pull_and_push_are_adjoint(family: Family, linearisation: str) -> None:
-    """sum over places of <w^T J, t> = <w, sum of J t>, with several layers' tokens as places."""
-    model = tiny_model(family, seed=8, dtype=torch.float64)
-    for layers in ([0], [0, 2], [1]):
-        linear = Linearised(model, IDS, linearisation, layers)
-        generator = torch.Generator().manual_seed(0)
-        w = torch.randn(3, 32, generator=generator, dtype=torch.float64)
-        t = torch.randn(3, linear.places, 32, generator=generator, dtype=torch.float64)
-        back, forth = linear.pull(w), linear.push(t)
-        torch.testing.assert_close((back * t).sum((1, 2)), (w * forth).sum(-1), rtol=1e-10, atol=1e-12)
-
-
 @every_family
 def test_every_layer_from_the_same_pass(family: Family) -> None:
     """d y_n / d v_i^(l) by autograd at each captured residual stream."""
@@ -204,15 +190,13 @@ def test_blocks_read_again_give_the_same_bits(
         mine.data.copy_(given.data)
     eye = torch.eye(int(model.cfg.d_model))
     kept = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
-    expected, tangents = kept.pull(eye), torch.randn(7, kept.places, len(eye))
-    pushed = kept.push(tangents)
+    expected = kept.pull(eye)
     monkeypatch.setattr(linearised, "KEPT", 0)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for case in (model, wide, view_in(half, torch.float32)):
         again = Linearised(case, IDS, linearisation, (0, 1, 3), chunk=5)
         assert not again._kept
         assert torch.equal(again.pull(eye), expected)
-        assert torch.equal(again.push(tangents), pushed)
     monkeypatch.setattr(forward, "KEPT", 0)
     again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
     same(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise

@@ -199,9 +199,10 @@ def test_refusals() -> None:
 
 
 def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a freeze that also moves the values."""
-    model = tiny_model("gemma")
-    module = importlib.import_module("ostools.measure.jacobian.together")
+    """Planted: a freeze that also moves the values, where autograd goes through it."""
+    model = tiny_model("gemma", fresh=True)
+    model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda tensor, hook: 1.0 * tensor)
+    module = importlib.import_module("ostools.measure.jacobian.one_linearisation")
     monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])

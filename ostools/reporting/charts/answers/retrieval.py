@@ -21,7 +21,7 @@ _DIGITS = 10
 _WANTED, _OTHERS = "tokens of the wanted record", "all other tokens"
 _QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
 _ANOTHER = "more records than digits: another may hold the wanted value too, and be what was found"
-_ESTIMATED = "estimated; an operator norm is drawn at its lower end"
+_ESTIMATED = "estimated"
 
 
 def retrieval_chart(result: Retrieval) -> alt.VConcatChart:
@@ -47,7 +47,7 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     notes += [f"There are {_ANOTHER}."] if _ambiguous(result) else []
     notes.append(f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i.")
     notes += _ends(result)
-    notes += [f"Sensitivity is {_ESTIMATED}."] if (frame["method"] == "estimate").any() else []
+    notes += [f"Sensitivity is {_ESTIMATED}."] if (frame["method"] != "exact").any() else []
     return notes
 
 
@@ -127,7 +127,7 @@ def _sensitive(frame: Frame, parameters: Mapping[str, Any]) -> Any:
     ]
     data = pd.concat(parts, ignore_index=True)
     y = draw.log_y(data["value"], f"mean {parameters['norm']} norm", field="value")
-    estimated = [_ESTIMATED] if (frame["method"] == "estimate").any() else []
+    estimated = [_ESTIMATED] if (frame["method"] != "exact").any() else []
     of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i"
     return _seeds(data, frame, y, last=True, note="; ".join([of, *estimated]))
 

@@ -12,6 +12,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure import Comparison, PathSum, Sensitivity
 from ostools.measure.prompts import named_by
 from ostools.reporting.look import axes, draw, regions, theme
@@ -26,7 +27,9 @@ NORMS = {
     SHAPE: "path sum, scale unknown",
 }
 
-ESTIMATE_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+
+INTERVAL_NOTE = "Bands: 95% intervals of estimated norms, a token at a time."
+LOWER_END_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
 
 
 def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
@@ -52,14 +55,16 @@ def comparison_chart(result: Comparison) -> alt.VConcatChart:
 
 def measured_rows(frame: Frame) -> Frame:
     """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
-    rows = frame.melt(
-        id_vars=[*named_by(frame), "linearisation", "method"],
-        value_vars=["operator_norm", "frobenius_norm"],
-        var_name="norm",
-        value_name="value",
+    named = frame[[*named_by(frame), "linearisation", "method"]]
+    ends = {name: frame[f"frobenius_{name}"].where(frame["method"] != "exact") for name in ("lower", "upper")}
+    tables = (
+        [named.assign(norm="operator", value=frame["operator_norm"])]
+        if known_norm(frame["method"]) == "operator"
+        else []
     )
-    rows["norm"] = rows["norm"].str.removesuffix("_norm")
-    return rows.assign(kind=rows["method"].map(theme.METHODS), name=rows["linearisation"])
+    tables.append(named.assign(norm="frobenius", value=frame["frobenius_norm"], **ends))
+    rows: Frame = pd.concat(tables, ignore_index=True)
+    return rows.assign(kind=rows["method"].map(METHOD_KINDS), name=rows["linearisation"])
 
 
 def path_rows(frame: Frame) -> Frame:
@@ -92,7 +97,9 @@ def _profiles(rows: Frame, title: str, symbol: str = "y") -> alt.VConcatChart:
     subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
     subtitle += notes(aside)
     if ((data["kind"] == "estimated") & (data["norm"] == "operator")).any():
-        subtitle.append(ESTIMATE_NOTE)
+        subtitle.append(LOWER_END_NOTE)
+    if (data["upper"] > data["lower"]).any():
+        subtitle.append(INTERVAL_NOTE)
     chart = alt.vconcat(*panels, title=alt.TitleParams(title, subtitle=subtitle), spacing=18)
     return axes.themed(chart.resolve_scale(color="shared", strokeDash="shared"))
 
@@ -111,6 +118,7 @@ def _drawn(rows: Frame) -> Frame:
             "linearisation": rows["linearisation"].astype(str),
             "norm": rows["norm"].astype(str),
             "value": rows["value"].astype(float),
+            **{end: rows.get(end, rows["value"]).astype(float).fillna(rows["value"]) for end in ("lower", "upper")},
         }
     )
 
@@ -133,12 +141,20 @@ def _profile_panel(
     data: Frame, named: str, legend: dict[str, Any], tokens: list[str], last: bool, aside: list[int]
 ) -> Any:
     floored, floor = axes.floored(data.drop(columns=["kind", "name", "norm"]))
-    y = draw.log_y(floored["shown"], named, floor)
+    wide = bool((floored["upper"] > floored["lower"]).any())
+    ends = [floored[end].where(~floored["zero"], floored["shown"]) for end in ("lower", "upper")]
+    floored = floored.assign(lower=ends[0], upper=ends[1]) if wide else floored.drop(columns=["lower", "upper"])
+    drawn = pd.concat([floored["shown"], *ends])
+    y = draw.log_y(drawn, named, floor)
     tooltip = [*map(alt.Tooltip, ("position:Q", "token:N", "series:N", "linearisation:N")), draw.VALUE]
     base = axes.chart(floored).encode(
         x=axes.token_axis(tokens, last, aside=aside), y=y, color=legend["color"], tooltip=tooltip
     )
-    layers: list[Any] = [base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N")]
+    layers: list[Any] = []
+    if wide:
+        band = alt.Y("lower:Q", scale=axes.log_axis(drawn, floor)[0])
+        layers.append(base.mark_area(opacity=0.15).encode(y=band, y2="upper:Q", detail="series:N"))
+    layers.append(base.mark_line().encode(strokeDash=legend["strokeDash"], detail="series:N"))
     # Points carry the tooltips; they are seen only where there is room between them.
     layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
     layers += draw.zeros(base, floor)

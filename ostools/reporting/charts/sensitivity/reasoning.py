@@ -9,7 +9,9 @@ import altair as alt
 
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought
 from ostools.experiments.reasoning.written import BEHIND, BY_MODEL, PARTS
+from ostools.ground.names import known_norm
 from ostools.ground.words import short_name
+from ostools.reporting.charts.sensitivity.over_tokens import NORMS
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -17,14 +19,15 @@ WIDTH, HEIGHT, ROW = 640, 200, 24
 
 
 def chain_of_thought_chart(result: ChainOfThought) -> alt.VConcatChart:
-    """Above: the operator norm of d y_n / d v_i for every token, coloured by its part. Below: each part's share of the sum,
-    beside its share of the tokens, and its mean per token. Of the first linearisation measured.
+    """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius norm), coloured by its part.
+    Below: each part's share of the sum, beside its share of the tokens, and its mean per token. Of the first linearisation
+    measured.
     """
     frame = frame_of(result)
     name = str(frame["linearisation"].iloc[0])
     frame = frame[frame["linearisation"] == name]
     table: Frame = result.summary
-    table = table[(table["linearisation"] == name) & (table["norm"] == "operator")]
+    table = table[(table["linearisation"] == name) & (table["norm"] == known_norm(frame["method"]))]
     known = [part for part in PARTS if (frame["part"] == part).any()]
     colours = {part: theme.colour(part) for part in known}
     parameters = result.provenance.parameters
@@ -32,7 +35,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> alt.VConcatChart:
     said += f"Next comes {theme.shown(parameters['answer_token'])}; the right one is {theme.shown(parameters['right_token'])}."
     notes = [said]
     if set(frame["method"]) != {"exact"}:
-        notes.append("Estimated operator norms are drawn at their lower ends.")
+        notes.append("Norms are estimated.")
     asked = f"{parameters['task']}, {parameters['length']} items"
     title = f"Sensitivity of the answer to prompt and reasoning: {asked}, on {short_name(result.provenance.model)}"
     below = alt.hconcat(_shares(table, known, colours), _means(table, known, colours), spacing=24)
@@ -52,13 +55,14 @@ def _source(parameters: Mapping[str, Any]) -> str:
 
 
 def _tokens(frame: Frame, colours: dict[str, str], linearisation: str) -> Any:
-    data = frame[["position", "part", "line", "operator_norm"]].assign(
-        token=[theme.shown(str(token)) for token in frame["token"]], value=frame["operator_norm"]
+    norm = known_norm(frame["method"])
+    data = frame[["position", "part", "line"]].assign(
+        token=[theme.shown(str(token)) for token in frame["token"]], value=frame[f"{norm}_norm"]
     )
     data["line"] = data["line"].astype("float64").astype(object).where(data["line"].notna(), None)
-    floored, floor = axes.floored(data.drop(columns="operator_norm"))
+    floored, floor = axes.floored(data)
     tokens = frame["token"].map(str).tolist()
-    y = draw.log_y(floored["shown"], f"operator norm of ∂y/∂v ({linearisation})", floor)
+    y = draw.log_y(floored["shown"], f"{NORMS[norm]} ({linearisation})", floor)
     tooltip = ["position:Q", "token:N", "part:N", "line:Q", draw.VALUE]
     base = axes.chart(floored).encode(x=axes.token_axis(tokens, True), y=y, tooltip=tooltip)
     marks = base.mark_circle(size=22, opacity=1).encode(color=_hue(colours))

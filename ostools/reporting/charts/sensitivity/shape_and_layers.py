@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ostools.ground.names import known_norm
 from ostools.measure import Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
 from ostools.reporting.charts.sensitivity.over_tokens import norm_named
@@ -187,7 +188,7 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     Frobenius norm. Blank: exactly zero, which above the last block is every token but the last.
     """
     table: Frame = frame_of(result)
-    norm = "frobenius" if (table["method"] == "estimate").any() else "operator"
+    norm = known_norm(table["method"])
     frame = table.assign(value=table[f"{norm}_norm"])
     axes.require_finite(frame["value"], "a sensitivity")
     tokens, layers = _shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())

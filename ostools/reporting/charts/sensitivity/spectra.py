@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Spectra
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -24,7 +25,7 @@ def spectra_chart(result: Spectra) -> alt.VConcatChart:
     against: Any = result.against
     norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
     against = against[against["norm"] == norm]
-    against = against.assign(kind=against["method"].map(theme.METHODS))
+    against = against.assign(kind=against["method"].map(METHOD_KINDS))
     linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
     colours = {_WORDS["pattern"]: theme.colour("pattern"), _WORDS["lazy"]: theme.colour("lazy")}
     colours |= {theme.series(kind, name): theme.colour(name) for kind, name in linearisations}
