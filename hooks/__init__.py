@@ -22,8 +22,8 @@ from hooks.gates import Head as Head
 from hooks.gates import Sublayer as Sublayer
 from hooks.gates import ablate_layers as ablate_layers
 from hooks.gates import gated as gated
-from hooks.norms import Norm as Norm
-from hooks.norms import norms as norms
+from hooks.lock import clear as clear
+from hooks.lock import locked as locked
 from hooks.precision import SIXTEEN_BITS as SIXTEEN_BITS
 from hooks.precision import UPCAST_PARTS as UPCAST_PARTS
 from hooks.precision import exact_arithmetic as exact_arithmetic
@@ -32,8 +32,10 @@ from hooks.register import Edit as Edit
 from hooks.register import active_edits as active_edits
 from hooks.rounding import rounded as rounded
 from hooks.sites import SITES as SITES
+from hooks.sites import Norm as Norm
 from hooks.sites import Site as Site
 from hooks.sites import available_sites as available_sites
+from hooks.sites import norms as norms
 from hooks.strips import StripAttention as StripAttention
 from hooks.strips import Strips as Strips
 from hooks.strips import active_strips as active_strips
@@ -62,12 +64,14 @@ __all__ = [
     "active_strips",
     "available_sites",
     "capture",
+    "clear",
     "exact_arithmetic",
     "frozen",
     "gated",
     "head_outputs",
     "held",
     "in_strips",
+    "locked",
     "mask_scores",
     "norms",
     "replace_pattern",

@@ -7,7 +7,6 @@ only what you need of each, one layer at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import HookError, checked_arguments, nearest
+from hooks.lock import model_block
 from hooks.register import Order, attached
 from hooks.sites import SITES, points_of, site
 from hooks.strips import active_strips
@@ -53,8 +53,7 @@ class Record(Mapping[str, Any]):
         return len(self._kept)
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def capture(
     model: TransformerBridge,
     *names: str,

@@ -7,7 +7,6 @@ query block is one token long (generation with a key/value cache).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -17,7 +16,8 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, checked_arguments, shown
+from hooks.errors import HookError, shown
+from hooks.lock import model_block
 from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
 from hooks.strips import active_strips
@@ -28,8 +28,7 @@ MaskRule = Callable[[Int[Tensor, "query 1"], Int[Tensor, "1 key"]], Mask]
 Pattern = Float[Tensor, "batch head query key"]
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def mask_scores(
     model: TransformerBridge,
     allowed: Mask | MaskRule,
@@ -63,8 +62,7 @@ def mask_scores(
         yield
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def scale_scores(
     model: TransformerBridge,
     factor: float | Callable[[Int[Tensor, " query"]], Float[Tensor, " query"]],
@@ -97,8 +95,7 @@ def scale_scores(
         yield
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def replace_pattern(
     model: TransformerBridge,
     pattern: Pattern | Callable[[Pattern, int], Pattern],
@@ -132,8 +129,7 @@ def replace_pattern(
         yield
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def ablate_heads(
     model: TransformerBridge,
     heads: Iterable[tuple[int, int]],
@@ -172,8 +168,7 @@ def ablate_heads(
         yield
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def ablate_edges(
     model: TransformerBridge,
     edges: Iterable[tuple[int, int, int, int]],

@@ -8,7 +8,7 @@ or the MLP, or the block raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, checked_arguments
-from hooks.norms import Norm
-from hooks.norms import norms as norms_of
+from hooks.errors import HookError
+from hooks.lock import model_block
 from hooks.register import HookBody, Order, Placement, attached, with_input
-from hooks.sites import available_sites, points
+from hooks.sites import Norm, available_sites, points
+from hooks.sites import norms as norms_of
 from hooks.strips import active_strips
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
@@ -30,8 +30,7 @@ _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, tor
 Activation = Callable[[Tensor], Tensor]
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def frozen(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:
@@ -62,8 +61,7 @@ def frozen(
         yield
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def held(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:

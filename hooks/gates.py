@@ -10,7 +10,6 @@ Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -19,7 +18,8 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, checked_arguments, nearest
+from hooks.errors import HookError, nearest
+from hooks.lock import model_block
 from hooks.register import HookBody, Order, attached
 from hooks.sites import checked_layers, points
 
@@ -58,8 +58,7 @@ Target: TypeAlias = Head | Edge | Sublayer
 Means: TypeAlias = Mapping[Head, Float[Tensor, " d_head"]]
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def gated(
     model: TransformerBridge,
     targets: Sequence[Target],
@@ -143,8 +142,7 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
     return body
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str = "attention") -> Iterator[None]:
     """Put 0 in the place of what "attention", "mlp" or "both" of these blocks add to the residual stream.
 

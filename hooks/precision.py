@@ -11,7 +11,6 @@ even in a float64 model, so that a "float64" run is good to 1e-7 only, and finit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, checked_arguments, nearest, shown
-from hooks.norms import POST_NORMS, PRE_NORMS, QK_NORMS, component_of, norms
-from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, with_input
-from hooks.sites import adds_residual, checked_layers, points
+from hooks.errors import HookError, nearest, shown
+from hooks.lock import model_block
+from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, remove_hooks, with_input
+from hooks.sites import POST_NORMS, PRE_NORMS, QK_NORMS, adds_residual, checked_layers, component_of, norms, points
 
 UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
 """What can be computed in float32: see `upcast`."""
@@ -32,8 +31,7 @@ SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _KIND = "upcast"
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     """Compute these parts of a bfloat16 or float16 model in float32 inside the block, with the weights as they are stored.
 
@@ -57,25 +55,24 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     dtype = next(model.parameters()).dtype
     dtypes = {part: torch.float32 if part in chosen else dtype for part in UPCAST_PARTS}
     block = next_block()
+    places = _places(model)
     casts: list[_Cast] = []
-    handles: list[Any] = []
     try:
-        for place in _places(model):
+        for place in places:
             to = dtypes[place.part]
             weights = list(place.module.modules()) if to == torch.float32 else []
             cast = _Cast(to, dtypes[place.reader] if place.reader else None, weights)
-            before, after = (ModuleHook(body, Edit(_KIND, place.name, block)) for body in (cast.before, cast.after))
-            handles.append(place.module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(place.module.register_forward_hook(after, always_call=True))
             casts.append(cast)
+            edit = Edit(_KIND, place.name, block)
+            before, after = (ModuleHook(body, block, edit, cast.restore) for body in (cast.before, cast.after))
+            place.module.register_forward_pre_hook(before, with_kwargs=True)
+            place.module.register_forward_hook(after, always_call=True)
         yield
         if not any(cast.fired for cast in casts):
             raise HookError(f"edit {_KIND!r} matched nothing: no forward pass of this model ran inside the block")
     finally:
-        for handle in handles:
-            handle.remove()
-        for cast in reversed(casts):  # a module inside another (a qk-norm) comes after it, and has to give back first
-            cast.restore()
+        # A module inside another (a qk-norm) comes after it, and gives its weights back first.
+        remove_hooks([place.module for place in places], block)
 
 
 def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
@@ -182,8 +179,9 @@ class _Cast:
 
     def restore(self) -> None:
         while self._stored:
-            table, name, old = self._stored.pop()
+            table, name, old = self._stored[-1]
             table[name] = old
+            self._stored.pop()
 
 
 def _each_float(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -198,8 +196,7 @@ def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.to(dtype).masked_fill(hidden(mask), torch.finfo(dtype).min)
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
     """Compute every norm and every softmax of a float64 model in float64, inside the block.
 

@@ -7,7 +7,8 @@ a hook point recomputations come first, then edits, then what reads or freezes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,7 +17,7 @@ from itertools import count
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint, LensHandle
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.utils import output_capturing
 
@@ -59,11 +60,22 @@ class Edit:
 
 
 class ModuleHook:
-    """A torch hook of this package on a whole module, where what has to change (its weights) has no hook point."""
+    """A torch hook of this package on a whole module: of `upcast`, whose weights have no hook point, or an observer (no edit).
 
-    def __init__(self, body: Callable[..., object], edit: Edit) -> None:
+    `undo` is called when the hook is removed.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., object],
+        block: int,
+        edit: Edit | None = None,
+        undo: Callable[[], object] | None = None,
+    ) -> None:
         self.body = body
+        self.block = block
         self.edit = edit
+        self.undo = undo
 
     def __call__(self, *args: object) -> object:
         return self.body(*args)
@@ -77,9 +89,16 @@ class _Placed:
         self.kind = kind
         self.order = order
         self.block = block
+        self.thread = threading.current_thread()
         self.fired = False
 
     def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor | None:
+        if threading.current_thread() is not self.thread:
+            raise HookError(
+                f"{hook.name}: expected a forward pass of the thread {self.thread.name!r}, which opened the block of this "
+                f"hook, found one of {threading.current_thread().name!r}: open the block in the thread that runs the model, "
+                "and run the model under hooks.locked(model) in all others"
+            )
         result = self.body(tensor)
         # Only now: a body that raised or was not reached has not done its work.
         self.fired = True
@@ -99,35 +118,94 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
     The hooks are removed when the block ends, however it ends. An edit that no forward pass reached raises
     `HookError` at the end of the block, unless the block is already raising something else.
     """
-    placed: list[tuple[HookPoint, LensHandle, _Placed]] = []
+    placed: list[tuple[HookPoint, _Placed]] = []
     block = next_block()
     try:
         for point, body, order in placements:
             hook = _Placed(body, kind, order, block)
+            placed.append((point, hook))  # noted before it is there: an interrupt in between leaves nothing behind
             # Permanent, so that TransformerLens' own reset inside the block cannot take it away.
-            handle = point.add_hook(hook, is_permanent=True)
-            placed.append((point, handle, hook))
+            point.add_hook(hook, is_permanent=True)
             _put_in_order(point)
         yield
-        silent = [str(point.name) for point, _, hook in placed if not hook.fired]
+        silent = [str(point.name) for point, hook in placed if not hook.fired]
         if kind is not None and silent:
             raise HookError(
                 f"edit {kind!r} matched nothing: no forward pass of this model inside the block reached "
                 f"{', '.join(silent[:3])}{' ...' if len(silent) > 3 else ''}"
             )
     finally:
-        for point, handle, _ in reversed(placed):
-            handle.hook.remove()
-            # Gone already where the user reset the permanent hooks too.
-            if handle in point.fwd_hooks:
-                point.fwd_hooks.remove(handle)
+        remove_hooks([point for point, _ in placed], block)
+
+
+@contextmanager
+def before_modules(
+    modules: Mapping[str, torch.nn.Module], body: Callable[..., object], kind: str | None = None
+) -> Iterator[None]:
+    """Run the block with body(module, args, kwargs) called before the forward of each module; `kind` as in `attached`.
+
+    What the body returns, if not None, takes the place of the arguments. `modules`: each by what an `Edit` calls it.
+    """
+    block = next_block()
+    try:
+        for name, module in modules.items():
+            edit = None if kind is None else Edit(kind, name, block)
+            module.register_forward_pre_hook(ModuleHook(body, block, edit), with_kwargs=True)
+        yield
+    finally:
+        remove_hooks([*modules.values()], block)
+
+
+def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -> None:
+    """Remove this package's hooks of one with-block, or of all, from these modules; modules inside others come after them."""
+    try:
+        _remove_hooks(modules, block)
+    except BaseException:  # an interrupt: what is left is removed before it goes on
+        _remove_hooks(modules, block)
+        raise
+
+
+def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None:
+    for module in reversed(modules):
+        for registry in _registries(module):
+            for key, function in list(registry.items()):
+                hook = _own(function)
+                if hook is not None and block in (None, hook.block):
+                    if isinstance(hook, ModuleHook) and hook.undo is not None:
+                        hook.undo()
+                    registry.pop(key, None)
+        if isinstance(module, HookPoint):
+            module.fwd_hooks[:] = [handle for handle in module.fwd_hooks if not _is_of(handle.user_hook, block)]
+        replaced = vars(module).get("forward")
+        if isinstance(replaced, OwnForward) and block in (None, replaced.block):
+            del vars(module)["forward"]
+
+
+class OwnForward:
+    """What this package puts in the place of a module's `forward`, for one with-block."""
+
+    block: int
+
+
+def _is_of(hook: object, block: int | None) -> bool:
+    return isinstance(hook, _Placed) and block in (None, hook.block)
+
+
+def _own(function: Callable[..., object]) -> _Placed | ModuleHook | None:
+    """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points into a closure."""
+    if isinstance(function, ModuleHook):
+        return function
+    if getattr(function, "__module__", "") != HookPoint.__module__:
+        return None
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return next((content for content in cells if isinstance(content, _Placed)), None)
 
 
 def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
     orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
     for key in sorted(point._forward_hooks, key=lambda key: orders.get(key, Order.EDIT)):
-        point._forward_hooks[key] = point._forward_hooks.pop(key)  # to the end
+        point._forward_hooks.move_to_end(key)
 
 
 def _order_of(hook: object) -> Order:
@@ -167,7 +245,8 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
                     if hook.kind is not None:
                         edits.append(Edit(hook.kind, name, hook.block))
         others = [function for key, function in _torch_hooks(module) if key not in known]
-        edits.extend(dict.fromkeys(function.edit for function in others if isinstance(function, ModuleHook)))
+        own = dict.fromkeys(function.edit for function in others if isinstance(function, ModuleHook))
+        edits.extend(edit for edit in own if edit is not None)
         if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in others):
             edits.append(Edit("foreign", name, 0))
     return tuple(edits)
@@ -175,13 +254,12 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
 
 def _torch_hooks(module: torch.nn.Module) -> Iterator[tuple[int, Callable[..., object]]]:
     """Every hook that torch would call on this module, by its id."""
-    for registry in (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    ):
+    for registry in _registries(module):
         yield from registry.items()
+
+
+def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:
+    return (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
 
 
 def _libraries_own(function: Callable[..., object]) -> bool:

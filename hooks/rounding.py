@@ -9,7 +9,6 @@ Cost: an elementwise operation at each place; for integers one more forward pass
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +17,8 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, checked_arguments, nearest
+from hooks.errors import HookError, nearest
+from hooks.lock import model_block
 from hooks.precision import SIXTEEN_BITS
 from hooks.register import HookBody, Order, attached
 from hooks.sites import available_sites, points
@@ -38,8 +38,7 @@ FORMATS = (*FLOATS, *INTEGERS)
 PARTS = ("residual", "kv")
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def rounded(
     model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None
 ) -> Iterator[None]:

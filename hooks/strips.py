@@ -26,7 +26,8 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hooks.errors import HookError, checked_arguments
-from hooks.register import hidden, kinds, lowest
+from hooks.lock import model_block
+from hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
 from hooks.sites import points
 
 # Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
@@ -139,8 +140,7 @@ class Strips:
         return torch.cat(parts, dim=-2).transpose(1, 2).contiguous()
 
 
-@checked_arguments(HookError)
-@contextmanager
+@model_block
 def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
     """Compute the attention of every layer `size` queries at a time inside the block.
 
@@ -156,17 +156,14 @@ def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
     for name in ("scores", "pattern"):
         for point in points(model, name).values():
             _require_stripwise(point)
-    strips = Strips(size)
-    changed: list[Any] = []
+    strips, block = Strips(size), next_block()
+    attentions: list[Any] = [part.attn for part in model.blocks]
     try:
-        for layer, block in enumerate(model.blocks):
-            attention = block.attn
-            vars(attention)["forward"] = _Forward(strips, layer, attention)
-            changed.append(attention)
+        for layer, attention in enumerate(attentions):
+            vars(attention)["forward"] = _Forward(strips, layer, attention, block)
         yield strips
     finally:
-        for attention in changed:
-            del vars(attention)["forward"]
+        remove_hooks(attentions, block)
 
 
 @checked_arguments(HookError)
@@ -214,11 +211,11 @@ def _unknown_parts(attention: Any) -> list[str]:
     return found + [name for name in ("compatibility_mode", "training") if getattr(attention, name)]
 
 
-class _Forward:
+class _Forward(OwnForward):
     """What stands in the place of an attention's `forward`: its hooks in the same order, its heads in strips."""
 
-    def __init__(self, strips: Strips, layer: int, attention: Any) -> None:
-        self.strips, self._layer, self._attention = strips, layer, attention
+    def __init__(self, strips: Strips, layer: int, attention: Any, block: int) -> None:
+        self.strips, self._layer, self._attention, self.block = strips, layer, attention, block
         self._joint = isinstance(attention, JointQKVAttentionBridge)
         self._rotates = type(attention) is not _JOINT
 

@@ -35,6 +35,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.one_linearisation import METHODS
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
 from ostools.measure.posed import carrier_positions, pose
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -76,6 +77,7 @@ class ErrorPrediction(Result):
     odds: pd.DataFrame
 
 
+@measurement
 def error_prediction(
     model: TransformerBridge,
     task: Task | str = "count-ones-bernoulli",

@@ -2,28 +2,76 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
 
+_LOG = logging.getLogger("ostools")
 Progress = Callable[[int, int], None] | bool
 """Called as progress(done, total). False tells nothing; True, and None where a measurement takes it, a bar where it is seen."""
 
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
-_tellers = 0
+LONG = 60.0
+"""Seconds. Where no bar is drawn, a call that takes longer says so."""
+_EARLY = 5.0  # seconds after which what is done says how long the rest takes
+_this_thread = threading.local()
 
 
 @contextmanager
-def told_here() -> Iterator[bool]:
-    """Within the block nobody else draws a bar; gives whether nobody around it does."""
-    global _tellers
-    first = _tellers == 0
-    _tellers += 1
+def outermost() -> Iterator[bool]:
+    """Whether no other such block of this thread is around this one: only the outermost call tells how far it is."""
+    depth = getattr(_this_thread, "depth", 0)
+    _this_thread.depth = depth + 1
     try:
-        yield first
+        yield depth == 0
     finally:
-        _tellers -= 1
+        _this_thread.depth = depth
+
+
+@contextmanager
+def watched(name: str, cheaper: str = "", counted: bool = True) -> Iterator[Progress]:
+    """How a long call tells that it is long: the progress to call inside the block.
+
+    In a terminal or a notebook it draws a bar (if `counted`: something calls the progress). Everywhere else it logs one line as
+    a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in all, and
+    after a minute at the latest. `cheaper`: what would take less time.
+    """
+    if counted and _is_looked_at():
+        with bar(name) as progress:
+            yield progress
+        return
+    announcement = _Announcement(name, cheaper)
+    timer = threading.Timer(LONG, announcement.say, [f"runs for {LONG:.0f} s now"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield announcement.progress
+    finally:
+        timer.cancel()
+
+
+class _Announcement:
+    """One line about a long call."""
+
+    def __init__(self, name: str, cheaper: str) -> None:
+        self._name, self._cheaper = name, cheaper
+        self._start, self._is_said = time.monotonic(), False
+
+    def progress(self, done: int, total: int) -> None:
+        elapsed = time.monotonic() - self._start
+        expected = elapsed * total / max(done, 1)
+        if elapsed >= _EARLY and done and expected > LONG:
+            self.say(f"{100 * done // total}% after {elapsed:.0f} s, so about {expected:.0f} s in all")
+
+    def say(self, what: str) -> None:
+        if not self._is_said:
+            self._is_said = True
+            cheaper = f"; cheaper: {self._cheaper}" if self._cheaper else ""
+            _LOG.warning("ostools.%s: %s%s; progress=False silences this", self._name, what, cheaper)
 
 
 @contextmanager

@@ -1,41 +1,76 @@
-"""What holds of every call that measures: its arguments are what it takes, a small model has one thread, a long one a bar."""
+"""What every measurement has in common: checked arguments, the model's lock, torch at its defaults, and word of a long call."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ParamSpec, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.progress import bar, told_here
+from ostools.ground.progress import outermost, watched
 from ostools.measure.several import one_of_several
 from ostools.models.describe import IN_WORDS
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
-Asked = ParamSpec("Asked")
-Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
+Measured = TypeVar("Measured")
+
+_COSTLY = (
+    "lengths",
+    "seeds",
+    "samples",
+    "prompts",
+    "linearisations",
+    "layers",
+    "variants",
+    "dtypes",
+    "windows",
+    "orders",
+)
 
 
-def measurement(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
-    """The function, which refuses arguments of another type with `InputError` before it does anything.
+def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
+    """The function as a measurement.
 
-    While it runs torch has as many threads as its model is worth (`enough_threads`). Where it takes `progress` and is given
-    none, a bar is drawn in a terminal or a notebook; `progress=False` silences it.
+    - An argument of another type is refused with `InputError` before anything is computed.
+    - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
+    - Torch is at its defaults (`default_torch_state`), so autocast, a default dtype or inference mode around the call changes
+      no number. Torch has as many threads as the model is worth (`enough_threads`).
+    - A call that takes long says so: a bar in a terminal or a notebook if the function takes `progress`, else one line by
+      `logging`, with what would make it cheaper. `progress=False` silences both.
     """
-    tells = "progress" in inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
+    cheaper = _cheaper([*parameters])
 
     @checked_arguments(InputError, IN_WORDS, one_of_several)
     @functools.wraps(function)
-    def called(*args: Asked.args, **options: Asked.kwargs) -> Found:
-        models = [value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)]
-        with enough_threads(models), told_here() as first:
-            if not (tells and first and options.get("progress") in (None, True)):
+    def measured(*args: Arguments.args, **options: Arguments.kwargs) -> Measured:
+        models = {id(value): value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)}
+        with ExitStack() as stack:
+            for key in sorted(models):  # in one order, so that two threads with two models do not wait for each other
+                stack.enter_context(hooks.locked(models[key], f"the measurement {function.__name__}"))
+            stack.enter_context(default_torch_state())
+            stack.enter_context(enough_threads(models.values()))
+            if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
-            with bar(function.__name__) as progress:
-                return function(*args, **{**options, "progress": progress})  # pyright: ignore[reportCallIssue]
+            progress = stack.enter_context(watched(function.__name__, cheaper, counted="progress" in parameters))
+            told = {"progress": progress} if "progress" in parameters else {}
+            return function(*args, **{**options, **told})  # pyright: ignore[reportCallIssue]
 
-    return called
+    return measured
+
+
+def _cheaper(names: list[str]) -> str:
+    """What makes a measurement with these parameters take less time."""
+    ways = ["a shorter prompt"] if "prompt" in names else []
+    ways += [f"fewer {name}" for name in names if name in _COSTLY]
+    ways += ["method='estimate'"] if "method" in names else []
+    ways += ["a smaller max_new_tokens"] if "max_new_tokens" in names else []
+    return ", ".join(ways)

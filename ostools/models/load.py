@@ -19,10 +19,12 @@ from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.sources import locate
 from ostools.models.placed.device_map import DeviceMap
 from ostools.models.precision.casting import check_dtype
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.wrapping import give_tokenizer, wrapped
 from ostools.theory.distances import dtype_named
 
 
+@default_torch_state()
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,

@@ -23,6 +23,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN, Family, family_of
 from ostools.models.files.config import experts_one_by_one, quiet
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.recast import dense
 from ostools.models.wrapping import give_tokenizer, wrapped
 
@@ -33,6 +34,7 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 
 
 @checked_arguments(InputError, IN_WORDS)
+@default_torch_state()
 def null_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
     """A model of the same configuration without what `model` learnt. It is raw and in eval mode, and every measurement takes
     it.

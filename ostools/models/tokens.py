@@ -21,6 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
+from ostools.models.precision.torch_state import default_torch_state
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
@@ -182,6 +183,7 @@ def required(tokenizer: Any) -> Any:
     return tokenizer
 
 
+@default_torch_state()
 def _prompt(
     model: TransformerBridge,
     text: str | None,

@@ -19,6 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import Cache
 
 import hooks
+from hooks.register import before_modules
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
@@ -143,21 +144,18 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
         return [forward(model, prompt, live=live) for prompt in ids]
     device = next(model.parameters()).device
     calls: list[Call] = []
-    handles = [block.register_forward_pre_hook(_note(calls), with_kwargs=True) for block in model.blocks]
+    blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
     wanted = SITES + LIVE_SITES if live else SITES
     names = [name for name in wanted if name in available] if is_kept else []
     norms = hooks.norms(model)
-    try:
-        with (
-            torch.no_grad(),
-            true_arithmetic(model),
-            hooks.capture(model, *names, "final_norm_scale") as record,
-            hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1]) as last,
-        ):
-            logits = model(ids.to(device), logits_to_keep=1)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        before_modules(blocks, _note(calls)),
+        hooks.capture(model, *names, "final_norm_scale") as record,
+        hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1]) as last,
+    ):
+        logits = model(ids.to(device), logits_to_keep=1)
     (residual,) = last["residual_post"].values()
     # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):

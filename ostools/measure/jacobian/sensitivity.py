@@ -270,6 +270,7 @@ def _refuse_frozen(model: TransformerBridge) -> None:
         )
 
 
+@measurement
 def jacobian(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],

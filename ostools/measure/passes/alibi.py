@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.register import Edit, ModuleHook, next_block
+from hooks.register import before_modules
 from ostools.models.families import family_of
 
 _NAMES = ("alibi", "position_bias")
@@ -40,13 +40,5 @@ def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[N
         bias = kwargs[name][..., -len(places) :]
         return args, kwargs | {name: bias[..., places.to(bias.device)]}
 
-    block = next_block()
-    handles = [
-        one.register_forward_pre_hook(ModuleHook(moved, Edit("alibi", f"blocks.{layer}", block)), with_kwargs=True)
-        for layer, one in enumerate(model.blocks)
-    ]
-    try:
+    with before_modules({f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, moved, kind="alibi"):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -12,6 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models import view_in
+from ostools.models.precision.torch_state import products
 
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
@@ -58,34 +58,9 @@ def check_products(model: TransformerBridge, precision: str | None) -> None:
 
 def float32_products() -> AbstractContextManager[None]:
     """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU."""
-    return _products("ieee")
+    return products("ieee")
 
 
 def tf32_products() -> AbstractContextManager[None]:
     """Within the block, products of float32 matrices on a GPU round what they read to 10 bits of mantissa."""
-    return _products("tf32")
-
-
-def _own_precision(place: Any) -> str:
-    """What is set at this place itself; "none" where it follows torch's setting for all places."""
-    seen = place.fp32_precision
-    place.fp32_precision = "none"
-    own = "none" if place.fp32_precision == seen else seen
-    place.fp32_precision = own
-    return own
-
-
-@contextmanager
-def _products(precision: str) -> Iterator[None]:
-    """By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where
-    it can and somebody called `torch.set_float32_matmul_precision`."""
-    cpu: Any = torch.backends.mkldnn
-    places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
-    before = [_own_precision(place) for place, _ in places]
-    try:
-        for place, wanted in places:
-            place.fp32_precision = wanted
-        yield
-    finally:
-        for (place, _), was in zip(places, before, strict=True):
-            place.fp32_precision = was
+    return products("tf32")

@@ -10,6 +10,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
 
+from hooks.register import before_modules
+
 
 def unread(model: TransformerBridge) -> int | Int[Tensor, " none"]:
     """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
@@ -37,8 +39,5 @@ def run_from(
     block = model.blocks[layer]
     if not isinstance(block, BloomBlockBridge):
         return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
-    handle = block.register_forward_pre_hook(read, with_kwargs=True)
-    try:
+    with before_modules({f"blocks.{layer}": block}, read):
         return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
-    finally:
-        handle.remove()

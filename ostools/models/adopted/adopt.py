@@ -29,9 +29,11 @@ from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_finite, check_same, check_tokenizer, family_of_settings, one_line
 from ostools.models.files.config import quiet, without_unread
 from ostools.models.precision.casting import check_dtype
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.wrapping import give_tokenizer, probe_of, wrapped
 
 
+@default_torch_state()
 def adopt(
     model: PreTrainedModel | TransformerBridge,
     *,

@@ -21,6 +21,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
@@ -30,6 +31,7 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set})
 
 
 @checked_arguments(InputError, IN_WORDS)
+@default_torch_state()
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 

@@ -1,0 +1,127 @@
+"""Torch's settings at their defaults, so that no setting of the caller's program changes a number.
+
+`torch.autocast` around a call would compute float32 rows in bfloat16. A default dtype that an exception left behind would turn
+up in every new tensor. Inside the block each of these is what a fresh process has, and afterwards exactly what it was:
+
+- of this thread: autocast on any device, gradients, inference mode, the default device;
+- of the whole process: the default dtype, deterministic algorithms, in which precision float32 matrices are multiplied, and
+  whether sums of 16-bit products may be rounded on the way.
+
+Threads, CPU kernels and random seeds are left alone: the first two are in the provenance, and no measurement draws from torch's
+global generator.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+_REDUCED = {
+    "allow_fp16_reduced_precision_reduction": True,
+    "allow_bf16_reduced_precision_reduction": True,
+    "allow_fp16_accumulation": False,
+}
+"""Settings of 16-bit products on a GPU, with torch's defaults."""
+
+
+@contextmanager
+def default_torch_state() -> Iterator[None]:
+    """Run the block under torch's default settings; see above for which. Blocks nest, also across threads."""
+    with ExitStack() as stack:
+        stack.enter_context(_PROCESS.at_defaults())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_without_autocast())
+        if torch.get_default_device().type != "cpu":  # torch.set_default_device, or a block of torch.device
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    active = [device for device in _autocast_devices() if torch.is_autocast_enabled(device)]
+    try:
+        for device in active:
+            torch.set_autocast_enabled(device, False)
+        yield
+    finally:
+        for device in active:
+            torch.set_autocast_enabled(device, True)
+
+
+def _autocast_devices() -> set[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    return {"cpu", "cuda", "mps"} | ({accelerator.type} if accelerator is not None else set())
+
+
+class _ProcessState:
+    """The settings that all threads share: the first block that is entered notes them, the last one puts them back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._blocks: set[object] = set()
+        self._undo = ExitStack()
+
+    @contextmanager
+    def at_defaults(self) -> Iterator[None]:
+        block = object()
+        try:
+            with self._lock:
+                if not self._blocks:
+                    self._set_defaults()
+                self._blocks.add(block)
+            yield
+        finally:
+            with self._lock:
+                self._blocks.discard(block)
+                if not self._blocks:
+                    self._undo.close()
+
+    def _set_defaults(self) -> None:
+        # What undoes a change is noted before it is made, so that an interrupt between the two leaves nothing changed.
+        self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        enabled = torch.are_deterministic_algorithms_enabled()
+        self._undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
+        torch.use_deterministic_algorithms(False)
+        self._undo.enter_context(products("ieee"))
+        matmul = torch.backends.cuda.matmul
+        for name, default in _REDUCED.items():
+            self._undo.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, default)
+
+
+_PROCESS = _ProcessState()
+
+
+def _own_precision(place: Any) -> str:
+    """What is set at this place itself; "none" where it follows torch's setting for all places."""
+    seen = place.fp32_precision
+    place.fp32_precision = "none"
+    own = "none" if place.fp32_precision == seen else seen
+    place.fp32_precision = own
+    return own
+
+
+@contextmanager
+def products(precision: str) -> Iterator[None]:
+    """Products of float32 matrices on a GPU in that precision ("ieee", "tf32"), and on a CPU in float32, inside the block.
+
+    By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where it
+    can and somebody called `torch.set_float32_matmul_precision`.
+    """
+    cpu: Any = torch.backends.mkldnn
+    places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
+    before = [_own_precision(place) for place, _ in places]
+    try:
+        for place, wanted in places:
+            place.fp32_precision = wanted
+        yield
+    finally:
+        for (place, _), was in zip(places, before, strict=True):
+            place.fp32_precision = was

@@ -1,0 +1,164 @@
+"""One thread at a time on a model: a second one waits, or is told why it would wait for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from hooks import HookError, lock
+from tests.checkpoints import tiny_model
+
+IDS = torch.tensor([[2, 40, 50, 60, 61]])
+
+
+def free(model: TransformerBridge) -> bool:
+    """Whether another thread gets the model at once."""
+
+    def taken() -> bool:
+        with hooks.locked(model):
+            return True
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(taken).result(timeout=5)
+
+
+@pytest.fixture
+def one() -> TransformerBridge:
+    return tiny_model("llama", seed=1)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_edits_of_one_thread_do_not_reach_another(one: TransformerBridge, threads: int) -> None:
+    def logits(factor: float) -> Tensor:
+        with torch.no_grad(), hooks.scale_scores(one, factor), hooks.capture(one, "pattern"):
+            return one(IDS)
+
+    factors = [0.5 + 0.1 * number for number in range(threads)]
+    expected = [logits(factor) for factor in factors]
+    barrier = threading.Barrier(threads)
+
+    def many(factor: float) -> list[Tensor]:
+        barrier.wait()
+        return [logits(factor) for _ in range(5)]
+
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(many, factors))
+    for logits_of_one, number in zip(found, expected, strict=True):
+        assert all(torch.equal(one_pass, number) for one_pass in logits_of_one)
+    assert free(one)
+
+
+def test_a_pass_of_another_thread_does_not_run_through_a_hook(one: TransformerBridge) -> None:
+    with hooks.capture(one, "z") as record, ThreadPoolExecutor(1) as pool:
+        expected = one(IDS)
+        captured = record["z"][0].clone()
+        with pytest.raises(HookError, match=r"opened the block of this hook.*hooks\.locked\(model\)"):
+            pool.submit(one, IDS[:, :3]).result()
+        assert torch.equal(record["z"][0], captured)
+        assert torch.equal(one(IDS), expected)
+
+
+def test_two_models_in_two_orders_are_a_clear_error() -> None:
+    models = [tiny_model("llama", seed=seed) for seed in (1, 2)]
+    barrier = threading.Barrier(2)
+
+    def both(first: int) -> str:
+        with hooks.locked(models[first]):
+            barrier.wait()
+            try:
+                with hooks.locked(models[1 - first]):
+                    return "held both"
+            except HookError as error:
+                return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = sorted(pool.map(both, range(2)))
+    assert "held both" in found
+    assert "neither would go on; open the blocks of several models in one order" in "".join(found)
+    assert all(map(free, models))
+
+
+def test_a_block_that_waits_for_its_own_workers_is_a_clear_error(
+    one: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.2)
+
+    def work() -> None:
+        with hooks.capture(one, "z"):
+            one(IDS)
+
+    with ThreadPoolExecutor(1) as pool, hooks.ablate_heads(one, [(0, 1)]):
+        one(IDS)
+        with pytest.raises(HookError, match=r"held by the thread 'MainThread' in hooks\.ablate_heads, which is itself"):
+            pool.submit(work).result()
+    assert free(one)
+
+
+def test_a_thread_that_ended_inside_its_block_leaves_nothing() -> None:
+    model = tiny_model("llama", fresh=True)
+    expected, kept = model(IDS), []
+
+    def leave() -> None:
+        block: Any = hooks.scale_scores(model, 0.5)
+        kept.append(block)
+        block.__enter__()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert hooks.active_edits(model)
+    assert free(model)
+    assert hooks.active_edits(model) == ()
+    assert torch.equal(model(IDS), expected)
+    del kept[:]
+
+
+LEFT: dict[str, Callable[[TransformerBridge], Any]] = {
+    "capture": lambda model: hooks.capture(model, "z", "pattern"),
+    "scale_scores": lambda model: hooks.scale_scores(model, 0.5),
+    "frozen": lambda model: hooks.frozen(model, activations=True),
+    "held": lambda model: hooks.held(model),
+    "gated": lambda model: hooks.gated(model, [hooks.Head(0, 1)], torch.ones(1)),
+    "upcast": lambda model: hooks.upcast(model, ["attention", "norms"]),
+    "exact_arithmetic": hooks.exact_arithmetic,
+    "rounded": lambda model: hooks.rounded(model, "residual", "bfloat16"),
+    "in_strips": lambda model: hooks.in_strips(model, 2),
+}
+"""A block of every kind of hook: at hook points, on modules, in the place of a module's forward."""
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return {"upcast": torch.bfloat16, "exact_arithmetic": torch.float64}.get(name, torch.float32)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_clear_removes_what_was_left(name: str) -> None:
+    model = tiny_model("llama", dtype=dtype_of(name), fresh=True)
+    weights = [id(weight) for weight in model.parameters()]
+    expected = model(IDS)
+    block = LEFT[name](model)
+    block.__enter__()
+    hooks.clear(model)
+    assert hooks.active_edits(model) == ()
+    assert hooks.active_strips(model) is None
+    assert torch.equal(model(IDS), expected)
+    assert [id(weight) for weight in model.parameters()] == weights
+    assert free(model)
+    del block
+    assert free(model)
+
+
+def test_clear_leaves_the_hooks_of_others() -> None:
+    model = tiny_model("llama", fresh=True)
+    model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
+    hooks.clear(model)
+    assert [edit.kind for edit in hooks.active_edits(model)] == ["foreign"]
+    model.reset_hooks()
