@@ -144,7 +144,7 @@ def _bars(data: Frame) -> Any:
             axis=alt.Axis(tickCount=3),
         )
     )
-    strokes = base.mark_tick(color=theme.colour("second-moment"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
+    strokes = base.mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
     return alt.layer(bars, strokes).properties(
         width=_SIDE, height=_SIDE, title=draw.heading(f"{_real(data)}, the {len(mean)} greatest")
     )
