@@ -54,11 +54,19 @@ def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled:
     """Verdict on the values of a form beside norms with their intervals (exact norms: both limits are the norm)."""
     rank = rank_correlation(value, norm)
     off = float(np.median(_log10_off(value, lower, upper))) if scaled else math.nan
-    if len(value) < FEWEST:
-        return Belief(None, rank, off, f"not tested here: {len(value)} tokens, {FEWEST} needed")
+    return judged(rank, off, f"{len(value)} tokens", len(value), scaled=scaled)
+
+
+def judged(rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = "") -> Belief:
+    """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on log10 of the error of a size.
+
+    `size`: words for the error of the size where a factor does not say it.
+    """
+    if count < FEWEST:
+        return Belief(None, rank, off, f"not tested here: {what}, {FEWEST} needed")
     if math.isnan(rank):
-        return Belief(None, rank, off, "not tested here: one of the two profiles is flat")
-    order, size = f"Spearman {rank:.2f}", f"size off by {_times(off)}"
+        return Belief(None, rank, off, "not tested here: one of the two sides is the same everywhere")
+    order, size = f"Spearman {rank:.2f}", size or f"size off by {_times(off)}"
     right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
     if right_order and right_size:
         return Belief(True, rank, off, f"believed here: {order}" + (f", {size}" if scaled else ", order alone"))

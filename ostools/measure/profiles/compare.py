@@ -116,7 +116,8 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     ]
     columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
-    return Comparison(frame, measured.provenance, pd.DataFrame(rows))
+    summary = pd.DataFrame(rows).astype({"believed": "boolean"})
+    return Comparison(frame, measured.provenance, summary)
 
 
 def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
