@@ -29,7 +29,7 @@ COMMANDS = {
 LONG = {
     "sensitivity, exact, long": f"sensitivity --method exact {TEXT}",
     "path-sum, local, long": f"path-sum --variant local {TEXT}",
-    "path-sum, second-moment, long": f"path-sum --variant second-moment {TEXT}",
+    "path-sum, proof, long": f"path-sum --variant proof {TEXT}",
     "collapse, 1:256": "collapse --task figure-5a --lengths 1:256 --dtype bfloat16",
 }
 GRID = {"33m": COMMANDS | LONG, "half": COMMANDS}

@@ -43,7 +43,6 @@ COMMANDS = {
         "collapse --task figure-5a --lengths 1:64 --dtype bfloat16 --load-dtype bfloat16"
     ),
     "sensitivity, estimate": f"sensitivity --method estimate --dtype bfloat16 --prompt '{PROMPT}'",
-    "path-sum, second-moment": f"path-sum --variant second-moment --dtype bfloat16 --prompt '{PROMPT}'",
     "behaviour, a greedy answer": "behaviour --task copy-last --lengths 4 --max-new-tokens 8 --dtype bfloat16",
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -74,7 +73,6 @@ def works() -> dict[str, Work]:
     return {
         "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_cost(shape, figure, ["bfloat16"]),
         "a greedy answer to 200 tokens": lambda shape, limit: behaviour_cost(shape, PromptTokens((200,), answer=8)),
-        "`second-moment`, 200 tokens": lambda shape, limit: path_sum_cost(shape, 200, ["second-moment"]),
         "`local`, 200 tokens": lambda shape, limit: path_sum_cost(shape, 200, ["local"]),
         "sensitivity estimated, 200 tokens": sensitivity(200, ("full",), "estimate"),
         "sensitivity exact, 200 tokens": sensitivity(200, ("full",), "exact"),

@@ -118,7 +118,7 @@ def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
         )
 
 
-def _predictions(title: str, model: TransformerBridge, pos: int, rounds: int) -> None:
+def _path_sums(title: str, model: TransformerBridge, pos: int, rounds: int) -> None:
     """Each path sum in plain forward passes, and as a share of the exact profile of the real derivative."""
     prompt = Prompt.from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
 
@@ -127,7 +127,7 @@ def _predictions(title: str, model: TransformerBridge, pos: int, rounds: int) ->
             model(prompt.ids[None], logits_to_keep=1)
 
     runs: dict[str, Callable[[], object]] = {"a plain forward pass": plain}
-    for variant in ("local", "second-moment", "second-moment-diagonal", "second-moment-full", "rollout"):
+    for variant in ("local", "rollout"):
         runs[variant] = lambda variant=variant: ost.path_sum(model, prompt, variants=variant)
     exactly = "sensitivity, exact"
     runs[exactly] = lambda: ost.sensitivity(model, prompt, linearisations=["full"])
@@ -145,12 +145,12 @@ def main() -> None:
     ids = torch.randint(10, 200, (128,), generator=torch.Generator().manual_seed(0))
     _compare("embedded model, 128 tokens", embedded_model, ids)
     for pos in (64, 256):
-        _predictions("embedded model", embedded_model, pos, 5)
+        _path_sums("embedded model", embedded_model, pos, 5)
     wide = tiny_model(
         "gemma", d_model=256, n_layers=6, n_heads=8, n_key_value_heads=1, d_head=32, d_mlp=1024, context=512
     )
     wider = tiny_model("gemma", d_model=512, n_layers=4, n_heads=8, n_key_value_heads=4, d_head=64, d_mlp=2048)
-    _predictions("random Gemma, 4 layers, d_model 512", wider, 64, ROUNDS)
+    _path_sums("random Gemma, 4 layers, d_model 512", wider, 64, ROUNDS)
     ids = torch.randint(10, 200, (256,), generator=torch.Generator().manual_seed(0))
     _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, ids)
 

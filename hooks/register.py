@@ -204,8 +204,9 @@ def _own(function: Callable[..., object]) -> _Placed | ModuleHook | None:
 def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
     orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
-    for key in sorted(point._forward_hooks, key=lambda key: orders.get(key, Order.EDIT)):
-        point._forward_hooks.move_to_end(key)
+    ordered: Any = point._forward_hooks
+    for key in sorted(ordered, key=lambda key: orders.get(key, Order.EDIT)):
+        ordered.move_to_end(key)
 
 
 def _order_of(hook: object) -> Order:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import decodable as decodable
     from ostools.measure import faithfulness as faithfulness
     from ostools.measure import fate as fate
-    from ostools.measure import flow as flow
     from ostools.measure import head_scores as head_scores
     from ostools.measure import looseness as looseness
     from ostools.measure import nulls as nulls
@@ -81,7 +80,6 @@ _NAMES = {
         "decodable",
         "faithfulness",
         "fate",
-        "flow",
         "head_scores",
         "looseness",
         "nulls",

@@ -84,8 +84,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         fast,
         paths("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "local-full", "edge-full"),
         paths("proof", "theorem-5.1", "theorem-b5", "multi-head"),
-        paths("second-moment", "second-moment-diagonal"),
-        paths("second-moment-full"),
         lambda: _require(way_of(model, [branching]).name == "packed pass"),
         lambda: _require(padding(model).allowed),
         strips,

@@ -1,6 +1,6 @@
 """Ten minutes of typing into `ostools explore`: what its process holds grows by less than 1%.
 
-Every case is a keystroke as the page sends it, over the network: a prediction, then a measurement with its chart, of a text
+Every case is a keystroke as the page sends it, over the network: a first look, then a measurement with its chart, of a text
 that grows and is wiped; in every view, with a second side or a mitigation now and then. Every third keystroke is followed by
 another before its answer has come: that request is dropped, and its run must end.
 """
@@ -36,8 +36,7 @@ _VIEWS: tuple[dict[str, Any], ...] = (
     {"view": "full", "layer": 1},
     {"view": "attention", "layer": 1, "head": 1},
     {"view": "contributions"},
-    {"view": "predicted-full"},
-    {"view": "flow"},
+    {"view": "sketch-full"},
     {"view": "collapse", "longest": 8, "dtypes": ["bfloat16"]},
 )
 
@@ -59,7 +58,7 @@ def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) ->
                 words = [] if len(words) >= _LONGEST else words
                 words.append(chosen.choice(_WORDS))
                 asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(views), **chosen.choice(_BESIDE)}
-                for more in ({"predict": True, "chart": False}, {}):
+                for more in ({"before": 0, "chart": False}, {}):
                     errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
                 curve.append(process.memory_info().rss)
                 if sys.stderr.isatty():

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.progress import told_here
+from ostools.ground.progress import outermost
 from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
 from tests.sets import quick
@@ -50,9 +50,9 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
-    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "second-moment"])
+    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "rollout"])
     assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
-    frames = [measured.frame, paths.frame, ost.flow(model, prompt).frame, ost.spectra(model, prompt).frame]
+    frames = [measured.frame, paths.frame, ost.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
     return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}
 
@@ -81,14 +81,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ost.flow(
+        ost.path_sum(
             own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         seen.clear()
-        ost.flow(
+        ost.path_sum(
             own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {2}
@@ -126,17 +126,17 @@ def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     monkeypatch.setattr(sys, "stderr", _Terminal())
-    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
-    assert ("flow: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
+    ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    assert ("path_sum: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
     assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", _Terminal())
-    with told_here():
-        ost.flow(own_model, Prompt.from_ids(own_model, IDS[0]))
+    with outermost():
+        ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]))
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "path-sum",
         "--prompt",
         PROMPT,
-        *(f"--variant={name}" for name in ("local", "edge-full", "second-moment")),
+        *(f"--variant={name}" for name in ("local", "edge-full", "rollout")),
     ),
     "contributions": ("contributions", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),

@@ -194,45 +194,26 @@ parts[["larger", "smaller", "mean", "median"]].round(2)
 # derivative: no assumptions.
 
 # %%
-others = ost.compare(
-    profile, ost.path_sum(model, prompt, variants=["proof", "theorem-5.1", "edge-full", "second-moment", "rollout"])
-)
+others = ost.compare(profile, ost.path_sum(model, prompt, variants=["proof", "theorem-5.1", "edge-full", "rollout"]))
 table = others.summary.set_index("variant")
 assert table.loc["edge-full", "holds"]
 assert table.loc["edge-full", "linearisation"] == "full"
 assert table.loc["proof", "spearman"] > 0.9
-assert abs(table.loc["second-moment", "median_log10_looseness"]) < 0.2
-table[["kind", "linearisation", "norm", "holds", "median_log10_looseness", "spearman"]].round(2)
+assert table.loc["proof", "words"].startswith("not believed here: size off by 10^")
+table[["kind", "holds", "median_log10_looseness", "spearman", "words"]].round(2)
 
 # %% [markdown]
 # Look at `spearman`. At this place the paper's form, ten thousand times too large, orders the tokens very well: its
-# *picture*, that sensitivity flows along weighted paths of attention, is right. What is missing is that paths
-# interfere.
+# *picture*, that sensitivity flows along weighted paths of attention, is right on this model. What is missing is that
+# paths interfere. The column `words` says what may be believed of each form **on this prompt**: order and size are held
+# against the measured norms, by rules that were fixed beforehand. On a real model it is another verdict: on Gemma 3
+# 270M none of these forms ordered the tokens of the prompt that was tried.
 #
-# ## A path sum that gets the size right
+# ## Which way does it go?
 #
-# `second-moment` is the same graph with mean squares in place of worst cases, and the inner products between paths
-# kept. It is not a bound. It predicts, from one forward pass: here within a factor of 1.6 in the median, at a rank
-# correlation of 0.98. And its edges can be drawn: which way does the sensitivity of each token go, block by block?
-
-# %%
-assert table.loc["second-moment", "spearman"] > 0.97
-flow = ost.flow(model, prompt)
-flow.plot()
-
-# %%
-from_zero = flow.frame.query("layer == 0 and key == @zero").nlargest(3, "flow")
-from_zero = from_zero.assign(share=from_zero["flow"] / flow.frame.query("layer == 0 and key == @zero")["flow"].sum())
-assert from_zero["share"].sum() > 0.95
-assert set(from_zero["query"].head(2)) == {zero, len(prompt.ids) - 1}
-from_zero[["key_token", "query", "query_token", "share"]].round(2)
-
-# %% [markdown]
-# In the first block about half of what the 0 sends goes to the last token directly, and nearly all of the rest stays
-# where it is, from where the last token fetches it one or two blocks later.
-#
-# That was predicted. The same picture, measured: sensitivity to the residual stream at *every* layer, out of the same
-# backward passes. **Expect** the 0's own column to go dark at the layer where its content has moved elsewhere.
+# Sensitivity to the residual stream at *every* layer, out of the same backward passes: a token's column is dark where
+# nothing of the answer depends on what stands there. **Expect** the 0's own column to go dark at the layer where its
+# content has moved elsewhere.
 
 # %%
 layers = ost.sensitivity(model, prompt, layers="all", linearisations=["full"])
@@ -245,7 +226,7 @@ assert 0.2 < of_zero[1] / of_zero[0] < 0.6
 assert of_zero[3] < 0.02 * of_zero[0]
 
 # %% [markdown]
-# After the first block about a third of it is left at the 0 itself, as predicted; by the last block nothing of the
+# After the first block about a third of it is left at the 0 itself; by the last block nothing of the
 # answer depends on what stands there, because it has been fetched. Over-squashing is a statement about *all* of these
 # routes together.
 #

@@ -86,21 +86,17 @@ described[
 # %%
 prompt = "The capital of France is"
 profile = ost.sensitivity(models["my-llama"], prompt)
-comparison = ost.compare(profile, ost.path_sum(models["my-llama"], prompt, variants=["local", "edge", "second-moment"]))
+comparison = ost.compare(profile, ost.path_sum(models["my-llama"], prompt, variants=["local", "edge"]))
 assert comparison.summary.query("kind == 'certified'")["holds"].all()
 comparison.plot()
 
 # %%
-prediction = comparison.summary.set_index("variant").loc["second-moment"]
-assert prediction["spearman"] > 0.99
-assert abs(prediction["median_log10_looseness"]) < 0.02
 comparison.summary[["variant", "kind", "holds", "median_log10_looseness", "spearman"]].round(2)
 
 # %% [markdown]
-# It holds. And look at the prediction: on random weights it is perfect, in order and in size. It assumes that every
-# step meets a randomly rotated direction, and here that is simply true. On the trained model of [tutorial
-# 3](03_sensitivity_and_bounds.ipynb) it was good, and no more than that. So do not test a prediction, or a bound, on
-# random models.
+# It holds. But do not test a bound, or any other statement about trained networks, on random models: their steps meet
+# randomly rotated directions, and those of a trained model do not. A prediction of ours was perfect on random weights,
+# good on small trained models, and 10^7 too large on Gemma 3 270M (`docs/findings/predictions.md`).
 #
 # ## What is refused
 #
@@ -201,7 +197,7 @@ for tokens in (64, 256, 1024, 4096):
         "exact profile": sensitivity_cost(gemma_7b, tokens, ["full"], method="exact"),
         "estimate": sensitivity_cost(gemma_7b, tokens, ["full"], method="estimate"),
         "local bound": path_sum_cost(gemma_7b, tokens, ["local"]),
-        "second-moment": path_sum_cost(gemma_7b, tokens, ["second-moment"]),
+        "sketch": sensitivity_cost(gemma_7b, tokens, ["full"], method="sketch"),
     }
     rows.append({"tokens": tokens, **{f"{name}, GiB": cost.memory / 2**30 for name, cost in costs.items()}})
 forecast = pd.DataFrame(rows)
@@ -225,8 +221,8 @@ forecast.round(1)
 #
 # | you want | cheapest way | cost |
 # |---|---|---|
-# | which tokens matter, predicted | `path_sum(variants="second-moment")` | the time of 6 to 9 forward passes |
-# | the same, measured | `sensitivity(method="estimate")` | some hundred backward passes |
+# | which tokens matter | `sensitivity(method="sketch")` | some 8 forward passes |
+# | the same, each norm within 10% | `sensitivity(method="estimate")` | up to some hundred backward passes |
 # | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
 # | what it answers | `behaviour(...)` | generation |
 #

@@ -33,7 +33,7 @@ from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.counting import counting
 from ostools.cli.measure.fate import decodable, fate, readout
 from ostools.cli.measure.nulls import nulls
-from ostools.cli.measure.profiles import flow, looseness, profile, spectra
+from ostools.cli.measure.profiles import looseness, profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.measure.use import contributions, faithfulness
@@ -90,7 +90,7 @@ def _options(
 
 PANELS = {
     "Measure": (
-        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, flow, spectra),
+        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, spectra),
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
         *(retrieval, chain_of_thought, predict_errors),
     ),

@@ -12,7 +12,7 @@ from ostools.explorer.recipe import SIDES, Found, code, commands
 from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import Attention, Collapse, Contributions, Flow, Looseness, PathSum, Sensitivity
+from ostools.measure import Attention, Collapse, Contributions, Looseness, PathSum, Sensitivity
 from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.results import Frame, Result
@@ -27,7 +27,7 @@ def answer(question: Question, found: Found, draws: bool = True) -> dict[str, An
     """Plain values, as the page takes them: kind, the names of two sides, tokens, those of a second side, notes, charts, what
     the view has beside these (heads, lengths), code, command.
 
-    `draws`: with the charts, which take longer than a prediction itself.
+    `draws`: with the charts and the grid of heads, which take longer than a first look itself.
     """
     question = question.alone() if found.inactive else question
     sides = [_tokens(question, side) for side in found.sides]
@@ -41,7 +41,7 @@ def answer(question: Question, found: Found, draws: bool = True) -> dict[str, An
         "names": _names(question),
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
-        "heads": _heads(question, found),
+        "heads": _heads(question, found) if draws else None,
         "lengths": lengths or None,
         "notes": _said(question, found, sides) if draws else [],
         "charts": [_chart(question, name, result) for name, result in found.results.items()] if draws else [],
@@ -62,9 +62,11 @@ def _kind(result: Result) -> str:
         return KINDS[str(result.frame["kind"].iloc[0])]
     if isinstance(result, Sensitivity):
         return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
+    if isinstance(result, Attention):
+        return "attention weights"
     if isinstance(result, Looseness):
         return "certified bounds against measured norms"
-    return KINDS["predicted"] if isinstance(result, Flow) else KINDS["measured"]
+    return KINDS["measured"]
 
 
 def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
@@ -82,9 +84,6 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
     if isinstance(result, Contributions):
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
         return [_named(row, name, row["contribution"]) for _, row in rows.iterrows()]
-    if isinstance(result, Flow):
-        name = f"Frobenius norm at layer {question.layer}, frozen"
-        return [_named(row, name, row["frobenius_norm"]) for _, row in rows.iterrows()]
     return _weights(question, result, rows) if isinstance(result, Attention) else []
 
 

@@ -87,18 +87,19 @@ def _answering(handler: Handler, runs: Runs) -> Any:
 
 
 async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """A question with {sure, chart, predict}: the answer, without its chart where `chart` is false.
+    """A question with {sure, chart, before}: the answer, without its chart where `chart` is false.
 
-    Where `predict` is true, the answer is that of the question's prediction, or {} where it has none. Where `sure` is not true,
-    what takes long is not begun: its forecast is the answer.
+    Where `before` is a number, the answer is that of what is shown at this place before the question's own, or {} where there
+    is none; it is begun however long it is forecast to take. Otherwise, where `sure` is not true, what takes long is not
+    begun: its forecast is the answer.
     """
-    question = Question.of(asked, runs.subject)
-    if asked.get("predict") is True:
-        predicted = question.prediction()
-        if predicted is None:
+    question, place = Question.of(asked, runs.subject), asked.get("before")
+    if isinstance(place, int) and place >= 0:
+        quicker = question.before(place)
+        if quicker is None:
             return JSONResponse({})
-        question = predicted
-    if asked.get("sure") is not True:
+        question = quicker
+    elif asked.get("sure") is not True:
         forecast = await runs.seconds(question)
         if forecast > LONG:
             return JSONResponse({"forecast": forecast})

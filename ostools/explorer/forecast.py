@@ -42,8 +42,6 @@ def _cost(shape: Shape, pos: int, step: Step, question: Question) -> Cost:
     elif step.function == "path_sum":
         variants = step.options["variants"]
         found = path_sum_cost(shape, pos, (variants,) if isinstance(variants, str) else variants)
-    elif step.function == "flow":
-        found = path_sum_cost(shape, pos, ("second-moment",))
     elif step.function == "collapse":
         found = collapse_cost(shape, PromptTokens(tuple(pos + n for n in step.options["lengths"])), question.dtypes)
     else:  # of what compares two results there is nothing to run

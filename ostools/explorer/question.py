@@ -58,7 +58,7 @@ class Subject:
                 "words": view.words,
                 "layers": self.layers(view),
                 "takes": sorted(view.takes),
-                "predicted": view.prediction is not None,
+                "before": len(view.before),
             }
             for name, view in VIEWS.items()
         ]
@@ -126,12 +126,13 @@ class Question:
         """The same with nothing beside it."""
         return replace(self, beside="", other="")
 
-    def prediction(self) -> Question | None:
-        """What is shown until this is measured: a prediction of the same norm. None where there is none."""
-        name = self.of_view.prediction
-        if name is None or self.layer or self.towards is not None:
+    def before(self, place: int) -> Question | None:
+        """What is shown until this is measured, at place 0 the quickest. None where there is none."""
+        if self.towards is not None or place >= len(self.of_view.before):
             return None
-        return Question(name, self.prompt, self.dtype, beside=self.beside, other=self.other)
+        name = self.of_view.before[place]
+        layer = self.layer if VIEWS[name].layers == self.of_view.layers else -1
+        return Question(name, self.prompt, self.dtype, layer, beside=self.beside, other=self.other)
 
 
 def view_named(name: object) -> View:

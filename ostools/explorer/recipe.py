@@ -122,7 +122,6 @@ def values(question: Question) -> str | None:
         "sensitivity": "{}.frame['frobenius_norm']",
         "path_sum": "{}.frame['value']",
         "contributions": "{}.of_tokens['contribution']",
-        "flow": f"{{}}.nodes.query('layer == {layer}')['frobenius_norm']",
     }.get(question.of_view.function)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ostools.explorer.question import Question
 from ostools.explorer.recipe import Found
-from ostools.ground.errors import InputError
-from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions, Flow, Looseness
+from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions, Looseness
 from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
 
@@ -21,15 +20,6 @@ def of_tokens(question: Question, result: Result) -> Frame:
     """One row a token of what is shown; empty where no token is."""
     if isinstance(result, Contributions):
         return result.of_tokens
-    if isinstance(result, Flow):
-        nodes: Frame = result.nodes
-        found: Frame = nodes[nodes["layer"] == question.layer]
-        if found.empty:
-            raise InputError(
-                f"flow: expected a layer from 0 to {int(nodes['layer'].max())} of model "
-                f"{result.provenance.model['name']!r}, found {question.layer}: choose one that both models have"
-            )
-        return found
     frame: Frame = result.frame
     if isinstance(result, Looseness):
         return frame.drop_duplicates("position").sort_values("position")
@@ -108,10 +98,9 @@ def unchanged(found: Found) -> bool:
 def _beside(
     question: Question, sides: Sequence[Result], first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> Partners:
-    """Numbers of one name are of one quantity, and have a difference (of norms a ratio); of the logits of two tokens they are
-    not."""
+    """Numbers of one name are of one quantity, and have a difference; of the logits of two tokens they are not."""
     tokens = [_identities(of_tokens(question, side)) for side in sides]
-    return {a: (b, _against(question, first[a], second[b])) for a, b in partners(*tokens)}
+    return {a: (b, _against(first[a], second[b])) for a, b in partners(*tokens)}
 
 
 def _identities(rows: Frame) -> list[tuple[int, str]]:
@@ -119,17 +108,14 @@ def _identities(rows: Frame) -> list[tuple[int, str]]:
     return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
 
 
-def _against(question: Question, one: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
+def _against(one: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     theirs = {each["name"]: each["value"] for each in other["numbers"]}
     for each in one["numbers"]:
         a, b = each["value"], theirs.get(each["name"])
         if a is None or b is None:
             continue
-        if question.view == "flow":  # norms have a ratio
-            found.append(number(f"{each['name']}: second / first", b / a if a else math.nan))
-        else:
-            found.append(number(f"{each['name']}: second minus first", b - a))
+        found.append(number(f"{each['name']}: second minus first", b - a))
     return found
 
 

@@ -17,7 +17,6 @@ from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
-from ostools.measure.paths.flow import Flow, flow
 from ostools.measure.paths.path_sum import PathSum, PathSums, path_sum
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
@@ -39,7 +38,6 @@ __all__ = [
     "Decodable",
     "Faithfulness",
     "Fate",
-    "Flow",
     "HeadScores",
     "Hosted",
     "Looseness",
@@ -63,7 +61,6 @@ __all__ = [
     "decodable",
     "faithfulness",
     "fate",
-    "flow",
     "head_scores",
     "hosted_behaviour",
     "jacobian",

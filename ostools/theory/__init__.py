@@ -1,13 +1,11 @@
 """The paper's mathematics as pure tensor functions: without a model, without reading or writing files.
 
-`paths`: Theorem 5.1 as a product of matrices. `cesaro`: the same for uniform attention. `second_moment`: the path sum that
-predicts.
+`paths`: Theorem 5.1 as a product of matrices. `cesaro`: the same for uniform attention.
 `operators`, `edges`: norms of heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances, and the units of a dtype.
 `profiles`: shares, and the test for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that
 read as their statements. `decoder`: one decoder in pure torch. `positions`: its positions. `fits`: the law by which a distance
 falls. `bootstrap`: the interval of a mean over seeds. `intervals`: those of a share of right answers, and of a rank
-correlation. `deletion`: curves of tokens taken out. `estimates`: norms from random cotangents. `live_moments`: what
-prediction adds where patterns move. `pareto`: fronts.
+correlation. `deletion`: curves of tokens taken out. `estimates`: norms from random cotangents. `pareto`: fronts.
 """
 
 from ostools.theory import decoder as decoder
@@ -19,10 +17,8 @@ from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra
 from ostools.theory.path_sum import cesaro as cesaro
 from ostools.theory.path_sum import edges as edges
-from ostools.theory.path_sum import live_moments as live_moments
 from ostools.theory.path_sum import operators as operators
 from ostools.theory.path_sum import paths as paths
-from ostools.theory.path_sum import second_moment as second_moment
 from ostools.theory.statistics import bootstrap as bootstrap
 from ostools.theory.statistics import estimates as estimates
 from ostools.theory.statistics import fits as fits
@@ -40,12 +36,10 @@ __all__ = [
     "fits",
     "intervals",
     "lemmas",
-    "live_moments",
     "operators",
     "pareto",
     "paths",
     "positions",
     "profiles",
-    "second_moment",
     "spectra",
 ]

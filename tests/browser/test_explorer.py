@@ -16,10 +16,10 @@ from tests.browser.opening import CONTRAST, SCREENSHOTS
 pytestmark = pytest.mark.slow
 STATES: dict[str, dict[str, Any]] = {
     "full": {"view": "full"},
-    "beside": {"view": "predicted-frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
+    "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
     "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
-    "pair": {"view": "flow", "layer": 1, "beside": "prompt", "other": "Once upon a time there was a dog"},
+    "pair": {"view": "contributions", "towards": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
@@ -97,7 +97,6 @@ class Page:
 def test_typed_hovered_clicked_copied_and_saved(browser, explorer: Explorer, embedded, monkeypatch, tmp_path) -> None:
     opened = Page(browser, explorer)
     opened.page.fill("#prompt", PROMPT)
-    opened.until("predicted")
     opened.until("measured")
     opened.drawn()
     opened.page.hover("#tokens button:nth-child(3)")
@@ -143,8 +142,8 @@ def test_by_keys_alone(browser, explorer: Explorer) -> None:
 
 
 def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
-    opened = Page(browser, explorer, link=link(view="predicted-frozen", prompt="The 11 of 11"))
-    opened.until("predicted")
+    opened = Page(browser, explorer, link=link(view="frozen", prompt="The 11 of 11"))
+    opened.until("measured")
     opened.page.select_option("#beside", "prompt")
     opened.says("Type the second prompt", "said")
     opened.page.fill("#other", "The 12 12 of 11")
@@ -165,10 +164,10 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
     again.clean()
 
 
-def test_two_sides_of_a_flow_and_the_chain_of_the_second(browser, explorer: Explorer) -> None:
+def test_two_sides_of_contributions_and_the_chain_of_the_second(browser, explorer: Explorer) -> None:
     state = {"beside": "mitigation", "other": "sliding-window:window=3"}
-    opened = Page(browser, explorer, link=link(view="flow", prompt="The 11 of 11", layer=1, **state))
-    opened.until("predicted")
+    opened = Page(browser, explorer, link=link(view="contributions", prompt="The 11 of 11", towards="1", **state))
+    opened.until("measured")
     opened.page.wait_for_function("() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2")
     headings = opened.page.locator("#place h2").all_text_contents()
     assert [text.split(".")[0] for text in headings] == ["First: the prompt", "Second: under sliding-window:window=3"]
@@ -180,7 +179,7 @@ def test_two_sides_of_a_flow_and_the_chain_of_the_second(browser, explorer: Expl
     opened.page.select_option("#ending", "csv")
     with opened.page.expect_download() as found:
         opened.page.click("#save")
-    assert found.value.suggested_filename == "ostools-flow-csv.zip"
+    assert found.value.suggested_filename == "ostools-contributions-csv.zip"
     opened.page.click("#second button:nth-child(7)")
     opened.says("chaining", "token")
     opened.page.select_option("#view", "chain")

@@ -47,7 +47,7 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
 ) -> None:
     """Every token of `NASTY` on the axis, and the one with a picture in its tooltip, as text."""
     values = [2.0**place for place in range(len(NASTY))]
-    path = made_comparison(values, {"local": values, "second-moment": values}, NASTY).save(tmp_path / "x.html")
+    path = made_comparison(values, {"local": values, "proof": values}, NASTY).save(tmp_path / "x.html")
     found = opened(path, 800)
     assert_whole(found, path, 800)
     words = found.page.evaluate("[...document.querySelectorAll('.plot text')].map((text) => text.textContent)")

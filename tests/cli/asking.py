@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "flow", "spectra",
+    "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "spectra",
     "attention", "attention-variation", "collapse", "repeats", "counting", "behaviour", "decodable", "readout", "fate",
     "ablate", "retrieval", "chain-of-thought", "predict-errors",
     "reproduce", "figure", "theory", "lab",

@@ -30,7 +30,6 @@ COUNTING = "counting --task count-ones-figure-5 --lengths 1:2 --dtype float32"
 SHOWN = [
     (f"looseness {PROMPT}", "constants|chaining|assumptions", ""),
     (f"profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
-    (f"flow {PROMPT}", "key_token|query_token|flow", ""),
     (f"spectra {PROMPT}", "first_mass_last|lazy", ""),
     (
         "collapse --lengths 1:9 --dtype float32 --dtype bfloat16",
@@ -216,8 +215,8 @@ def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, endin
 @pytest.mark.parametrize(
     "command",
     quick(
-        ["contributions", "faithfulness", "nulls", "looseness", "profile", "flow", "spectra"],
-        *("contributions", "profile", "flow", "spectra"),
+        ["contributions", "faithfulness", "nulls", "looseness", "profile", "spectra"],
+        *("contributions", "profile", "spectra"),
     ),
 )
 def test_what_is_read_off_a_prompt_is_drawn(run, directory: str, tmp_path: Path, command: str) -> None:

@@ -97,14 +97,13 @@ OF_A_TEXT: list[tuple[str, str, Any]] = [
 ]
 DEARER = [
     ("path-sum", HINT, lambda model: ost.path_sum(model, PROMPT, mitigation=HINT)),
-    ("flow", WINDOW, lambda model: ost.flow(model, PROMPT, mitigation=WINDOW)),
     ("contributions", HINT, lambda model: ost.contributions(model, PROMPT, mitigation=HINT)),
     ("sensitivity", WINDOW, lambda model: ost.sensitivity(model, PROMPT, mitigation=WINDOW)),
     ("profile --at -2", HINT, lambda model: ost.profile(ost.sensitivity(model, PROMPT, mitigation=HINT, at=-2))),
     (
-        "nulls --measure second-moment --seeds 1",
+        "nulls --seeds 1",
         WINDOW,
-        lambda model: ost.nulls(model, PROMPT, measure="second-moment", seeds=[0], mitigation=WINDOW),
+        lambda model: ost.nulls(model, PROMPT, seeds=[0], mitigation=WINDOW),
     ),
     (
         "faithfulness --variant local --linearisation frozen --way removed --orders 19 --at 4",
@@ -146,9 +145,7 @@ def test_a_table_says_what_it_was_measured_under(run, directory: str) -> None:
     assert "mitigation" not in run(*asked)[1]
 
 
-@pytest.mark.parametrize(
-    "command", ["sensitivity", "path-sum", "flow", "spectra", "contributions", "faithfulness", "nulls"]
-)
+@pytest.mark.parametrize("command", ["sensitivity", "path-sum", "spectra", "contributions", "faithfulness", "nulls"])
 def test_what_cannot_rewrite_a_text_is_refused_before_the_model_is_loaded(run, no_model: None, command: str) -> None:
     found = run(command, "--prompt", PROMPT, "--mitigation", "separator:every=3")
     assert_refused(

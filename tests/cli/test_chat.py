@@ -40,7 +40,7 @@ def _wanted(**options: Any) -> list[int]:
         tokenizer.chat_template = CHAT_TEMPLATE
 
 
-@pytest.mark.parametrize("command", ["sensitivity", "path-sum", "profile", "flow", "spectra", "attention"])
+@pytest.mark.parametrize("command", ["sensitivity", "path-sum", "profile", "spectra", "attention"])
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
     found = _asked(run, thinker, command, "--prompt", "The 11", "--chat", "--system", "Be short.")
     assert found["provenance"]["token_ids"] == _wanted(system="Be short.")
@@ -49,7 +49,7 @@ def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> Non
 
 
 def test_thinking_is_left_on_where_it_is_asked_for(run, thinker: str) -> None:
-    found = _asked(run, thinker, "flow", "--prompt", "The 11", "--chat", "--thinking")
+    found = _asked(run, thinker, "spectra", "--prompt", "The 11", "--chat", "--thinking")
     assert found["provenance"]["token_ids"] == _wanted(thinking=True)
     said = _asked(
         run, thinker, "behaviour", "--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short."
@@ -70,7 +70,7 @@ def test_they_need_a_chat(run, thinker: str, option: tuple[str, ...]) -> None:
 
 def test_a_model_without_a_template_refuses(run, bare: str) -> None:
     assert_refused(
-        run("flow", "--prompt", "The 11", "--chat", "--model", bare), "a chat template, found none: leave chat out"
+        run("spectra", "--prompt", "The 11", "--chat", "--model", bare), "a chat template, found none: leave chat out"
     )
 
 

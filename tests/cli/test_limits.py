@@ -51,7 +51,7 @@ def test_an_hour_is_not_begun_unasked(run, directory: str, monkeypatch: pytest.M
 
 ASKED = (
     *((name, "--prompt", "The 11") for name in ("sensitivity", "contributions", "nulls", "path-sum", "looseness")),
-    *((name, "--prompt", "The 11") for name in ("profile", "flow", "spectra", "faithfulness")),
+    *((name, "--prompt", "The 11") for name in ("profile", "spectra", "faithfulness")),
     ("attention", "--prompt", "The 11"),
     *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),
     *((name, "--lengths", "1,2") for name in ("decodable", "readout", "fate")),

@@ -122,7 +122,7 @@ def test_ids_in_place_of_a_prompt(run, directory: str, tmp_path: Path) -> None:
 
 
 def test_a_prompt_and_ids_exclude_each_other(run) -> None:
-    for command in ("path-sum", "flow", "attention", "collapse", "report"):
+    for command in ("path-sum", "spectra", "attention", "collapse", "report"):
         assert_refused(run(command, "--prompt", "a", "--ids", "1"), "--prompt and --ids exclude each other")
     assert_refused(run("profile"), "expected --prompt TEXT or --ids 2,40,50, found neither")
     assert_refused(run("collapse", "--ids", "1", "--task", "letters"), "--task and --ids exclude each other")

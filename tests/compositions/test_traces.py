@@ -33,7 +33,7 @@ def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensit
 
 
 def _path_sum(model: TransformerBridge, ids: list[int]) -> Result:
-    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "second-moment"])
+    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "rollout"])
 
 
 PROMPTS: dict[str, Measure] = {
@@ -41,9 +41,8 @@ PROMPTS: dict[str, Measure] = {
     "estimate": lambda model, ids: ost.sensitivity(model, Prompt.from_ids(model, ids), method="estimate", layers="all"),
     "path-sum": _path_sum,
     "full-path-sum": lambda model, ids: ost.path_sum(
-        model, Prompt.from_ids(model, ids), variants=["edge-full", "second-moment-full"], positions="all"
+        model, Prompt.from_ids(model, ids), variants=["edge-full", "rollout"], positions="all"
     ),
-    "flow": lambda model, ids: ost.flow(model, Prompt.from_ids(model, ids)),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
     "spectra": lambda model, ids: ost.spectra(model, Prompt.from_ids(model, ids), powers=4),
     "contributions": lambda model, ids: ost.contributions(model, Prompt.from_ids(model, ids)),

@@ -22,7 +22,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import answer_log_probability, written
 from ostools.measure.posed import pose
 from ostools.models import Prompt
-from ostools.reporting.findings.ablation import ablation_findings
+from ostools.reporting.findings.ablation import ablation_findings, beliefs
 from tests.checkpoints import tiny_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -149,9 +149,38 @@ def test_the_prediction_of_a_made_up_table_is_judged_in_words() -> None:
     # What does not move is neither right nor wrong.
     assert (row["parts"], row["moved"], row["same_sign"], row["within_factor_2"]) == (3, 2, 1 / 2, 1 / 2)
     assert row["largest"] == row["largest_predicted"] == "0.0"
+    assert (pd.isna(row["believed"]), row["words"]) == (True, "not tested here: 3 parts, 8 needed")
     sentence = ablation_findings(found)[0]
     assert "greatest real effect is that of 0.0, -2 (predicted -1)" in sentence
     assert "1 of 2 signs right, 1 within a factor of 2" in sentence
+
+
+REAL = np.array([-139.0, -6.6, 3.0, 2.0, 1.0, 0.5, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "words"),
+    [
+        (REAL * 1.5, "believed here: Spearman 1.00, size off by a factor of 1.5"),
+        (REAL * 3, "not believed here: size off by a factor of 3"),
+        # A real model: layer 1's attention was measured at -139 nats and predicted at +14.
+        (-0.1 * REAL, "not believed here: a greatest effect has another sign, or none, Spearman -1.00"),
+        (REAL[::-1], "not believed here: a greatest effect has another sign, or none, Spearman 0.57"),
+    ],
+)
+def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(predicted: np.ndarray, words: str) -> None:
+    frame = pd.DataFrame(
+        {
+            **{"task": "t", "length": 3, "seed": 0, "what": "heads", "method": "zero", "layer": 0, "head": range(8)},
+            **{"measure": "answers", "quantity": "log_probability", "target": [f"0.{head}" for head in range(8)]},
+            **{"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted},
+        }
+    )
+    found = ost.experiments.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
+    (row,) = found.agreement.to_dict("records")
+    assert (row["words"], row["believed"]) == (words, words.startswith("believed"))
+    assert beliefs(found) == [f"First order of log p of the answer, n = 3, seed 0 is {words}."]
+    assert (words in found.plot().to_json()) == (not row["believed"])
 
 
 @pytest.mark.parametrize("begun", [False, True])

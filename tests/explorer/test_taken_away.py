@@ -34,18 +34,16 @@ SLOW: list[tuple[str, dict[str, Any]]] = [
     ("frozen", {"layer": 2}),
     ("full", {"towards": "1"}),
     ("full", WINDOW),
-    ("predicted-frozen", SECOND),
-    ("flow", {"layer": 3}),
+    ("sketch-frozen", SECOND),
     ("attention", {"layer": 2}),
     ("attention", {"token": 4, **SECOND}),
     ("contributions", SECOND),
-    ("flow", {"layer": 1, **WINDOW}),
     ("chain", SECOND),
     ("collapse", {**SHORT, **WINDOW}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
 MODELS = [
-    ("predicted-full", "embedded-short", {"beside": "model", "dtype": "bfloat16"}),
+    ("sketch-full", "embedded-short", {"beside": "model", "dtype": "bfloat16"}),
     ("attention", "embedded", {"beside": "model"}),  # of as many heads
 ]
 
@@ -124,7 +122,7 @@ def assert_copied(page: TestClient, subject: Subject, view: str, more: dict[str,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "more"),
-    [("frozen", {"layer": 2}), ("contributions", {"towards": "0"}), ("collapse", SHORT), ("predicted-full", {})],
+    [("frozen", {"layer": 2}), ("contributions", {"towards": "0"}), ("collapse", SHORT), ("sketch-full", {})],
     ids=str,
 )
 def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str, more: dict[str, Any]) -> None:
@@ -144,7 +142,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
 
 
 COLUMNS = {
-    "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution", "flow": "flow",
+    "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution",
     "looseness": "log10", "attention": "difference", "collapse": "noise",
 }  # fmt: skip
 
@@ -154,8 +152,7 @@ COLUMNS = {
     ("view", "more"),
     [
         ("frozen", {"layer": 1, **WINDOW}),
-        ("predicted-full", SECOND),
-        ("flow", WINDOW),
+        ("sketch-full", SECOND),
         ("chain", {"beside": "mitigation", "other": "hint"}),
         ("attention", SECOND),
         ("collapse", {**SHORT, **WINDOW}),
@@ -199,17 +196,14 @@ def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestCli
 
 @pytest.mark.slow
 def test_two_sides_of_which_no_function_speaks_are_held_together_token_by_token(page: TestClient, embedded) -> None:
-    pairs = {one["position"]: one["partner"] for one in ask(page, "predicted-frozen", **SECOND)["tokens"]}
-    flows = [ost.flow(embedded, text).nodes.query("layer == 1")["frobenius_norm"].tolist() for text in (PROMPT, OTHER)]
+    pairs = {one["position"]: one["partner"] for one in ask(page, "frozen", **SECOND)["tokens"]}
     parts = [ost.contributions(embedded, text, towards="1").of_tokens["contribution"] for text in (PROMPT, OTHER)]
-    for view, more, own in (("flow", {"layer": 1}, flows), ("contributions", {"towards": "1"}, parts)):
-        shown = ask(page, view, **more, **SECOND)
-        assert {one["position"]: one["partner"] for one in shown["tokens"]} == pairs
-        assert [chart["side"] for chart in shown["charts"]] == [0, 1]
-        for one in shown["tokens"]:
-            a, b = own[0][one["position"]], None if one["partner"] is None else own[1][one["partner"]]
-            expected = [] if b is None else [b / a if view == "flow" else b - a]
-            assert [number["value"] for number in one["against"]] == expected
+    shown = ask(page, "contributions", towards="1", **SECOND)
+    assert {one["position"]: one["partner"] for one in shown["tokens"]} == pairs
+    assert [chart["side"] for chart in shown["charts"]] == [0, 1]
+    for one in shown["tokens"]:
+        expected = [] if one["partner"] is None else [parts[1][one["partner"]] - parts[0][one["position"]]]
+        assert [number["value"] for number in one["against"]] == expected
     chain = ask(page, "chain", **SECOND)
     for one in chain["tokens"]:
         if one["partner"] is not None:
@@ -229,26 +223,26 @@ def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) 
 
 @pytest.mark.slow
 def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
-    asked = {"view": "flow", "prompt": PROMPT, "ending": "csv", **SECOND}
+    asked = {"view": "contributions", "prompt": PROMPT, "towards": "1", "ending": "csv", **SECOND}
     saved = page.post("/save", json=asked)
     assert saved.headers["content-type"] == "application/zip"
     with zipfile.ZipFile(io.BytesIO(saved.content)) as archive:
         assert archive.namelist() == ["first.csv", "second.csv"]
-        alone = page.post("/save", json={"view": "flow", "prompt": OTHER, "ending": "csv"}).content
+        alone = page.post("/save", json={**asked, "prompt": OTHER, "beside": ""}).content
         assert archive.read("second.csv") == alone
     assert page.post("/save", json=asked).content == saved.content
 
 
 def test_beside_an_inactive_mitigation_the_prompt_stands_alone(page: TestClient) -> None:
-    wide = ask(page, "predicted-frozen", beside="mitigation", other="sliding-window:window=300")
-    alone = ask(page, "predicted-frozen")
+    wide = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
+    alone = ask(page, "frozen")
     (note,) = wide["notes"]
     assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")
     assert {**wide, "notes": []} == alone
 
 
 def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
-    wide = ask(page, "attention", beside="mitigation", other="sliding-window:window=300")
+    wide = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
     narrow = ask(page, "attention", **WINDOW)
     assert ["inactive" in " ".join(shown["notes"]) for shown in (wide, narrow)] == [True, False]
     assert {number["value"] for one in wide["tokens"] for number in one["against"]} == {0.0}

@@ -151,7 +151,6 @@ _ON_A_PROMPT = (
     "path-sum",
     "looseness",
     "profile",
-    "flow",
     "spectra",
     "attention",
     "collapse",

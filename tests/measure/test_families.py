@@ -174,37 +174,13 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 
 
 @pytest.mark.slow
-@described
-def test_the_prediction_is_exact_where_one_block_is_all(family: str) -> None:
-    """Of one block the recursion is the chain rule: ||d y_n / d v_i||_F itself, whatever the weights. The papers' forms refuse
-    blocks that are not theirs."""
+@pytest.mark.parametrize("family", [*PARALLEL, "olmo2"])
+def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
-    prompt = Prompt.from_ids(model, IDS.tolist())
-    both = chain.bounds(model, prompt, ("second-moment", "second-moment-full"))
-    frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
-    assert both["second-moment"] == pytest.approx(frozen, rel=1e-9)
-    real = by_autograd(model, "full").flatten(1).norm(dim=1).numpy()
-    assert both["second-moment-full"] == pytest.approx(real, rel=1e-9)
-    assert ost.flow(model, prompt).nodes["frobenius_norm"].to_numpy()[: len(IDS)] == pytest.approx(frozen, rel=1e-9)
-    if family in (*PARALLEL, "olmo2"):
-        with pytest.raises(
-            InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
-        ):
-            ost.path_sum(model, prompt, variants="proof")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", PARALLEL)
-def test_the_prediction_goes_along_with_the_measured_profile(family: str) -> None:
-    """Three parallel blocks: the right size and order, from probes too."""
-    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=3)
-    prompt = Prompt.from_ids(model, IDS.tolist())
-    frozen = by_autograd(model, "frozen").flatten(1).norm(dim=1).numpy()
-    for variant in ("second-moment", "second-moment-diagonal"):
-        for trace in ("exact", "probes"):
-            found = chain.bounds(model, prompt, (variant,), traces=trace)[variant]
-            assert np.corrcoef(np.log(found), np.log(frozen))[0, 1] > 0.9
-            assert 0.5 < np.median(found / frozen) < 2.0
+    with pytest.raises(
+        InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
+    ):
+        ost.path_sum(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
 
 
 @pytest.mark.slow
@@ -221,9 +197,8 @@ def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
         rows: Any = found.frame[found.frame["linearisation"] == name]
         expected = by_autograd(model, name).flatten(1).norm(dim=1).numpy()
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
-    for measure in (lambda: ost.path_sum(model, prompt, variants="local"), lambda: ost.flow(model, prompt)):
-        with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
-            measure()
+    with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
+        ost.path_sum(model, prompt, variants="local")
 
 
 @pytest.mark.slow

@@ -47,15 +47,14 @@ def _text() -> list[int]:
 
 def test_every_table_of_tokens_says_whose_they_are() -> None:
     paths = ost.path_sum(MODEL, _prompt(), variants=CHAIN)
-    flow = ost.flow(MODEL, _prompt())
     measured = _embeddings()
-    tables = [_measured().frame, paths.frame, flow.nodes, ost.attention(MODEL, _prompt()).frame]
+    tables = [_measured().frame, paths.frame, ost.attention(MODEL, _prompt()).frame]
     tables += [ost.compare(measured, paths).frame, ost.looseness(measured, paths).frame, ost.profile(measured).frame]
     for table in tables:
         frame: Any = table
         for place, token, origin in zip(frame["position"], frame["token"], frame["origin"], strict=True):
             assert (token, origin) == (_prompt().tokens[place], (_prompt().origins or ())[place])
-    for result in (_measured(), paths, flow, ost.attention(MODEL, _prompt()), ost.spectra(MODEL, _prompt())):
+    for result in (_measured(), paths, ost.attention(MODEL, _prompt()), ost.spectra(MODEL, _prompt())):
         parameters = result.provenance.parameters
         assert {name: parameters[name] for name in _prompt().asked} == _prompt().asked
 
@@ -143,7 +142,7 @@ def test_a_sink_at_the_templates_token_is_told_from_one_at_the_texts() -> None:
 
 def test_charts_mark_what_is_not_the_text() -> None:
     """A band or a line at every run of such tokens, their names pale, and a note; nothing of it on a plain prompt."""
-    results: list[Any] = [_embeddings(), _measured(), ost.profile(_embeddings()), ost.flow(MODEL, _prompt())]
+    results: list[Any] = [_embeddings(), _measured(), ost.profile(_embeddings())]
     results += [ost.attention(MODEL, _prompt())]
     for result in results:
         spec = str(result.plot().to_dict())

@@ -15,7 +15,7 @@ from tests.checkpoints import tiny_model
 
 SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
 TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
-VARIANTS = ["local", "second-moment"]
+VARIANTS = ["local", "rollout"]
 
 
 def model_of() -> Any:

@@ -33,10 +33,9 @@ DEAR = ("many", "compare", "profile")
 PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
     "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
     "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
-    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "second-moment"]),
+    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "rollout"]),
     "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.path_sum(model, prompt)),
     "profile": lambda model, prompt: ost.profile(ost.sensitivity(model, prompt)),
-    "flow": lambda model, prompt: ost.flow(model, prompt),
     "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),
     "attention": lambda model, prompt: ost.attention(model, prompt),
     "head_scores": lambda model, prompt: ost.head_scores(model, prompt),

@@ -37,7 +37,7 @@ def _sensitivity() -> Any:
 
 @cache
 def _chain() -> Any:
-    variants = ["uniform", "local", "heads", "edge", "windowed(1)", "proof", "second-moment", "rollout"]
+    variants = ["uniform", "local", "heads", "edge", "windowed(1)", "proof", "rollout"]
     return ost.path_sum(model(), prompt(), variants=variants)
 
 
@@ -71,7 +71,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Profile": lambda: ost.profile(_sensitivity()),
     "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
     "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),
-    "Flow": lambda: ost.flow(model(), prompt()),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "Attention": lambda: ost.attention(model(), prompt()),
     "AttentionDifference": lambda: ost.attention_difference(

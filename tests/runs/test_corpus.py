@@ -107,7 +107,7 @@ def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, meas
     assert set(found.summary["kind"]) == {kind}
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment", PAIRS])
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", "rollout", PAIRS])
 def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerBridge, measure: str) -> None:
     under: dict[str, Any] = {"mitigation": "sliding-window:window=4", "progress": False}
     found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **under)  # pyright: ignore[reportArgumentType]
@@ -145,7 +145,7 @@ def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: Transfor
     assert other == "sliding-window:window=4"
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", "second-moment", PAIRS])
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", "rollout", PAIRS])
 def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
     asked: dict[str, Any] = {"lengths": [12], "bins": None if measure == PAIRS else 4, "measure": measure}
     width = 13 if measure == PAIRS else 12
@@ -505,6 +505,6 @@ def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) 
 def test_shakespeare_is_a_corpus(embedded: TransformerBridge) -> None:
     if not SHAKESPEARE.is_file():
         pytest.skip("needs tinyshakespeare.txt, which is not the project's to ship")
-    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="second-moment", count=30, progress=False)
+    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="rollout", count=30, progress=False)
     assert found.summary["texts"].tolist() == [30]
     assert found.shapes["verdict"].tolist()[0] == "rises at the end only"

@@ -112,8 +112,9 @@ def _parsed(targets: Sequence[str], what: str) -> list[tuple[Any, ...]]:
 
 
 def _show(result: Ablation) -> None:
-    from ostools.reporting.findings.ablation import WORDS, ablation_findings
+    from ostools.reporting.findings.ablation import WORDS, ablation_findings, beliefs
 
+    output.print_text([*beliefs(result), ""])
     names = ["part", "without", "with it out", "real effect", "predicted"]
     greatest: Any = result.top(SHOWN)
     for quantity, table in greatest.groupby("quantity", sort=False):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.kit.manners import MANNERS, on_one_line
-from ostools.ground.progress import told_here
+from ostools.ground.progress import outermost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
         parts.TimeRemainingColumn(),
     )
     hidden = MANNERS.quiet or not console.is_terminal
-    with told_here(), parts.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with outermost(), parts.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(description, total=None)
 
         def report(done: int, total: int) -> None:

@@ -32,15 +32,10 @@ def nulls(
         typer.Option(metavar="NAME", help="initialised, embeddings-kept, shuffled; repeatable. Default: initialised."),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many null models of each kind, from seed 0.", min=1)] = 3,
-    measure: Annotated[
-        str, typer.Option(metavar="NAME", help="sensitivity, or a prediction of it such as second-moment or cesaro.")
-    ] = "sensitivity",
     linearisation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Of sensitivity: full (the default), frozen, frozen-attention, frozen-norm, detached."
-        ),
-    ] = None,
+        str, typer.Option(metavar="NAME", help="full, frozen, frozen-attention, frozen-norm, detached.")
+    ] = "full",
+    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact, estimate.")] = "auto",
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",
@@ -48,45 +43,40 @@ def nulls(
 ) -> None:
     """Ask what of a profile was there before training.
 
-    The sensitivity of the last token to each other, or a prediction of it, of the model and of null models: the same
-    configuration with fresh weights, or with its own in another order.
+    The sensitivity of the last token to each other, of the model and of null models: the same configuration with fresh
+    weights, or with its own in another order.
 
     \b
     Example:
       ostools nulls --prompt "Once upon a time" --kind initialised --kind shuffled --out nulls.png
-      ostools nulls --prompt "Once upon a time" --measure second-moment
     """
-    from ostools import measure as measurements
+    from ostools import measure
     from ostools.cli.kit import costs
-    from ostools.ground.names import checked_names
-    from ostools.measure.paths.cost import path_sum_cost
-    from ostools.measure.profiles.nulls import SENSITIVITY, Measured
+    from ostools.ground.names import checked_name, checked_names
+    from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.models.null import KINDS
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, [given])
     kinds = checked_names("kind of null model", kind or ("initialised",), KINDS)
-    asked = Measured.asked(measure, linearisation, None)
+    checked_name("linearisation", linearisation, LINEARISATIONS)
 
     def cost(on: Unloaded) -> Cost:
         times = 1 + len(kinds) * seeds
-        if measure == SENSITIVITY:
-            one = costs.sensitivity(turn.of(on), under.read, (asked.linearisation,), (0,), "auto")
-        else:
-            one = path_sum_cost(on.shape, turn.of(on).pos(under.one), (measure,))
+        one = costs.sensitivity(turn.of(on), under.read, (linearisation,), (0,), method)
         # Each again under the cesaro path sum beside it.
         return (one + under.cost(turn.of(on)) * 2) * times
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         words = turn.prompt(loaded, given)
-        result = measurements.nulls(
+        result = measure.nulls(
             loaded,
             words,
-            measure=measure,
             kinds=kinds,
             seeds=range(seeds),
             linearisation=linearisation,
+            method=method,
             max_memory=MANNERS.max_memory,
             mitigation=under.given,
             progress=progress,

@@ -1,4 +1,4 @@
-"""`ostools looseness`, `profile`, `flow` and `spectra`: what is read off a sensitivity, a path sum or the patterns."""
+"""`ostools looseness`, `profile` and `spectra`: what is read off a sensitivity, a path sum or the patterns."""
 
 from __future__ import annotations
 
@@ -102,42 +102,6 @@ def profile(
         )
         result = measure.profile(measured)
     give(result, out, _show_profile)
-
-
-def flow(
-    prompt: Prompt = None,
-    ids: Ids = None,
-    mitigation: Under = None,
-    chat: InChat = False,
-    system: System = None,
-    thinking: Thinking = False,
-    model: Model = "embedded",
-    out: Out = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-) -> None:
-    """Draw where sensitivity flows, layer by layer.
-
-    The predicted share of every edge between tokens and layers, out of one forward pass.
-
-    \b
-    Example:
-      ostools flow --prompt "The capital of France is" --out flow.png
-    """
-    from ostools import measure
-    from ostools.measure.paths.cost import path_sum_cost
-
-    check(out)
-    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
-    under = Acting.of(mitigation, [given])
-
-    def cost(on: Unloaded) -> Cost:
-        pos = turn.of(on).pos(under.one)
-        return under.cost(turn.of(on)) + path_sum_cost(on.shape, pos, ("second-moment",)) * 2
-
-    with at_work("folding the blocks", model, device, dtype, cost) as (loaded, _):
-        result = measure.flow(loaded, turn.prompt(loaded, given), mitigation=under.given)
-    give(result, out, lambda result: _show("Strongest edges", result.frame.nlargest(20, "flow")))
 
 
 def spectra(

@@ -146,8 +146,7 @@ def path_sum(
         typer.Option(
             metavar="NAME",
             help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, second-moment[-diagonal|-full], rollout, cesaro; repeatable. "
-            "Without it: local and second-moment.",
+            "theorem-b5[-literal], proof, multi-head, rollout, cesaro; repeatable. Without it: local.",
         ),
     ] = None,
     positions: Annotated[
@@ -159,10 +158,6 @@ def path_sum(
             metavar="NAME", help="certified (within 0.1%), svd (exact), frobenius or product (cheaper, looser)."
         ),
     ] = "certified",
-    traces: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Of predictions: exact, probes (few random directions), or auto: by cost."),
-    ] = "auto",
     mitigation: Under = None,
     chat: InChat = False,
     system: System = None,
@@ -172,7 +167,7 @@ def path_sum(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Bound and predict sensitivity (Theorem 5.1).
+    """Bound sensitivity (Theorem 5.1), and say what the forms that are no bounds are worth.
 
     The sum over paths from every token to the last, from one forward pass without a gradient. Several prompts come as one
     table, with their numbers from 1 in the column prompt, and as one chart, of their mean over relative position.
@@ -191,8 +186,7 @@ def path_sum(
     names = checked_variants(variant or USUAL)
 
     def cost(on: Unloaded) -> Cost:
-        how = {"mlp_norm": mlp_norm, "traces": traces, "positions": positions}
-        each = (path_sum_cost(on.shape, turn.of(on).pos(one), names, **how) for one in under.read)
+        each = (path_sum_cost(on.shape, turn.of(on).pos(one), names, mlp_norm=mlp_norm) for one in under.read)
         return sum(each, under.cost(turn.of(on)))
 
     with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
@@ -201,7 +195,6 @@ def path_sum(
             [turn.prompt(loaded, one) for one in given],
             variants=names,
             mlp_norm=mlp_norm,
-            traces=traces,
             positions=positions,
             mitigation=under.given,
             max_memory=MANNERS.max_memory,
@@ -249,6 +242,7 @@ def _show_path_sum(result: PathSum) -> None:
     table = frame.pivot(index=["position", "token"], columns=columns, values="value")
     table = table[frame[columns].drop_duplicates().itertuples(index=False, name=None)]
     names = [str(column[0]) for column in table.columns]
+    output.print_text([f"{name}: {words}" for name, words in result.beliefs[["variant", "words"]].to_numpy()])
     _show_tokens("Path sums from each token to the last", names, table)
     norms = {"operator": "operator", "frobenius": "Frobenius"}
     notes = [

@@ -122,7 +122,7 @@ def faithfulness(
     ] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: second-moment and rollout."),
+        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: rollout."),
     ] = None,
     orders: Annotated[int, typer.Option(metavar="N", help="Random orders of deletion.", min=19)] = _ORDERS,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.", min=0)] = 0,
@@ -157,14 +157,14 @@ def faithfulness(
     under = Acting.of(mitigation, [given])
     ways = checked_names("way", way or WAYS, WAYS)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
-    variants = checked_variants(variant or ("second-moment", "rollout"))
+    variants = checked_variants(variant or "rollout")
     positions = "last" if at is None else "all"
 
     def cost(on: Unloaded) -> Cost:
         pos, count = turn.of(on).pos(under.one), len(names) + len(variants) + 1
         numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
         beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto", at=at)
-        beside += path_sum_cost(on.shape, pos, variants, positions=positions) + under.cost(turn.of(on)) * 3
+        beside += path_sum_cost(on.shape, pos, variants) + under.cost(turn.of(on)) * 3
         return beside + faithfulness_cost(on.shape, read_up_to(at, pos), profiles=count, ways=ways, **numbers)
 
     with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):

@@ -27,9 +27,9 @@ def explore(
 ) -> None:
     """Look at a prompt in the browser, as you type it.
 
-    A page on this machine: the tokens of the prompt, coloured by what is predicted at once and measured a little later, with
-    charts, and the code that gives the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
-    address. Ctrl-C ends it.
+    A page on this machine: the tokens of the prompt, coloured by attention at once, by a sketch of the sensitivity and by the
+    measured norms a little later, with charts, and the code that gives the same. Another prompt, a mitigation or a second
+    model may stand beside it. Prints its address. Ctrl-C ends it.
 
     \b
     Example:

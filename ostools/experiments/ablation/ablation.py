@@ -37,6 +37,7 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.paths.belief import Belief, judged
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result
@@ -65,7 +66,9 @@ class Ablation(Result):
 
         parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
         share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
-        the real effect); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
+        the real effect); believed and words (whether first order may be believed on this prompt, by the rules of
+        `ostools.measure.paths.belief`: the order of all parts, and sign and size of each of the three greatest real
+        effects); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
         """
         rows = []
         for key, group in _grouped(self.frame):
@@ -73,6 +76,7 @@ class Ablation(Result):
             moved = real != 0
             factor = predicted[moved] / real[moved]
             names = group["target"].to_numpy()
+            verdict = _belief(real, predicted)
             rows.append(
                 dict(zip((*QUESTION, *QUANTITY), key, strict=True))
                 | {
@@ -81,11 +85,13 @@ class Ablation(Result):
                     "moved": int(moved.sum()),
                     "same_sign": _share(factor > 0),
                     "within_factor_2": _share((factor >= 0.5) & (factor <= 2)),
+                    "believed": pd.NA if verdict.believed is None else verdict.believed,
+                    "words": verdict.words,
                     "largest": str(names[np.abs(real).argmax()]),
                     "largest_predicted": str(names[np.abs(predicted).argmax()]),
                 }
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).astype({"believed": "boolean"})
 
     def top(self, count: int = 10) -> pd.DataFrame:
         """For each prompt and quantity the `count` parts with the greatest real effect, by size."""
@@ -94,6 +100,22 @@ class Ablation(Result):
             for _, group in _grouped(self.frame)
         ]
         return pd.concat(tables, ignore_index=True)
+
+
+GREATEST = 3
+"""Of so many real effects first order has to have sign and size right, each of them, to be believed."""
+
+
+def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
+    """Verdict on the first-order effects of one quantity on one prompt."""
+    order = np.abs(real).argsort()[::-1]
+    greatest = order[: min(GREATEST, np.count_nonzero(real))]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = predicted[greatest] / real[greatest]
+        each = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
+    off = float(each[np.abs(each).argmax()]) if len(each) else np.nan
+    words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
+    return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
 
 
 def _share(right: np.ndarray) -> float:

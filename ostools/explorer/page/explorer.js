@@ -1,5 +1,5 @@
 "use strict";
-// Asks the server for what is chosen, first the prediction and then the measurement, and shows the answer.
+// Asks the server for what is chosen, first what is quicker and then the measurement, and shows each answer.
 (function () {
   const PAUSE = 80; // milliseconds after the last keystroke
   const { get, put, post, say, numbers } = kit;
@@ -41,14 +41,12 @@
     const own = running = new AbortController();
     get("stop").hidden = false;
     try {
-      if (controls.view().predicted && !sure) {
-        say("predicting …");
-        const first = await asking({ ...asked, predict: true, chart: false }, own);
+      say("Working …");
+      for (let before = 0; !sure && before < controls.view().before; before += 1) {
+        const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
-        if (first.tokens) { show(first, { ...asked, view: first.view }); }
+        if (first.tokens) { show(first, { ...asked, view: first.view }); say(first.words + ". Working …"); }
       }
-      const predicted = shown && shown.asked.view !== asked.view && shown.asked.prompt === asked.prompt;
-      say((predicted ? shown.answer.words + ". " : "") + "Working …");
       const answer = await asking({ ...asked, sure }, own);
       if (own !== running) { return; }
       finished(answer, asked);
@@ -61,7 +59,8 @@
     stop("");
     if (answer.error) { clear(); say(answer.error); return; }
     if (answer.forecast) {
-      say("It is forecast to take about " + Math.round(answer.forecast) + " s.");
+      const there = shown && shown.asked.prompt === asked.prompt ? shown.answer.words + ". " : "";
+      say(there + "The exact numbers are forecast to take about " + Math.round(answer.forecast) + " s.");
       get("begin").hidden = false;
       return;
     }

@@ -241,13 +241,6 @@ class Block:
         """(v - c(v)) / r1(v): gains, centring of weights and biases are folded into the weights."""
         return self._without_gain(self.layout.before_attention, "residual_pre", self.norm1_direction)
 
-    @cached_property
-    def mlp_read(self) -> tuple[Float[Tensor, "pos d_mlp"], Float[Tensor, "pos d_mlp"] | None]:
-        """What W_gate and W_up make of the normalised residual stream, of sqrt(d) u where there is a norm; without biases."""
-        x = self._without_gain(self.layout.before_mlp, self._mlp_input, self.norm2_direction)
-        weights = self.weights
-        return x @ weights.gate.T, None if weights.up is None else x @ weights.up.T
-
     def _without_gain(self, norm: Norm | None, site: str, direction: Tensor) -> Float[Tensor, "pos d_model"]:
         """What a norm gives before its gain; its input where there is no norm."""
         return self._site(site) if norm is None else direction * direction.shape[-1] ** 0.5
@@ -257,10 +250,10 @@ class Block:
         weights, layer = self.weights, self.layer
         moved = sum(self._moved(), weights.out_bias)
         require_close(moved / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention")
-        gate, up = self.mlp_read
-        require_close(gate + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
-        if up is not None:
-            require_close(up + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
+        read = self._without_gain(self.layout.before_mlp, self._mlp_input, self.norm2_direction)
+        require_close(read @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
+        if weights.up is not None:
+            require_close(read @ weights.up.T + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
         require_close(added / self.post_norm2_scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
         left = self._site("residual_pre") + self._site("attention_output")

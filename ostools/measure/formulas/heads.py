@@ -92,14 +92,6 @@ class HeadMap:
             tangent = self.rotation(tangent)
         return tangent.repeat_interleave(self.group, dim=-3)
 
-    def met(
-        self, probes: Float[Tensor, "d_model probe"], before: Float[Tensor, "pos d_model"]
-    ) -> Float[Tensor, "probe head pos d_head"]:
-        """How every query head answers the probes z at every position, the norm's projection in it: M_i (I - u_i u_i^T) z."""
-        whole = torch.einsum("hed,dp->phe", self.weight, probes)
-        seen = torch.einsum("hed,id->hie", self.weight, before)
-        return self.push(whole[:, :, None] - seen * (before @ probes).T[:, None, :, None])
-
     def _projected(self, x: PerHead, direction: Float[Tensor, "kv_head pos d_head"]) -> PerHead:
         """N x, N = I - u u^T: of each head, or of all heads together."""
         return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction
@@ -119,22 +111,12 @@ class HeadMap:
             found = found - mixed[0][..., None] * mixed[1][:, None]
         return found.repeat_interleave(self.group, dim=0)
 
-    @property
-    def weights(self) -> Float[Tensor, "head d_head d_model"]:
-        """W diag(g1) C, one a query head."""
-        return self.weight.repeat_interleave(self.group, dim=0)
-
-    def turns(self, positions: slice = slice(None)) -> tuple[Float[Tensor, "head pos d_head d_head"], Mixed | None]:
-        """What follows `weights` at each position, one matrix a query head: R_i diag(g_q) / r_q,i N.
+    def _turns(self, positions: slice) -> tuple[Float[Tensor, "kv_head pos d_head d_head"], Mixed | None]:
+        """What follows `weight` at each position, R_i diag(g_q) / r_q,i N.
 
         Of one norm over all heads the matrix is without N, and beside it stands what N takes off: R_i diag(g_q) / r_q,i u_i of
         each head, and sum_h W_h^T u_i^h, which they all answer.
         """
-        turn, mixed = self._turns(positions)
-        expanded = None if mixed is None else (mixed[0].repeat_interleave(self.group, dim=0), mixed[1])
-        return turn.repeat_interleave(self.group, dim=0), expanded
-
-    def _turns(self, positions: slice) -> tuple[Float[Tensor, "kv_head pos d_head d_head"], Mixed | None]:
         own, d_head, _ = self.weight.shape
         # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
         eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)

@@ -137,11 +137,6 @@ def final_norm(model: TransformerBridge) -> Float[Tensor, "d_model d_model"]:
     return norm.centre(torch.diag(norm.gain.double()))
 
 
-def final_norm_squared(model: TransformerBridge) -> Float[Tensor, ""]:
-    """||diag(g3)||_F^2, of diag(g3) (I - 11^T / d) for a LayerNorm; divide by r3_n^2."""
-    return final_norm(model).square().sum()
-
-
 def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
     """One tensor a query head, [head, ...], from one a key/value head."""
     return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)

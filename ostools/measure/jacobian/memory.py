@@ -102,7 +102,7 @@ def plan(
     assert forecast is not None
     raise InsufficientMemoryError(
         f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
-        f"allowed: shorten the prompt, free memory, raise max_memory (--max-memory), or predict by the path sum second-moment"
+        f"allowed: shorten the prompt, free memory, raise max_memory (--max-memory), or take method 'sketch'"
     )
 
 

@@ -4,8 +4,7 @@ Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, 
 bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
 estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
-(`together`). The cheaper choice is `path_sum(variants="second-moment")`: a prediction of the
-Frobenius norms out of one forward pass.
+(`together`).
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from ostools.theory.path_sum.mlp_certificates import certified_mlp_norms
 class BlockView:
     """What the variants read off one block, each computed once and only if a variant asks for it."""
 
-    def __init__(self, block: Block, mlp_norm: str, traces: str = "exact", tally: Counter[str] | None = None) -> None:
+    def __init__(self, block: Block, mlp_norm: str, tally: Counter[str] | None = None) -> None:
         self.block = block
-        self.mlp_norm, self.traces = mlp_norm, traces
+        self.mlp_norm = mlp_norm
         certified = partial(certificates.certified_norms, tally=tally)
         self._dense_norms = certified if mlp_norm == "certified" else edges.spectral_norms
         self._norms = {

@@ -1,12 +1,10 @@
 """Theorem 5.1 on a real model: what is certified, what the paper prints, and what is predicted.
 
-Purpose: one number a token that bounds, or predicts, how much of it is left in the last token, out of one forward pass and
-no gradient. Cost beside the pass: `ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d
-matrices a block (`uniform`, `local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`);
-`windowed(k)`, k >= 2, is a diagnostic that costs more than the measured profile; `second-moment` O(H n^3) and some
-dozen products with a block's weights, `second-moment-full` O(n^2 d) beside. In CPU time of one thread these two take 6 and 10
-plain passes on the embedded model at 64 tokens, 6 and 11 at 256 tokens; 5 and 7 at d_model 512, d_mlp 2048 and 64 tokens. 3 of
-them are the pass itself, the check that the weights as read give the model's own numbers, and the weights' hash.
+Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
+that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). Cost beside the pass:
+`ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d matrices a block (`uniform`,
+`local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`); `windowed(k)`, k >= 2, is a
+diagnostic that costs more than the measured profile.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ from ostools.measure.formulas.scores import require_softmax
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
+from ostools.measure.paths.belief import beliefs
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
-from ostools.measure.paths.predicted import TRACES, chosen_traces
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import token_columns
 from ostools.measure.several import PROFILE, Several, together
@@ -53,8 +51,18 @@ class PathSum(Result):
 
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
     paper | predicted), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real
-    derivative), norm (operator | frobenius), value.
+    derivative), norm (operator | frobenius), value, believed (whether a form that is no bound has the order and the size of a
+    sketch of that derivative, by the rules of `ostools.measure.paths.belief`; missing of a certified bound, and where it could
+    not be tested). `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
+
+    @property
+    def beliefs(self) -> Frame:
+        """Verdict on each form that is no bound, for the last position: one row a variant."""
+        rows = self.provenance.parameters.get("beliefs", {})
+        table = [{"variant": name, **verdict} for name, verdict in rows.items()]
+        columns = ["variant", "believed", "spearman", "log10_off", "words"]
+        return pd.DataFrame(table, columns=columns).astype({"believed": "boolean"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +86,6 @@ def path_sum(
     *,
     variants: str | Sequence[str] = ...,
     mlp_norm: MlpNorm | str = ...,
-    traces: Literal["auto", "exact", "probes"] | str = ...,
     positions: Literal["last", "all"] | str = ...,
     max_memory: int | None = ...,
     mitigation: Mitigation | str | None = ...,
@@ -94,7 +101,6 @@ def path_sum(
     *,
     variants: str | Sequence[str] = ...,
     mlp_norm: MlpNorm | str = ...,
-    traces: Literal["auto", "exact", "probes"] | str = ...,
     positions: Literal["last", "all"] | str = ...,
     max_memory: int | None = ...,
     mitigation: Mitigation | str | None = ...,
@@ -111,7 +117,6 @@ def path_sum(
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "certified",
-    traces: Literal["auto", "exact", "probes"] | str = "auto",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
     mitigation: Mitigation | str | None = None,
@@ -123,29 +128,22 @@ def path_sum(
     Args:
         prompt: a text or a `Prompt`. A list of them gives `PathSums`: one table of all prompts, each with the numbers that it
             has alone.
-        variants: the forms of the sum, by name. The default is `local`, a bound, and `second-moment`, a prediction. With these
-            `compare` says whether a bound holds, and whether shape and size are predicted.
+        variants: the forms of the sum, by name. The default is `local`, a certified bound that is cheap.
             `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the frozen
             operator norm, without a free constant. `local-full` >= `edge-full`: certified bounds of the real derivative's.
             `theorem-5.1`, `theorem-b5`, `proof`, `multi-head`: the papers' forms, which are not bounds on a real model.
             `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md), with one
             more index, k_L.
-            `second-moment`: a prediction of the frozen Frobenius norm. `second-moment-full`: a prediction of the real
-            derivative's. `second-moment-diagonal`: cheaper, but it does not see interference (repeated tokens).
-            `rollout`: a ranking. `cesaro`: the shape that uniform causal attention would have with each block's own residual
-            weight, in closed form (arXiv 2603.10123; docs/theory.md 3.3). It shows what the mask and the skip connections do
-            without any pattern.
+            `rollout`: attention rollout, a ranking. `cesaro`: the shape that uniform causal attention would have with each
+            block's own residual weight, in closed form (arXiv 2603.10123; docs/theory.md 3.3). It shows what the mask and the
+            skip connections do without any pattern. Beside every form that is no bound a sketch of the derivative is measured,
+            and the column `believed` says whether order and size agree with it on this prompt.
         mlp_norm: how ||D_i|| is taken, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i)
             T_ij as a whole. "certified": proved from above, within 0.1%, by one direction each or by repeated squaring. The
             provenance counts how each was proved. What is proved is the norm of the exact product of weights and slopes as
             float64 has them, or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by
             squaring. "svd": exact singular values. "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and
             larger.
-        traces: how the predictions take traces of second moments. "exact": over all d_model directions. "probes": from a few
-            random ones, whose number and seed are in the provenance. "auto": probes if they take less than half the operations
-            and exact traces take more than 10^9 a block. Against the measured norms of 21 prompts (64 to 128 tokens, d_model 64
-            to 256) the mean rank correlation was .978 with probes and .982 with exact traces for `second-moment`, and .963 and
-            .974 for `second-moment-full`, whose pairs were asked at 32 columns.
         positions: "last": the last token n alone, as in the theorem. "all": every position m as the last one. This is the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
@@ -164,13 +162,11 @@ def path_sum(
     _refuse_undescribed(model, names)
     if mlp_norm not in get_args(MlpNorm):
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
-    if traces not in ("auto", *TRACES):
-        raise unknown_name("traces", traces, ("auto", *TRACES))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     is_one = isinstance(prompt, str | Prompt)
     under = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
-    how = _How(Shape.of(model), names, mlp_norm, traces, positions, max_memory, announce)
+    how = _How(Shape.of(model), names, mlp_norm, positions, max_memory, announce)
     provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
     work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
     with torch.inference_mode(False), under.acting(work):
@@ -185,7 +181,7 @@ def path_sum(
                 if count == 1:
                     raise
                 raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
-    return found[0] if is_one else PathSums(*together(found, ("traces", "norms_proved")))
+    return found[0] if is_one else PathSums(*together(found, ("norms_proved", "beliefs")))
 
 
 @dataclass(frozen=True)
@@ -195,7 +191,6 @@ class _How:
     shape: Shape
     names: Sequence[str]
     mlp_norm: str
-    traces: str
     positions: str
     max_memory: int | None
     announce: Callable[[str], None] | None
@@ -206,19 +201,26 @@ def _of_one(
 ) -> PathSum:
     """Of one prompt, on the model in the precision in which its blocks are read."""
     shape, n = how.shape, len(tokens.ids)
-    traces = chosen_traces(shape, n) if how.traces == "auto" else how.traces
     last = [n - 1] if how.positions == "last" else list(range(n))
-    reading = {"mlp_norm": how.mlp_norm, "traces": traces, "positions": how.positions}
-    needed = path_sum_cost(shape, n, how.names, **reading).memory
+    needed = path_sum_cost(shape, n, how.names, mlp_norm=how.mlp_norm).memory
     _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
     tally: Counter[str] = Counter()
-    values = _fold(model, tokens, how.names, last, (how.mlp_norm, traces, tally), progress)
-    own: dict[str, Any] = {"traces": TRACES[traces], **tokens.asked}
+    values = _fold(model, tokens, how.names, last, (how.mlp_norm, tally), progress)
+    own: dict[str, Any] = {**tokens.asked}
     if tally:
         own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in (QUOTIENT, *OUTCOMES))
-    tables = [_table(tokens, variant_named(name), last, values[name]) for name in how.names]
+    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()})
+    if verdicts:
+        own["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
+    tables = [
+        _table(tokens, variant_named(name), last, values[name]).assign(
+            believed=verdicts[name].believed if name in verdicts else None
+        )
+        for name in how.names
+    ]
     where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
-    return PathSum(pd.concat(tables, ignore_index=True), where)
+    frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
+    return PathSum(frame, where)
 
 
 def _require_memory(
@@ -251,17 +253,14 @@ def _fold(
     tokens: Prompt,
     names: Sequence[str],
     last: list[int],
-    reading: tuple[str, str, Counter[str]],
+    reading: tuple[str, Counter[str]],
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
-    predicted = all(variant_named(name).kind == "predicted" for name in names)
-    # Bounds are computed in float64; a prediction is off by percents, whatever the precision.
-    dtype = next(model.parameters()).dtype if predicted else torch.float64
     with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids, live=any(variant_named(name).linearisation == "full" for name in names))
         folds = {name: variant_named(name).fold(run, last) for name in names}
-        for block in run.blocks(dtype):
+        for block in run.blocks():
             done = int(model.cfg.n_layers) - block.layer
             view = BlockView(block, *reading)
             for fold in folds.values():

@@ -19,7 +19,6 @@ from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
-from ostools.measure.paths.predicted import DiagonalFold, FullFold, KernelFold
 from ostools.measure.paths.uniform_attention import CesaroFold
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.theory.path_sum import paths
@@ -169,18 +168,14 @@ VARIANTS: dict[str, Variant] = {
         Variant("windowed(1)", "certified", "operator", True, certified.JointFold),
         _certified("local-full", certified.local_full, "full"),
         _certified("edge-full", certified.edge_full, "full"),
-        Variant("second-moment", "predicted", "frobenius", True, KernelFold),
-        Variant("second-moment-diagonal", "predicted", "frobenius", True, DiagonalFold),
-        Variant("second-moment-full", "predicted", "frobenius", True, FullFold, "full"),
         _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
         Variant("cesaro", "predicted", "frobenius", False, CesaroFold),
     )
 }
 """Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
 
-USUAL = ("local", "second-moment")
-"""A bound that is cheap, and a prediction: what `compare` needs to say whether a bound holds, and whether shape and size are
-predicted."""
+USUAL = ("local",)
+"""The certified bound that is cheap."""
 
 _WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
 

@@ -7,7 +7,7 @@ prompts with other tokens, where that is asked for, only the tokens with which b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 

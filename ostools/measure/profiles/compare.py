@@ -18,6 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
+from ostools.measure.paths.belief import belief
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.paths.variants import variant_named
 from ostools.measure.profiles.change import ROUNDING, Change, change
@@ -36,7 +37,9 @@ class Comparison(Result):
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
     sketch | estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
     max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
-    with the measured profile; NA where a profile is flat).
+    with the measured profile; NA where a profile is flat), believed and words (of a form that is no bound: whether its order
+    and size are right on this prompt, by the rules of `ostools.measure.paths.belief`, and the verdict in words; NA and "" for a
+    certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside a sketch or
     an estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
@@ -112,7 +115,8 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     ]
     columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
-    return Comparison(frame, measured.provenance, pd.DataFrame(rows))
+    summary = pd.DataFrame(rows).astype({"believed": "boolean"})
+    return Comparison(frame, measured.provenance, summary)
 
 
 def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
@@ -194,7 +198,10 @@ def require_of_all(asked: str, measured: Provenance, without: Sequence[str]) -> 
 def _summarise(variant: str, group: Any, partner: Any, rounding: float) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
-    loose = log10_ratio(value, measured) if variant_named(variant).scaled else np.full_like(value, np.nan)
+    scaled = variant_named(variant).scaled
+    loose = log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
+    lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
+    verdict = None if kind == "certified" else belief(value, measured, lower, upper, scaled=scaled)
     return {
         "variant": variant,
         "kind": kind,
@@ -205,6 +212,8 @@ def _summarise(variant: str, group: Any, partner: Any, rounding: float) -> dict[
         "median_log10_looseness": float(np.median(loose)),
         "max_log10_looseness": float(np.max(loose)),
         "spearman": rank_correlation(value, measured),
+        "believed": pd.NA if verdict is None or verdict.believed is None else verdict.believed,
+        "words": "" if verdict is None else verdict.words,
     }
 
 

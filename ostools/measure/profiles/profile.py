@@ -20,7 +20,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
 from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Result
 from ostools.theory import profiles as theory
 
 Norm = Literal["operator", "frobenius"]
@@ -105,12 +105,6 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
     if "origin" not in rows:  # of a table that was made elsewhere
         rows = rows.assign(origin=pd.array([None] * len(rows), dtype="str"))
     table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
-    return profile_of(table, measured.provenance)
-
-
-def profile_of(table: Frame, provenance: Provenance) -> Profile:
-    """The same of any values over the tokens: a row a token and linearisation, with its origin, method, norm and value."""
-    norm = str(table["norm"].iloc[0])
     frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
     parts, summary, shapes = [], [], []
     for name, group in table.groupby("linearisation", sort=False):
@@ -119,7 +113,9 @@ def profile_of(table: Frame, provenance: Provenance) -> Profile:
         summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
         shapes += [{"linearisation": name, "norm": norm} | _shape(part, kept) for kept in KEPT]
     frame = pd.concat(parts, ignore_index=True)
-    return Profile(frame, provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS)))
+    return Profile(
+        frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
+    )
 
 
 def _with_shares(group: Any, frozen: np.ndarray) -> Any:

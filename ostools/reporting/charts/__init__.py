@@ -49,7 +49,6 @@ from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.corpus import corpus_chart, several_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
-from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.nulls import nulls_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
@@ -93,7 +92,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Decodable: decodable_chart,
     measure.Faithfulness: faithfulness_chart,
     measure.Fate: fate_chart,
-    measure.Flow: flow_chart,
     measure.HeadScores: heads_chart,
     measure.Looseness: looseness_chart,
     measure.Nulls: nulls_chart,

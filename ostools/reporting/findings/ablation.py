@@ -19,11 +19,20 @@ _RANKS, _HARDLY = 0.8, 0.5
 def ablation_findings(result: Ablation) -> list[str]:
     """A sentence a prompt and quantity, and one on what a prediction is."""
     frame: Any = result.frame
-    lines = [_sentence(row, frame) for row in result.agreement.to_dict("records")]
     return [
-        *lines,
+        *(_sentence(row, frame) for row in result.agreement.to_dict("records")),
         "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out.",
     ]
+
+
+def beliefs(result: Ablation) -> list[str]:
+    """Whether first order may be believed, of each prompt and quantity; what is not believed first."""
+    rows = sorted(result.agreement.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    return [f"First order of {WORDS[row['quantity']]}{_where(row)} is {row['words']}." for row in rows]
+
+
+def _where(row: dict[Any, Any]) -> str:
+    return "" if _missing(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
 
 
 def _sentence(row: dict[Any, Any], frame: Any) -> str:
@@ -33,10 +42,9 @@ def _sentence(row: dict[Any, Any], frame: Any) -> str:
         chosen = chosen[here.isna() if _missing(row[column]) else here == row[column]]
     greatest = chosen.iloc[0]
     moved, rank = row["moved"], row["spearman"]
-    where = "" if _missing(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
     found = (
-        f"{WORDS[row['quantity']]}{where}: {greatest['value']:.4g} with nothing taken out; the greatest real effect is that "
-        f"of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). The first order "
+        f"{WORDS[row['quantity']]}{_where(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real effect is "
+        f"that of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). The first order "
         f"{_verdict(rank)}"
     )
     if not moved:

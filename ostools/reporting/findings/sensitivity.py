@@ -1,4 +1,4 @@
-"""What sensitivities, bounds, predictions and their looseness say.
+"""What sensitivities, bounds, the forms that are no bounds, and their looseness say.
 
 What is said of tokens is said of the user's text: which token counts most, how far they are apart, how they go with position.
 What BOS and chat template have of the sum is said beside it. Whether a bound holds is said of every token.
@@ -27,8 +27,6 @@ from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
-CLOSE, ROUGH = 0.1, 0.5
-"""A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
 FALLS_BEHIND = ("U-shape", "rises at the end only")
 """Shapes in which the middle of a prompt counts for less than its end."""
 SHAPES = {
@@ -186,25 +184,19 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     start = f"The paper's form `{row['variant']}` (not certified)"
     median = float(row["median_log10_looseness"])
     if math.isnan(median):
-        return f"{start} leaves its constant open, so that only its shape can be compared: {_shape(row, total)}."
+        return f"{start} leaves its constant open, so only its shape can be compared: {_shape(row, total)}; {row['words']}."
     norm = f"the {norm_said(row, _of(row))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
-    return f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}."
+    return (
+        f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}; {row['words']}."
+    )
 
 
 def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    start = f"Prediction `{row['variant']}` (it does not bound anything)"
-    median = float(row["median_log10_looseness"])
-    if math.isnan(median):
-        return f"{start} only ranks the tokens: {_shape(row, total)}."
-    word = METHOD_KINDS[str(row["method"])]
-    size = f"close to the {word} size" if abs(median) <= CLOSE else "the right order of magnitude"
-    if abs(median) > ROUGH:
-        size = f"it misses the {word} size"
     return (
-        f"{start}: {factor(median)} times the {norm_said(row, _of(row))} in the median ({size}); {_shape(row, total)}."
+        f"The ranking `{row['variant']}` (it has no scale, and bounds nothing): {_shape(row, total)}; {row['words']}."
     )
 
 
@@ -244,19 +236,23 @@ def bounds_summary(result: Comparison) -> list[str]:
         state = "The intervals of the estimate do not decide whether every certified bound holds"
     if broken:
         state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
+    median = float(row["median_log10_looseness"])
     return [
-        f"{state}; the tightest of them, `{row['variant']}`, is {factor(float(row['median_log10_looseness']))} times the "
-        f"{norm_said(row, row['linearisation'] + ' norm')} in the median; {_shape(row, tokens_of(result))}."
+        f"{state}; the tightest of them, `{row['variant']}`, is {factor(median)} times the "
+        f"{norm_said(row, row['linearisation'] + ' norm')} in the median{no_size(median)}; {_shape(row, tokens_of(result))}."
     ]
 
 
-def prediction_summary(result: Comparison) -> list[str]:
-    """One sentence on the prediction whose order is the best."""
-    table: Frame = result.summary
-    predicted = table[(table["kind"] == "predicted") & table["median_log10_looseness"].notna()]
-    if predicted.empty:
-        return []
-    return [_predicted(predicted.sort_values("spearman", ascending=False).iloc[0].to_dict(), 0, tokens_of(result))]
+def no_size(median: float) -> str:
+    """What is added to a bound that holds and is too loose for a size."""
+    return ", true and of no use as a size" if median >= LOOSE else ""
+
+
+def forms_summary(result: Comparison) -> list[str]:
+    """Verdict on each form that is no bound; those that are not believed on this prompt come first."""
+    forms: Frame = result.summary[result.summary["kind"] != "certified"]
+    rows = sorted(forms.to_dict(orient="records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    return [f"`{row['variant']}` is {row['words']}." for row in rows]
 
 
 def looseness_finding(result: Looseness) -> str:

@@ -1,12 +1,11 @@
 """The report's headlines: the verdict first, then the number that it rests on, then the section where more stands.
 
-No headline is chosen after looking. The prediction that is told of is the first of `PREDICTIONS` that was computed; the
-derivative is the first of the profile; collapse is told of every prompt. What was not tested, or not decided, is said to be so.
+No headline is chosen after looking. The derivative is the first of the profile; collapse is told of every prompt. What was not
+tested, or not decided, is said to be so.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ostools.experiments.study.study import Study
@@ -14,6 +13,7 @@ from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, N
 from ostools.ground.words import factor, number
 from ostools.measure import Collapse, Comparison
 from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.paths.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import collapse_ends, collapse_summary
@@ -23,12 +23,6 @@ from ostools.reporting.page.section import Finding
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
-RIGHT_RANK, RIGHT_FACTOR = 0.9, 2.0
-"""From which rank correlation on a prediction's shape is called right, and within which factor its size. Fixed beforehand."""
-FEWEST = 8
-"""With fewer tokens no shape is called right: three are in the right order by chance in one case of six."""
-PREDICTIONS = ("second-moment-full", "second-moment")
-"""The prediction of the headline: the first of these that was computed. Chosen before anything is measured."""
 ONES = ("figure-5a", "figure-5c", "figure-5d")
 """The prompts whose sequence is ones."""
 
@@ -39,7 +33,7 @@ def headlines(found: Measurements) -> list[Finding]:
         collapse_headline(found.casts or found.collapses),
         of_sensitivity.shape_headline(found.profile),
         bounds_headline(found.comparison),
-        prediction_headline(found.comparison),
+        forms_headline(found.comparison),
         *map(behaviour_headline, found.behaviours),
         mitigations_headline(found.study),
     ]
@@ -139,8 +133,9 @@ def bounds_headline(result: Comparison | None) -> Finding | None:
     broken = certified.loc[verdicts == "NO", "variant"].tolist()
     undecided = int((verdicts == "undecided").sum())
     row: Any = certified.iloc[0].to_dict()
-    size = factor(float(row["median_log10_looseness"]))
-    tightest = f"the tightest is {size} times the {of_sensitivity.norm_said(row)}."
+    median = float(row["median_log10_looseness"])
+    size, use = factor(median), of_sensitivity.no_size(median)
+    tightest = f"the tightest is {size} times the {of_sensitivity.norm_said(row)}{use}."
     if broken:
         state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
     elif undecided:
@@ -158,38 +153,22 @@ def bounds_headline(result: Comparison | None) -> Finding | None:
     return Finding(state, text, "sensitivity", "Bounds")
 
 
-def prediction_headline(result: Comparison | None) -> Finding | None:
-    """Shape and size of the prediction that was named before."""
+def forms_headline(result: Comparison | None) -> Finding | None:
+    """How many of the forms that are no bounds are believed on this prompt, and why the others are not."""
     if result is None:
         return None
-    table = result.summary.set_index("variant")
-    name = next((one for one in PREDICTIONS if one in table.index), None)
-    if name is None:
+    forms: Frame = result.summary[result.summary["kind"] != "certified"]
+    if forms.empty:
         return None
-    row: Any = table.loc[name]
-    rank, size = float(row["spearman"]), float(row["median_log10_looseness"])
-    tokens = of_sensitivity.tokens_of(result)
-    if tokens < FEWEST or rank != rank or size != size:
-        reason = f"The prompt has {tokens} tokens. The test needs {FEWEST}, and norms that are known and not all alike."
-        return Finding(
-            "Whether the prediction has the right shape was not tested.", reason, "sensitivity", "Prediction"
-        )
-    shape, fits = rank >= RIGHT_RANK, abs(size) <= math.log10(RIGHT_FACTOR)
-    words = {
-        (True, True): "has the right shape ({}) and size ({}×)",
-        (True, False): "has the right shape ({}), and misses the size ({}×)",
-        (False, True): "misses the shape ({}), and has the right size ({}×)",
-        (False, False): "misses the shape ({}) and the size ({}×)",
-    }[shape, fits]
-    verdict = f"The prediction from one forward pass {words.format(f'{rank:.2f}', factor(size))}."
-    word = "measured" if row["method"] == "exact" else "estimated"
-    text = (
-        f"The prediction is `{name}`, which was named before the measurement. It stands beside the {word} "
-        f"{row['linearisation']} derivative. The numbers are the rank correlation over tokens and the median ratio; they do "
-        f"not have an interval. Fixed beforehand: a shape is right from a rank correlation of {RIGHT_RANK:g} on, a size "
-        f"within a factor of {RIGHT_FACTOR:g}. A prediction does not bound anything."
+    tested: Frame = forms[forms["believed"].notna()]
+    right = int(tested["believed"].astype(bool).sum())
+    state = f"{right or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
+    rule = (
+        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, and "
+        f"a size within a factor of {RIGHT_FACTOR:g}."
     )
-    return Finding(verdict, text, "sensitivity", "Prediction")
+    words = " ".join(of_sensitivity.forms_summary(result))
+    return Finding(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
 
 
 def behaviour_headline(result: Behaviour) -> Finding:

@@ -15,7 +15,7 @@ NEEDED = {
     "Collapse": ("collapse", "precision"),
     "Sensitivity": ("sensitivity", "looseness"),
     "Bounds": ("sensitivity", "looseness"),
-    "Prediction": ("sensitivity", "looseness"),
+    "Forms": ("sensitivity", "looseness"),
     "Behaviour": ("behaviour",),
     "Mitigations": ("mitigations",),
 }

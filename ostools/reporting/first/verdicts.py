@@ -6,14 +6,14 @@ import pandas as pd
 
 from ostools.experiments.study.verdicts import HELPS, NOTHING, UNDECIDED
 from ostools.measure.profiles.profile import Profile
-from ostools.reporting.findings.sensitivity import FALLS_BEHIND, shape_of
+from ostools.reporting.findings.sensitivity import FALLS_BEHIND, no_size, shape_of
 from ostools.reporting.first.headlines import counted, late, nearest, reached
 from ostools.reporting.page.section import Verdict
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame
 
 FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
-HOLD, FAIL = "hold", "FAIL"
+HOLD, NO_SIZE, FAIL = "hold", "hold, of no use as a size", "FAIL"
 
 
 def verdicts(found: Measurements) -> list[Verdict]:
@@ -23,7 +23,9 @@ def verdicts(found: Measurements) -> list[Verdict]:
             "Collapse", _collapse(found), "is the pair closer than the rounding noise of each sequence?", "collapse"
         ),
         Verdict("Over-squashing", _squashing(found.profile), "is the middle weaker than the end?", "sensitivity"),
-        Verdict("Bounds", _bounds(found), "do all certified bounds hold?", "sensitivity"),
+        Verdict(
+            "Bounds", _bounds(found), "do all certified bounds hold, and is the tightest within 10^3?", "sensitivity"
+        ),
         Verdict("Wrong answers", _behaviour(found), "does the model err on a task?", "behaviour"),
         Verdict("Mitigations", _mitigations(found), "does one make more answers right?", "mitigations"),
     ]
@@ -54,7 +56,10 @@ def _bounds(found: Measurements) -> str:
         return UNTESTED
     if (holds == False).fillna(False).any():  # noqa: E712 - the column may hold NA
         return FAIL
-    return OPEN if holds.isna().any() else HOLD
+    if holds.isna().any():
+        return OPEN
+    tightest = float(table.loc[table["kind"] == "certified", "median_log10_looseness"].min())
+    return NO_SIZE if no_size(tightest) else HOLD
 
 
 def _behaviour(found: Measurements) -> str:

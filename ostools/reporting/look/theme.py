@@ -51,11 +51,12 @@ COLOURS: dict[str, str] = {
     "theorem-b5-literal": "#a34d1c",
     "multi-head": "#7d8a1f",
     # predictions
-    "second-moment": "#b07400",
-    "second-moment-diagonal": "#8f7d00",
-    "second-moment-full": "#4a7fa8",
     "rollout": "#7d7d7d",
     "cesaro": "#a05a78",
+    # what stands beside a measured effect
+    "first-order": "#b07400",
+    "replaced": "#b07400",
+    "probability": "#b07400",
     # dtypes, and formats that numbers are only stored in
     "float64": "#7d7d7d",
     "float32": "#0072b2",

@@ -22,7 +22,6 @@ from ostools.measure import (
     collapse,
     compare,
     fate,
-    flow,
     looseness,
     path_sum,
     profile,
@@ -66,7 +65,6 @@ _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "casts": (30, frozenset({"collapse", "precision"})),
     "formats": (10, frozenset({"precision"})),
     "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
-    "flow": (1, frozenset({"sensitivity", "looseness"})),
     "path sum": (10, frozenset({"sensitivity", "looseness"})),
     "attention": (1, frozenset({"attention"})),
     "behaviour": (10, frozenset({"behaviour"})),
@@ -181,8 +179,7 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
     if everywhere is not None:
         rows: Frame = frame_of(everywhere)
         found.sensitivity = replace(everywhere, frame=rows[rows["layer"] == 0].reset_index(drop=True))
-        found.profile = steps.run("flow", "sensitivity", lambda part: profile(everywhere))
-        found.flow = steps.run("flow", "sensitivity", lambda part: flow(model, prompt, progress=part))
+        found.profile = steps.run("sensitivity", "sensitivity", lambda part: profile(everywhere))
         _bounds(steps, found, model, prompt, found.sensitivity)
 
 

@@ -16,7 +16,8 @@ CAVEATS = (
     "the assumptions of Theorem 5.1. They do not bound the real derivative.",
     "The paper's forms of Theorem 5.1 need constants that a real model does not have. They are drawn as what the paper shows. "
     "They are not bounds.",
-    "Predictions (second moments) assume that every step meets a randomly rotated direction. They do not bound anything.",
+    "Each form that is no bound stands beside the measured norms of this prompt. It is called believed where order and size "
+    "agree with them by rules that were fixed beforehand. That says nothing about another prompt or model.",
     "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
     "that where it was measured (`ostools lab`). Whether a distance falls is therefore measured here.",
     "Collapse: two sequences are called collapsed in a dtype from the length on at which the float64 distance stays below "

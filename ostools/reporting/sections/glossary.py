@@ -91,9 +91,9 @@ GLOSSARY = (
         "theory.md#section-3-2",
     ),
     Term(
-        "Prediction",
-        "A path sum that estimates the size of the sensitivity from forward passes alone, under an assumption on "
-        "random directions. It does not bound anything. The word is ours.",
+        "Believed here",
+        "Of a form that is no bound, such as the paper's printed ones: on this prompt it has the order and the size of the "
+        "measured norms, by rules that were fixed beforehand. It says nothing about another prompt. The word is ours.",
         "",
         "theory.md#section-3-3",
     ),

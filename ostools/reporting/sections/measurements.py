@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Comparison, Fate, Flow, Profile, Sensitivity, Spectra
+from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity, Spectra
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import Attention
 from ostools.measure.profiles.looseness import Looseness
@@ -38,7 +38,6 @@ class Measurements:
     sensitivity: Sensitivity | None = None
     layers: Sensitivity | None = None
     profile: Profile | None = None
-    flow: Flow | None = None
     comparison: Comparison | None = None
     looseness: Looseness | None = None
     attention: Attention | None = None

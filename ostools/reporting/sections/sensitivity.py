@@ -1,4 +1,4 @@
-"""Sensitivity at the embeddings against what bounds or predicts it, where the bound loses, and the layers between."""
+"""Sensitivity at the embeddings against its bounds and other forms, where the bound loses, and the layers between."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
-from ostools.measure import Comparison, Flow, Profile, Sensitivity
+from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.profiles.looseness import Looseness
-from ostools.reporting.charts.sensitivity.flow import flow_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
@@ -20,7 +19,7 @@ from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
-DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5", "second-moment", "second-moment-full")
+DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
 LAYERS_DRAWN = 24
 """The most rows of the heat map. A deeper model shows this many layers, evenly spread, with the first and the last."""
@@ -38,8 +37,6 @@ def sensitivity_section(found: Measurements) -> Section | None:
     parts = [_against(found.sensitivity, found.comparison)]
     if found.profile is not None:
         parts.append(_matter(found.profile))
-    if found.flow is not None:
-        parts.append(_flow(found.flow))
     if found.looseness is not None:
         parts.append(_looseness(found.looseness))
     return Section("sensitivity", "Sensitivity against its bounds (Theorem 5.1)", "Sensitivity and bounds", LEAD, parts)
@@ -52,12 +49,12 @@ def _against(profile: Sensitivity, comparison: Comparison | None) -> Part:
         caption = "Sensitivity of y to every token"
         figure = Figure("profile", sensitivity_chart(profile), caption, f"{caption}. {said[0]}")
         return Part(figure=figure, findings=said, more=[values])
-    caption = "Sensitivity of y to every token, certified bounds, the paper's forms and predictions"
+    caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
     chart = comparison_chart(_drawn(comparison))
     everything = More("Every variant, in words", findings=[*said, *findings.comparison_findings(comparison)])
     return Part(
         figure=Figure("profile", chart, caption, f"{caption}. {said[0]}"),
-        findings=[*findings.bounds_summary(comparison), *findings.prediction_summary(comparison)],
+        findings=[*findings.bounds_summary(comparison), *findings.forms_summary(comparison)],
         tables=[_variants(comparison)],
         more=[everything, values],
     )
@@ -74,20 +71,6 @@ def _matter(result: Profile) -> Part:
     )
     figure = Figure("profile-chart", profile_chart(result), caption, f"{caption}. {' '.join(words)}")
     return Part(title="Which tokens matter?", figure=figure, findings=words, notes=[note])
-
-
-def _flow(result: Flow) -> Part:
-    """On which edges the predicted sensitivity travels."""
-    frame: Frame = frame_of(result)
-    blocks = int(frame["layer"].max()) + 1
-    direct = frame[(frame["layer"] == blocks - 1) & (frame["key"] == frame["query"])]["flow"].sum()
-    said = (
-        f"In the last block {float(direct):.0%} of the predicted flow stays at the last token. The rest arrives there from "
-        "the tokens before it. This is a prediction from second moments, not a measurement."
-    )
-    caption = "How the predicted sensitivity flows to the last token, block by block"
-    figure = Figure("flow-chart", flow_chart(result), caption, f"{caption}. {said}")
-    return Part(title="On which ways does it travel?", figure=figure, findings=[said])
 
 
 def _drawn(comparison: Comparison) -> Comparison:
@@ -112,8 +95,18 @@ def _variants(comparison: Comparison) -> Table:
         for name in ("median_log10_looseness", "max_log10_looseness", "spearman"):
             value: Any = row[name]
             cells.append("–" if value != value else f"{float(value):.2f}")
+        cells.append(str(row["words"]).partition(":")[0])
         rows.append(cells)
-    columns = ["variant", "kind", "stands beside", "holds?", "median log10 ratio", "max log10 ratio", "Spearman"]
+    columns = [
+        "variant",
+        "kind",
+        "stands beside",
+        "holds?",
+        "median log10 ratio",
+        "max log10 ratio",
+        "Spearman",
+        "believed?",
+    ]
     caption = "Each variant against the norm beside it: does it hold, how loose is it, does its shape predict?"
     return Table(caption, columns, rows)
 

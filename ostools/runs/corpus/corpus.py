@@ -1,8 +1,7 @@
 """A measurement over a corpus: the profile of every window that is drawn from many texts, in one run that can be interrupted.
 
 Purpose: what a profile looks like in general, where one prompt shows one. Cost: that of the measurement, times the windows;
-of the sensitivity windows of one length share their forward passes. On one core of two the embedded model takes 4 minutes for
-the exact Jacobians of 1,000 windows of 64 tokens, and 1 minute for their prediction (`measure="second-moment"`).
+of the sensitivity windows of one length share their forward passes.
 """
 
 from __future__ import annotations
@@ -159,8 +158,8 @@ def corpus(
         lengths: tokens of a window, including the special tokens that the tokenizer puts around any text. Texts that are too
             short for a window are passed over and counted. Padding is not used.
         measure: "sensitivity" is ||d y_n / d v_i^(0)||: the operator norm, or the Frobenius norm for an estimate. "attention"
-            is the last token's weights, the mean over layers and heads. A prediction of `path_sum` is one of "second-moment",
-            "second-moment-full", "second-moment-diagonal", "rollout", "cesaro". "collapse" is the pair of Theorem 4.2.
+            is the last token's weights, the mean over layers and heads. "rollout" and "cesaro" are
+            the variants of `path_sum`. "collapse" is the pair of Theorem 4.2.
         linearisation, method: of "sensitivity" alone, as in `ost.sensitivity`. The default linearisation is "full". The default
             method, "exact" or "sketch", goes by the model's width, and not by the memory that is free.
         dtypes: of "collapse" alone, as in `ost.collapse`. The default is float32 and bfloat16. Each is compared with float64.

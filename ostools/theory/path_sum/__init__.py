@@ -1,3 +1,3 @@
-"""Theorem 5.1 as products of matrices: `paths` (the paper's forms), `edges` and `operators` (norms of heads and MLPs,
-pair by pair), `second_moment` and `live_moments` (the sum that predicts).
+"""Theorem 5.1 as products of matrices: `paths` (the paper's forms), `cesaro` (uniform attention in closed form), `edges` and
+`operators` (norms of heads and MLPs, pair by pair), and their certificates.
 """

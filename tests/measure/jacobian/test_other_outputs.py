@@ -113,10 +113,14 @@ def test_refusals() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"):
             measure(model, prompt, at=3)
-    logit, early, sums = measure(model, prompt, towards=4), measure(model, prompt, at=3), ost.path_sum(model, prompt)
+    logit, early, sums = (
+        measure(model, prompt, towards=4),
+        measure(model, prompt, at=3),
+        ost.path_sum(model, prompt, variants="rollout"),
+    )
     with pytest.raises(
         ost.InputError,
-        match=r"'second-moment', which describes y_n and not a logit: path_sum\(\.\.\., variants=\['local'\]\)",
+        match=r"'rollout', which describes y_n and not a logit: path_sum\(\.\.\., variants=\['local'\]\)",
     ):
         ost.compare(logit, sums)
     with pytest.raises(ost.InputError, match=r"of position 3, .* path_sum\(\.\.\., positions='all'\)"):

@@ -17,7 +17,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Tf32Route
 from ostools.measure.passes.arithmetic import tf32_products
-from ostools.measure.paths.flow import flow
 from ostools.results import Result
 from tests.checkpoints import tiny_model, trained
 
@@ -104,9 +103,8 @@ def test_measurements_are_in_float32_whatever_is_allowed_elsewhere(
         lambda model: ost.sensitivity(model, "1110", linearisations=["full"], method="sketch"),
         lambda model: ost.collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32"]),
         pytest.param(
-            lambda model: ost.path_sum(model, "1110", variants=["local", "second-moment-full"]), marks=pytest.mark.slow
+            lambda model: ost.path_sum(model, "1110", variants=["local", "edge-full"]), marks=pytest.mark.slow
         ),
-        pytest.param(lambda model: flow(model, "1110"), marks=pytest.mark.slow),
     ],
 )
 def test_a_cpu_rounds_no_products_either(measure: Callable[[TransformerBridge], Result]) -> None:

@@ -46,14 +46,12 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def comparison_chart() -> alt.TopLevelMixin:
     return charts.comparison_chart(
-        made_comparison(
-            PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "second-moment": PROFILE, "rollout": [0.1] * 4}
-        )
+        made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "rollout": [0.1] * 4})
     )
 
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
-    result = made_comparison(PROFILE, {"local": [9.0, 8.0, 7.0, 6.0], "second-moment": PROFILE})
+    result = made_comparison(PROFILE, {"local": [9.0, 8.0, 7.0, 6.0], "proof": PROFILE})
     drawn = rows_of(charts.comparison_chart(result).to_dict())
     expected = {
         (int(row["position"]), str(row["source"]), float(row["value"]))
@@ -64,7 +62,7 @@ def test_a_comparison_holds_every_row_of_the_table() -> None:
 
 def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
     svg = svg_of(comparison_chart())
-    for words in ("measured: full", "measured: frozen", "certified bound: local", "predicted: second-moment"):
+    for words in ("measured: full", "measured: frozen", "certified bound: local", "predicted: rollout"):
         assert words in svg
     assert "(not certified): proof" in svg
 

@@ -18,8 +18,8 @@ from ostools.reporting.first.headlines import (
     behaviour_headline,
     bounds_headline,
     collapse_headline,
+    forms_headline,
     mitigations_headline,
-    prediction_headline,
 )
 from ostools.reporting.first.screen import findings_section
 from ostools.reporting.first.verdicts import verdicts
@@ -155,50 +155,65 @@ def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
 
 
 def test_beside_an_estimate_no_norm_is_called_measured() -> None:
-    made = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "second-moment": TEN.tolist()})
+    made = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "proof": TEN.tolist()})
     made = replace(made, summary=made.summary.assign(method="estimate"))
-    for said in (bounds_headline(made), prediction_headline(made)):
-        assert said is not None
-        assert "measured" not in said.verdict
-        assert "the measured" not in said.text
-        assert "estimated" in said.verdict + said.text
+    said = bounds_headline(made)
+    assert said is not None
+    assert "measured" not in said.verdict
+    assert "the measured" not in said.text
+    assert "estimated" in said.verdict + said.text
 
 
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
-    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "second-moment": TEN.tolist()})
+    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
     found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "edge-full is not computed"))
     (part,) = findings_section(found, []).parts
-    assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Prediction"]
+    assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Forms"]
     assert list(part.findings) == []
 
 
 @pytest.mark.parametrize(
-    ("predicted", "words"),
+    ("values", "words", "right"),
     [
-        (TEN * 1.5, "has the right shape (1.00) and size (0.75×)"),
-        (TEN * 5.0, "has the right shape (1.00), and misses the size (2.5×)"),
-        (TEN[::-1] * 2.0, "misses the shape (-1.00), and has the right size (1×)"),
-        (TEN[::-1] * 10.0, "misses the shape (-1.00) and the size (5×)"),
+        (TEN * 1.5, "believed here: Spearman 1.00, size off by a factor of 1.5", "1"),
+        (TEN * 5.0, "not believed here: size off by a factor of 5", "none"),
+        (TEN * 1e6, "not believed here: size off by 10^6.0", "none"),
+        (TEN[::-1] * 1.0, "not believed here: Spearman -1.00", "none"),
+        (TEN[::-1] * 1e6, "not believed here: size off by 10^6.0, Spearman -1.00", "none"),
     ],
 )
-def test_a_prediction_is_right_by_the_rule_that_stands_beside_it(predicted: np.ndarray, words: str) -> None:
-    made = made_comparison(TEN.tolist(), {"second-moment": predicted.tolist()})
-    said = prediction_headline(made)
+def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray, words: str, right: str) -> None:
+    said = forms_headline(made_comparison(TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}))
     assert said is not None
-    assert said.verdict == f"The prediction from one forward pass {words}."
-    assert "a shape is right from a rank correlation of 0.9 on, a size within a factor of 2." in said.text
+    assert said.verdict == f"Forms that are not bounds: {right} of 1 can be believed on this prompt."
+    assert said.text.startswith(f"`proof` is {words}.")
+    assert (
+        "an order is right from a rank correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2."
+        in (said.text)
+    )
 
 
-def test_the_prediction_told_of_is_the_one_named_before_not_the_best() -> None:
-    both = {"second-moment": TEN.tolist(), "second-moment-full": (TEN[::-1]).tolist()}
-    said = prediction_headline(made_comparison(TEN.tolist(), both))
+def test_what_is_not_believed_is_said_first_and_too_few_tokens_are_no_test() -> None:
+    both = {"proof": TEN.tolist(), "theorem-b5": (1e9 * TEN).tolist()}
+    said = forms_headline(made_comparison(TEN.tolist(), both))
     assert said is not None
-    assert said.text.startswith("The prediction is `second-moment-full`, which was named before the measurement.")
-    few = prediction_headline(made_comparison([1.0, 2.0], {"second-moment": [1.0, 2.0]}))
+    assert said.verdict == "Forms that are not bounds: 1 of 2 can be believed on this prompt."
+    assert said.text.startswith("`theorem-b5` is not believed here: size off by 10^9.0. `proof` is believed here")
+    few = forms_headline(made_comparison([1.0, 2.0], {"proof": [1.0, 2.0]}))
     assert few is not None
-    assert few.verdict == "Whether the prediction has the right shape was not tested."
+    assert few.verdict == "Forms that are not bounds: none was tested."
+
+
+def test_bounds_that_hold_and_have_no_size_are_not_green() -> None:
+    """10^61 is true, and of no use as a size: the strip and the headline say both."""
+    made = made_comparison(TEN.tolist(), {"local": (TEN * 1e61).tolist()})
+    said = bounds_headline(made)
+    assert said is not None
+    assert said.verdict.endswith("the tightest is 10^61.0 times the measured norm, true and of no use as a size.")
+    (bounds,) = [one for one in verdicts(measurements(comparison=made)) if one.name == "Bounds"]
+    assert (bounds.state, bounds.tone) == ("hold, of no use as a size", "open")
 
 
 # --- answers and mitigations

@@ -267,16 +267,13 @@ def test_below_is_below_by_any_amount(times: float, words: str) -> None:
 
 
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
-    made = made_comparison(
-        [1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0], "second-moment": [2.0, 4.0, 7.0]}
-    )
+    made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0], "rollout": [2.0, 4.0, 7.0]})
     estimated = replace(made, summary=made.summary.assign(method="estimate"))
-    bound, paper, prediction = findings.comparison_findings(estimated)
+    bound, paper, ranking = findings.comparison_findings(estimated)
     assert "lower end of the estimated norm" in bound
     assert "lower end of the estimated frozen operator norm" in paper
-    assert "times the estimated frozen Frobenius norm" in prediction
-    summed = findings.bounds_summary(estimated) + findings.prediction_summary(estimated)
-    assert "measured" not in bound + paper + prediction + " ".join(summed)
+    summed = findings.bounds_summary(estimated) + findings.forms_summary(estimated)
+    assert "measured" not in bound + paper + ranking + " ".join(summed)
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
 
@@ -305,16 +302,8 @@ def test_an_open_constant_leaves_only_the_shape() -> None:
     assert "times that norm" not in said
 
 
-@pytest.mark.parametrize(
-    ("scale", "words"),
-    [(1.1, "close to the measured size"), (2.0, "the right order of magnitude"), (10.0, "it misses the measured size")],
-)
-def test_a_predictions_size(scale: float, words: str) -> None:
-    assert words in _of("second-moment", 2 * PROFILE * scale)
-
-
 def test_rollout_is_a_ranking_only() -> None:
-    assert "only ranks the tokens" in _of("rollout", PROFILE)
+    assert "it has no scale, and bounds nothing" in _of("rollout", PROFILE)
 
 
 @pytest.mark.parametrize(
@@ -331,27 +320,27 @@ def test_the_shape_is_named(order: list[int], words: str) -> None:
 
 
 def test_no_sentence_mixes_certified_paper_and_predicted() -> None:
-    both = {"local": (PROFILE * 10).tolist(), "proof": PROFILE.tolist(), "second-moment": PROFILE.tolist()}
-    certified, paper, predicted = findings.comparison_findings(made_comparison(PROFILE.tolist(), both))
+    both = {"local": (PROFILE * 10).tolist(), "proof": PROFILE.tolist(), "rollout": PROFILE.tolist()}
+    certified, paper, ranking = findings.comparison_findings(made_comparison(PROFILE.tolist(), both))
     assert certified.startswith("Certified bound")
     assert "paper" not in certified
     assert "redict" not in certified
     assert paper.startswith("The paper's form")
     assert "redict" not in paper
     assert "Certified" not in paper
-    assert predicted.startswith("Prediction")
-    assert "ertified" not in predicted
-    assert "paper" not in predicted
+    assert ranking.startswith("The ranking `rollout`")
+    assert "ertified" not in ranking
+    assert "paper" not in ranking
 
 
 def test_the_summary_names_the_tightest_bound_and_a_broken_one() -> None:
     measured = PROFILE.tolist()
-    good = {"uniform": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist(), "second-moment": measured}
+    good = {"uniform": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist()}
     made = made_comparison(measured, good)
-    (bound,), (prediction,) = findings.bounds_summary(made), findings.prediction_summary(made)
+    (bound,) = findings.bounds_summary(made)
     assert "Every certified bound holds" in bound
     assert "tightest of them, `local`, is 10^4.0 times" in bound
-    assert "second-moment" in prediction
+    assert "in the median, true and of no use as a size;" in bound
     broken = findings.bounds_summary(made_comparison(measured, {"uniform": (PROFILE * 0.5).tolist()}))
     assert "Certified bounds that DO NOT HOLD: uniform" in broken[0]
 
@@ -418,9 +407,10 @@ def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
 
 def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
     for count in (1, 2):
-        few = made_comparison([1.0] * count, {"local": [2.0] * count, "second-moment": [1.0] * count})
-        said = [*findings.comparison_findings(few), *findings.bounds_summary(few), *findings.prediction_summary(few)]
-        assert len(said) == 4
+        few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
+        said = [*findings.comparison_findings(few), *findings.bounds_summary(few)]
+        assert findings.forms_summary(few) == [f"`proof` is not tested here: {count} tokens, 8 needed."]
+        assert len(said) == 3
         assert all("too few tokens for a shape" in one for one in said)
     three = made_comparison([1.0, 1.0, 1.0], {"local": [2.0] * 3})
     assert "is flat" in findings.comparison_findings(three)[0]

@@ -96,9 +96,9 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # On the first screen the pair and the tokens. Four collapse curves, the precisions, the profile, its shape, the flow, its
+    # On the first screen the pair and the tokens. Four collapse curves, the precisions, the profile, its shape, its
     # looseness, the layers, the heat map of attention, its spectra, the fates, the lemmas.
-    assert len(found.data) == 16
+    assert len(found.data) == 15
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -353,7 +353,6 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "sensitivity",
         "layers",
         "profile",
-        "flow",
         "comparison",
         "looseness",
         "attention",

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ostools.experiments.ablation.ablation import Ablation
 from ostools.reporting.charts.answers.heads import cells
+from ostools.reporting.findings.ablation import WORDS
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame
 
@@ -42,12 +43,24 @@ def ablation_chart(result: Ablation) -> alt.VConcatChart:
     title = alt.TitleParams(
         f"Taking {what} out ({method}), one at a time: {where}",
         subtitle=[
+            *_not_believed(result),
             "Effect: the value with the part out, minus the value with nothing out"
             + (f"; {seeds} seeds" if seeds > 1 else "")
-            + ". On the diagonal the first-order prediction is right."
+            + ". On the diagonal the first-order prediction is right.",
         ],
     )
     return axes.themed(alt.vconcat(*rows, title=title, spacing=26).resolve_scale(color="independent"))
+
+
+def _not_believed(result: Ablation) -> list[str]:
+    """A line for each quantity that is drawn whose first-order effects are not believed on some prompt."""
+    table = result.agreement
+    wrong: Frame = table[table["believed"].isin([False]) & table["quantity"].isin(QUANTITIES)]
+    lines = []
+    for quantity, rows in wrong.groupby("quantity", sort=False):
+        more = f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)" if len(rows) > 1 else ""
+        lines.append(f"First order of {WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}")
+    return lines
 
 
 def _row(data: Frame, words: str) -> alt.HConcatChart:
@@ -144,7 +157,7 @@ def _bars(data: Frame) -> Any:
             axis=alt.Axis(tickCount=3),
         )
     )
-    strokes = base.mark_tick(color=theme.colour("second-moment"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
+    strokes = base.mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
     return alt.layer(bars, strokes).properties(
         width=_SIDE, height=_SIDE, title=draw.heading(f"{_real(data)}, the {len(mean)} greatest")
     )

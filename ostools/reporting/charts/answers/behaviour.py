@@ -69,7 +69,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         ]
     ).dropna(subset="value")
     names = [_ACCURACY, *([_PROBABILITY] if (rows["quantity"] == _PROBABILITY).any() else [])]
-    hues = alt.Scale(domain=names, range=[theme.colour("full"), theme.colour("second-moment")][: len(names)])
+    hues = alt.Scale(domain=names, range=[theme.colour("full"), theme.colour("probability")][: len(names)])
     dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
     legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
     title = "sequence length (items)" if last else None

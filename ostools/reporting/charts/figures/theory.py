@@ -15,7 +15,7 @@ _COLUMNS = 3
 _WIDTH, _HEIGHT = 250, 170
 _DOTTED = 60
 """Curves with more points than this are drawn without dots."""
-_PALETTE = ("full", "frozen", "local", "proof", "second-moment", "rollout", "multi-head", "theorem-5.1")
+_PALETTE = ("full", "frozen", "local", "proof", "first-order", "rollout", "multi-head", "theorem-5.1")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ostools.results import Frame, frame_of
 
 _HEADINGS = {"y_change": "change of y", "log_prob_drop": "change of log p of the answer", "kl": "KL of the next token"}
 _WIDTH, _NARROW, _HEIGHT = 620, 182, 170
-_HUES = {REMOVED: "full", REPLACED: "second-moment", MASKED: "wrong"}
+_HUES = {REMOVED: "full", REPLACED: "replaced", MASKED: "wrong"}
 
 
 def faithfulness_chart(result: Faithfulness) -> alt.VConcatChart:

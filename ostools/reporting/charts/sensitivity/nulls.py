@@ -37,8 +37,7 @@ def nulls_chart(result: Nulls) -> alt.LayerChart:
     reach = pd.concat([lines["shown"], area["low"], area["high"]])
     scale, axis = axes.log_axis(reach, floor)
     place: dict[str, Any] = {"x": axes.token_axis(tokens), "color": colour}
-    measured = str(table["measure"].iloc[0])
-    title = f"share of the summed {measured}"
+    title = "share of the summed sensitivity"
     shade = draw.rows(area).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=title), y2="high:Q", **place)
     tooltip = ["position:Q", "token:N", "name:N", draw.VALUE]
     base = axes.chart(lines).encode(
@@ -46,9 +45,7 @@ def nulls_chart(result: Nulls) -> alt.LayerChart:
     )
     marks = [base.mark_line(), base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)]
     marks = [axes.unfolded(mark, lines) for mark in [*marks, *draw.zeros(base, floor)]]
-    heading = alt.TitleParams(
-        f"{measured[:1].upper()}{measured[1:]} before and after training", subtitle=_subtitle(result, floor is not None)
-    )
+    heading = alt.TitleParams("Sensitivity before and after training", subtitle=_subtitle(result, floor is not None))
     return axes.themed(draw.layers(shade.mark_area(opacity=0.25), *marks, width=620, height=300, title=heading))
 
 

@@ -6,6 +6,7 @@ whose constant is unknown, of which only the shape counts, have a panel of their
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -42,15 +43,18 @@ def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
 
 
 def path_sum_chart(result: PathSum) -> alt.VConcatChart:
-    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, predictions dash-dotted."""
-    return _profiles(path_rows(frame_of(result)), "Path sums of Theorem 5.1 over the tokens")
+    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings dash-dotted. Above them stands
+    which forms are not believed on this prompt."""
+    return _profiles(
+        path_rows(frame_of(result)), "Path sums of Theorem 5.1 over the tokens", first=_not_believed(result.beliefs)
+    )
 
 
 def comparison_chart(result: Comparison) -> alt.VConcatChart:
     """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
     symbol, words = theme.differentiated(result.provenance.parameters)
-    return _profiles(rows, f"Sensitivity of {words} against the path sums", symbol)
+    return _profiles(rows, f"Sensitivity of {words} against the path sums", symbol, _not_believed(result.summary))
 
 
 def measured_rows(frame: Frame) -> Frame:
@@ -82,8 +86,14 @@ def norm_named(norm: str, symbol: str = "y") -> str:
     return named if symbol == "y" or norm == SHAPE else f"length of ∂{symbol}/∂v"
 
 
-def _profiles(rows: Frame, title: str, symbol: str = "y") -> alt.VConcatChart:
-    """One panel per norm, one line per name, over the positions."""
+def _not_believed(verdicts: Frame) -> list[str]:
+    """A line for each form that is not believed on this prompt."""
+    wrong: Frame = verdicts[verdicts["believed"].isin([False])]
+    return [f"{name}: {words}" for name, words in zip(wrong["variant"], wrong["words"], strict=True)]
+
+
+def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] = ()) -> alt.VConcatChart:
+    """One panel per norm, one line per name, over the positions; `first`: the first lines below the title."""
     axes.require_finite(rows["value"], "a profile")
     data: Frame = _drawn(rows)
     legend = _legend(data)
@@ -94,7 +104,7 @@ def _profiles(rows: Frame, title: str, symbol: str = "y") -> alt.VConcatChart:
         _profile_panel(data[data["norm"] == norm], norm_named(norm, symbol), legend, tokens, norm == norms[-1], aside)
         for norm in norms
     ]
-    subtitle = [axes.ZERO_NOTE] if 0.0 in set(data["value"]) else []
+    subtitle = [*first, *([axes.ZERO_NOTE] if 0.0 in set(data["value"]) else [])]
     subtitle += notes(aside)
     if ((data["kind"] == "estimated") & (data["norm"] == "operator")).any():
         subtitle.append(LOWER_END_NOTE)
