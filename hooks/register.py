@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import count
+from typing import Any
 
 import torch
 from jaxtyping import Int

@@ -157,7 +157,8 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
     def made() -> list[torch.Tensor]:
         loaded = load_model(directory)
         ids = ost.encode(loaded, "the cat in").ids
-        other = ost.adopt(loaded.original_model)
+        original: Any = loaded.original_model
+        other = ost.adopt(original)
         null = ost.null_model(loaded)
         with default_torch_state():
             weights = [weight.clone() for part in (loaded, other, null) for weight in part.parameters()]
