@@ -22,6 +22,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
+from ostools.ground.words import title_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -139,7 +140,7 @@ class Result:
         model, measurement = self.provenance.model, self.provenance.parameters.get("measurement")
         title = f"{type(self).__name__}: {rows:,} rows of {columns} columns"
         title += f" ({measurement})" if measurement else ""
-        title += f", of {model['name']} in {model['dtype']}" if model else ""
+        title += f", of {title_of(model)} in {model['dtype']}" if model else ""
         title += f", under {self.provenance.under}" if self.provenance.under else ""
         text = f"{title}\n{self.frame.head().to_string(max_colwidth=24)}"
         # What a terminal would obey, in a token or a name, is spelled out.

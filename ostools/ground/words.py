@@ -35,9 +35,14 @@ def ratio(over: float, under: float) -> float:
     return over / under if under > 0 else (1.0 if over == 0 else math.inf)
 
 
+def title_of(model: Mapping[str, Any]) -> str:
+    """What tables and pages call a provenance's model: of a GGUF, its title with the quantisation; of any other, its name."""
+    return str(model.get("title") or model.get("name", "unknown model"))
+
+
 def short_name(model: Mapping[str, Any]) -> str:
-    """The model's name for a title; of a directory, its last part."""
-    name = str(model.get("name", "unknown model"))
+    """The model's name for the title of a chart; of a directory, its last part."""
+    name = title_of(model)
     return Path(name).name if Path(name).is_absolute() else name
 
 

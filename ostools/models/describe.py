@@ -43,7 +43,8 @@ class Metadata:
     """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
     checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
     model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), the base model that an
-    adapter was merged into, and what refuses it where it is no longer what was checked."""
+    adapter was merged into, what refuses it where it is no longer what was checked, and what titles call it (None: the
+    name)."""
 
     name: str
     revision: str | None = None
@@ -54,6 +55,7 @@ class Metadata:
     origin: str | None = None
     base: str | None = None
     check: Callable[[], None] | None = None
+    title: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ModelDescription:
     `origin`: "adopted" from memory, or which adapter was merged into the model `base`; None: loaded as it is stored. `device`:
     where it computes;
     `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which null model of which
-    model it is, None if it is none.
+    model it is, None if it is none. `title`: what tables and charts call it, with its quantisation, where that is not its name.
     """
 
     name: str
@@ -86,6 +88,7 @@ class ModelDescription:
     null: Null | None = None
     origin: str | None = None
     base: str | None = None
+    title: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -154,6 +157,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
         null=known.null,
         origin=known.origin,
         base=known.base,
+        title=known.title,
     )
 
 

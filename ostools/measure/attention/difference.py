@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.ground.words import title_of
 from ostools.measure.attention.attention import Attention
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import partners
@@ -140,7 +141,7 @@ def _described(attention: Attention, which: str) -> dict[str, str]:
     parameters, edits = attention.provenance.parameters, attention.provenance.edits
     inactive = " (inactive)" if parameters.get("status") == "inactive" else ""
     return {
-        "model": f"{model['name']} in {model['dtype']}",
+        "model": f"{title_of(model)} in {model['dtype']}",
         "mitigation": f"mitigation: {parameters.get('mitigation', 'none')}{inactive}",
         "edits": f"{', '.join(edits) or 'no edits'}",
         "prompt": f"{which} prompt, {len(attention.tokens)} tokens",

@@ -178,17 +178,22 @@ def check_size(config: Any, family: Family, shards: Iterable[Path], directory: P
     for shard in shards:
         with safe_open(shard, "pt") as file:
             stored += [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+    check_described(config, family, stored, directory, quantised)
+
+
+def check_described(config: Any, family: Family, stored: list[int], where: Path, quantised: bool) -> None:
+    """The model of the configuration is about as large as the stored tensors, whose sizes these are."""
     layers = config.num_hidden_layers
     if layers > len(stored):  # building so many would not end
         raise InputError(
-            f"expected a weight for each of {layers} layers in {directory}, found {len(stored)} in all: "
+            f"expected a weight for each of {layers} layers in {where}, found {len(stored)} in all: "
             "weights and config.json belong to different models"
         )
     with torch.device("meta"):  # shapes without memory
         described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
     if described > 2 * sum(stored) * (_IN_A_WORD if quantised else 1):
         raise InputError(
-            f"expected {described} weights in {directory} as config.json says, found {sum(stored)}: "
+            f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
             "weights and config.json belong to different models"
         )
 

@@ -1,4 +1,4 @@
-"""From what the user wrote (nothing, a directory, a hub id) to a directory with a model in it."""
+"""From what the user wrote (nothing, a name, a directory, a GGUF file, a hub id) to a directory with a model in it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.adapter_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
+from ostools.models.files.converted import Converted, converted
+from ostools.models.files.packages import PACKAGED_MODELS, packaged
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -84,13 +86,16 @@ KNOWN_HUB_IDS = (
     *BARE_HUB_IDS,
 )
 """Well-known ids of known families: to suggest a right name for a wrong one, not a limit on what loads."""
+_GGUF = ".gguf"
+_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *KNOWN_HUB_IDS)
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
 
-    Of an adapter, `directory` is that of its base model, which has the name `base`; the adapter itself lies in `adapter`.
+    Of an adapter, `directory` is that of its base model, which has the name `base`; the adapter itself lies in `adapter`. Of a
+    GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it was.
     """
 
     name: str
@@ -98,6 +103,8 @@ class Source:
     revision: str | None = None
     adapter: Path | None = None
     base: str | None = None
+    title: str | None = None
+    quantisation: str | None = None
 
     @property
     def tokenizer(self) -> Path:
@@ -149,7 +156,9 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
             f"expected a whole model as the base of the adapter {source.name}, found an adapter in {found.directory}: merge "
             "that one with PEFT, save it, and give it as base=... (--base)"
         )
-    return Source(source.name, found.directory, source.revision, source.directory, found.name)
+    return Source(
+        source.name, found.directory, source.revision, source.directory, found.name, quantisation=found.quantisation
+    )
 
 
 def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
@@ -160,6 +169,8 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
                 f"expected the model {source.name} inside the installed package, found none: reinstall "
                 "oversquashing-tools, or name a directory or a hub id"
             )
+    elif isinstance(name, str) and name in PACKAGED_MODELS:
+        source = _of_gguf(name, packaged(name), PACKAGED_MODELS[name].title)
     else:
         if not isinstance(name, str | os.PathLike):
             raise InputError(f"name: expected a directory, a hub id or 'embedded', found {shown(name)}")
@@ -169,12 +180,14 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
             raise InputError(f"expected a model's name, a directory or nothing, found {found}")
         path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
-        if os.path.isdir(path):
+        if (file := _gguf_file(path)) is not None:
+            source = _of_gguf(text, converted(file), file.name)
+        elif os.path.isdir(path):
             source = Source(text, path)
         elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
             found = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
-                f"expected a directory with a Hugging Face model at {text!r}, found {found} there: give the "
+                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {found} there: give the "
                 "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
             )
         else:
@@ -186,8 +199,26 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
     return source
 
 
+def _of_gguf(name: str, model: Converted, title: str) -> Source:
+    return Source(name, model.directory, title=f"{title}, {model.quantisation}", quantisation=model.words)
+
+
+def _gguf_file(path: Path) -> Path | None:
+    """The GGUF file at that path, or in a directory there that holds no other weights; None where there is none."""
+    if os.path.isfile(path):
+        return path if path.suffix.lower() == _GGUF else None
+    if not os.path.isdir(path) or any(path.glob("*.safetensors")):
+        return None
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == _GGUF and file.is_file())
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:5]) + ", ..." * (len(files) > 5)
+        raise InputError(f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself")
+    return files[0] if files else None
+
+
 def _looks_like_a_path(text: str) -> bool:
-    return text.startswith((".", "~", os.sep)) or text.endswith(os.sep) or "\\" in text or text.count("/") > 1
+    ends = text.endswith((os.sep, _GGUF))
+    return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 
 
 def _download(name: str, revision: str | None) -> Source:
@@ -195,9 +226,9 @@ def _download(name: str, revision: str | None) -> Source:
     try:
         huggingface_hub.utils.validate_repo_id(name)
     except hub_errors.HFValidationError:
-        raise unknown_name("model", name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS)) from None
+        raise unknown_name("model", name, _KNOWN_NAMES) from None
     if "/" not in name and name not in BARE_HUB_IDS:
-        raise unknown_name("model", name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS))
+        raise unknown_name("model", name, _KNOWN_NAMES)
     try:
         folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_WANTED_FILES))
     except hub_errors.GatedRepoError:
@@ -231,4 +262,4 @@ def _download(name: str, revision: str | None) -> Source:
 
 def _nearest(name: str) -> str:
     """ "did you mean ..." for a name that is not itself well known."""
-    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, (*EMBEDDED_MODELS, *KNOWN_HUB_IDS), cutoff=0.6)
+    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, _KNOWN_NAMES, cutoff=0.6)

@@ -25,6 +25,7 @@ from altair.utils.save import write_file_or_filename
 from markupsafe import escape
 
 from ostools.ground.errors import InputError
+from ostools.ground.words import title_of
 from ostools.reporting.look import pixels
 from ostools.reporting.look.outlines import outlined
 from ostools.reporting.look.theme import display_token
@@ -163,5 +164,5 @@ def summary(result: Result) -> str:
     """One line: what it is, its size, and which model in which dtype."""
     model: Any = result.provenance.model
     rows, columns = result.frame.shape
-    of = f", model {display_token(str(model['name']), 60)} in {model['dtype']}" if model else ""
+    of = f", model {display_token(title_of(model), 60)} in {model['dtype']}" if model else ""
     return f"{type(result).__name__}: {rows:,} rows of {columns} columns{of}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.first.screen import findings_section
 from ostools.reporting.look.theme import display_token
@@ -24,10 +25,10 @@ def sections_of(found: Measurements, command: str) -> list[Section]:
 def render_report(found: Measurements, command: str) -> str:
     """The whole page."""
     model: Any = found.provenance.model
-    name = str(model["name"])
+    called = "the embedded model" if model["name"] == EMBEDDED else display_token(title_of(model), 80)
     sections = sections_of(found, command)
     values = {
-        "title": f"Over-squashing and collapse in {'the embedded model' if name == EMBEDDED else display_token(name, 80)}",
+        "title": f"Over-squashing and collapse in {called}",
         "lead": (
             "Representational collapse and over-squashing, measured on this model and held against “Transformers need "
             f"glasses!” (arXiv 2406.04267). {model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."

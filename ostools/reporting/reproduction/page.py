@@ -12,7 +12,7 @@ from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
 from ostools.experiments.reproduce.parts import CERTIFIED, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.words import computed_on, short_name
+from ostools.ground.words import computed_on, short_name, title_of
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.charts import chart_of
 from ostools.reporting.charts.figures.claims import claims_chart
@@ -154,7 +154,7 @@ def _origin(found: Reproduction, again: str) -> Section:
     model: Any = found.provenance.model
     size = f"{int(model['n_parameters']):,} parameters" if "n_parameters" in model else "size not known"
     terms = [
-        ("model", f"{model.get('name')}, {model.get('architecture')}, {size}"),
+        ("model", f"{title_of(model)}, {model.get('architecture')}, {size}"),
         ("weights (sha256)", str(model.get("weight_hash"))),
         ("dtype, device", computed_on(model)),
         ("time", found.provenance.time),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from ostools.ground.words import computed_on
+from ostools.ground.words import computed_on, title_of
 from ostools.reporting.page.section import More, Part, Section
 from ostools.reporting.sections.glossary import GLOSSARY
 from ostools.reporting.sections.measurements import Measurements
@@ -59,8 +59,9 @@ def _provenance(found: Measurements) -> list[tuple[str, str]]:
         f"{model['n_heads']} heads ({model['n_key_value_heads']} key/value), vocabulary {int(model['d_vocab']):,}"
     )
     rows = [
-        ("model", str(model["name"])),
+        ("model", title_of(model)),
         ("revision", str(model["revision"] or "none (not from a hub)")),
+        *([("stored as", str(model["quantisation"]))] if model.get("quantisation") else []),
         ("weights (sha256)", str(model["weight_hash"])),
         ("architecture", f"{model['architecture']}, {size}"),
         ("dtype, device", f"{computed_on(model)}, {model['attention_implementation']} attention"),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import bound
+from ostools.ground.words import short_name
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
@@ -58,7 +59,7 @@ def _subtitle(result: Study) -> list[str]:
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     level, wide = parameters["level"], parameters["verdict_level"]
     said = [
-        f"{result.provenance.model.get('name', 'model')}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
+        f"{short_name(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
         f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens and time.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]

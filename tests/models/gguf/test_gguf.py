@@ -1,0 +1,213 @@
+"""GGUF files: the model is that of the dequantised weights, and what the reader would drop is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.models import describe, load_model
+from ostools.models.files import converted, gguf, packages
+from ostools.models.files.packages import PackagedModel
+from tests.models.gguf.write import stands_for, write_gguf
+
+IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTOOLS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Path) -> None:
+    """By a file, by its folder, and from the cache alone; equal to transformers' own reading and to Q8_0 by its definition."""
+    file = write_gguf(tmp_path / "tiny.gguf", family)
+    model = load_model(file, device="cpu")
+    logits = model(IDS)
+    assert torch.equal(logits, stands_for(family)(IDS, use_cache=False).logits)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32,
+        attn_implementation="eager",
+    )  # fmt: skip
+    assert torch.equal(logits, theirs(IDS, use_cache=False).logits)
+    assert torch.equal(load_model(tmp_path, device="cpu")(IDS), logits)
+    text = "the tin 12 <eos>in"
+    own = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
+    assert model.tokenizer(text).input_ids == own(text).input_ids
+    assert model.tokenizer.chat_template == own.chat_template
+    described = describe(model)
+    assert (described.name, described.title) == (str(file), "tiny.gguf, Q8_0")
+    assert described.quantisation is not None
+    assert described.quantisation.startswith("Q8_0, dequantised to float32 from tiny.gguf (SHA-256 ")
+    assert "of tiny.gguf, Q8_0 in float32" in repr(
+        ost.sensitivity(model, ost.models.Prompt.from_ids(model, [2, 40, 50]))
+    )
+
+
+def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the file has moved, and where the package gguf is gone; another content is converted anew."""
+    first = load_model(write_gguf(tmp_path / "a.gguf", "llama"), device="cpu")(IDS)
+    moved = Path(shutil.move(tmp_path / "a.gguf", tmp_path / "b.gguf"))
+    with monkeypatch.context() as gone:
+        gone.setattr(converted, "read_model", lambda *_: pytest.fail("converted again"))
+        gone.setattr(importlib.util, "find_spec", lambda name: None)
+        assert torch.equal(load_model(moved, device="cpu")(IDS), first)
+    write_gguf(moved, "llama", seed=1)
+    assert not torch.equal(load_model(moved, device="cpu")(IDS), first)
+    folders = [path for path in (tmp_path / "cache" / "gguf").iterdir() if path.is_dir()]
+    assert len(folders) == 2
+
+
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    file = write_gguf(tmp_path / "a.gguf", "llama")
+    with monkeypatch.context() as broken:
+        broken.setattr("transformers.PreTrainedTokenizerBase.save_pretrained", ended)
+        with pytest.raises(KeyboardInterrupt):
+            load_model(file, device="cpu")
+    assert [path for path in (tmp_path / "cache" / "gguf").iterdir() if path.is_dir()] == []
+    load_model(file, device="cpu")
+
+
+def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTOOLS_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert converted.cache_folder() == Path("/a")
+    monkeypatch.delenv("OSTOOLS_CACHE")
+    assert converted.cache_folder() == Path("/b/ostools")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert converted.cache_folder() == Path.home() / ".cache" / "ostools"
+
+
+def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
+    """By general.file_type, whatever the name says; without one, the type of most weights."""
+    assert gguf.read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=15)).quantisation == "Q4_K_M"
+    assert gguf.read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=None)).quantisation == "Q8_0"
+
+
+@pytest.mark.parametrize(
+    ("written", "match"),
+    [
+        ({"settings": {"llama.rope.scaling.type": "yarn"}}, r"reader knows, found llama.rope.scaling.type = 'yarn'"),
+        ({"settings": {"llama.attn_logit_softcapping": 30.0}}, r"found llama.attn_logit_softcapping = 30.0 in tiny.gguf"),
+        ({"settings": {"llama.block_count2": 3}}, r"found llama.block_count2 = 3"),
+        ({"tensors": {"rope_freqs.weight": torch.ones(8)}}, r"only tensors that transformers reads .* found rope_freqs.weight"),
+        ({"without": ("blk.1.ffn_up.weight",)}, r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"),
+        ({"pre": "unheard-of"}, r"found tokenizer.ggml.pre = 'unheard-of' in tiny.gguf: texts would become other tokens"),
+        ({"architecture": "unheard-of"}, r"architecture that transformers reads, found 'unheard-of' in tiny.gguf"),
+        ({"architecture": "starcoder2"}, r"known family .* found model_type 'starcoder2'"),
+        ({"settings": {"split.count": 3}}, r"one GGUF file with all weights, found tiny.gguf, one of 3"),
+    ],
+)  # fmt: skip
+def test_what_the_reader_drops_or_does_not_know(written: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=match):
+        load_model(write_gguf(tmp_path / "tiny.gguf", "llama", **written))
+
+
+def test_a_scale_that_no_file_says(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", "gemma3", d_head=128)
+    with pytest.raises(InputError, match=r"divided by the square root of 256, .* found heads of 128 in 6 layers"):
+        load_model(file)
+
+
+def test_settings_that_say_what_the_model_is_anyway(tmp_path: Path) -> None:
+    said = {"llama.rope.scaling.type": "none", "llama.tensor_data_layout": "Meta AI original pth"}
+    load_model(write_gguf(tmp_path / "tiny.gguf", "llama", settings=said, pre="smollm"), device="cpu")
+
+
+def _set(content: bytes, key: str, value: bytes) -> bytes:
+    """The content with another value of a setting."""
+    place = content.index(key.encode()) + len(key) + 4
+    return content[:place] + value + content[place + len(value) :]
+
+
+def _grown(content: bytes) -> bytes:
+    """The rows of the embedding are said to be 2^40."""
+    place = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 8
+    return content[:place] + struct.pack("<Q", 1 << 40) + content[place + 8 :]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda content: content[: len(content) // 2], "truncated or corrupt"),
+        (lambda content: content[:40], "truncated or corrupt"),
+        (lambda content: b"PK" + content[2:], "without GGUF's first bytes"),
+        (lambda content: b"", "without GGUF's first bytes"),
+        (lambda content: b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (lambda content: content[:4] + struct.pack("<I", 9) + content[8:], "truncated or corrupt.*GGUF v9"),
+        (lambda content: content[:8] + struct.pack("<QQ", 1 << 60, 1 << 60) + content[24:], "truncated or corrupt"),
+        (_grown, "token_embd.weight of shape .* beyond its end"),
+        (lambda content: _set(content, "llama.block_count", struct.pack("<I", 1 << 31)), "a weight for each of"),
+        (lambda content: _set(content, "llama.feed_forward_length", struct.pack("<I", 1 << 30)), "found .* weights|belong to"),
+        (lambda content: _set(content, "llama.embedding_length", struct.pack("<I", 0)), "."),
+        (lambda content: content[:-200] + np.full(100, np.nan, np.float16).tobytes(), "NaN or infinite|finite"),
+    ],
+)  # fmt: skip
+def test_broken_files_and_files_that_lie(spoil: Callable[[bytes], bytes], match: str, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", "llama")
+    file.write_bytes(spoil(file.read_bytes()))
+    with pytest.raises(InputError, match=match) as refused:
+        load_model(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_several_files_none_and_no_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_gguf(tmp_path / "a.gguf", "llama")
+    shutil.copy(first, tmp_path / "b.gguf")
+    with pytest.raises(InputError, match=r"expected one GGUF file in .*, found 2 \(a.gguf, b.gguf\): name the file"):
+        load_model(tmp_path)
+    with pytest.raises(InputError, match=r"or a GGUF file, at 'none.gguf', found nothing there"):
+        load_model("none.gguf")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"the package gguf, .* pip install 'oversquashing-tools\[gguf\]'"):
+        load_model(first)
+
+
+@pytest.fixture
+def in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model in two packages; the folder where they are installed."""
+    file = write_gguf(tmp_path / "tiny.gguf", "llama")
+    content, site = file.read_bytes(), tmp_path / "site"
+    for package, part in (("gguf_part_a", content[:1000]), ("gguf_part_b", content[1000:])):
+        (site / package).mkdir(parents=True)
+        (site / package / "__init__.py").write_text("raise RuntimeError('no code of the package is run')")
+        (site / package / "part").write_bytes(part)
+    parts = (("gguf_part_a", "part"), ("gguf_part_b", "part"))
+    model = PackagedModel("Tiny 7M", file.name, converted.file_hash(file), parts, "pip install tiny==1", "MIT", "tiny")
+    monkeypatch.setitem(packages.PACKAGED_MODELS, "tiny-7m", model)
+    return site
+
+
+def test_a_model_in_packages_loads_by_name(in_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"packages that hold tiny-7m .* found 0 of 2: pip install tiny==1 \(or `make"):
+        load_model("tiny-7m")
+    monkeypatch.syspath_prepend(in_packages)
+    (in_packages / "gguf_part_b" / "part").write_bytes(b"GGUF of another version")
+    with pytest.raises(InputError, match=r"expected tiny.gguf with SHA-256 \w+, found \w+: install the version"):
+        load_model("tiny-7m")
+    whole = in_packages.parent / "tiny.gguf"
+    (in_packages / "gguf_part_b" / "part").write_bytes(whole.read_bytes()[1000:])
+    model = load_model("tiny-7m", device="cpu")
+    assert torch.equal(model(IDS), load_model(whole, device="cpu")(IDS))
+    assert (describe(model).name, describe(model).title) == ("tiny-7m", "Tiny 7M, Q8_0")
+
+
+def test_the_names_of_packaged_models_are_suggested() -> None:
+    with pytest.raises(InputError, match="did you mean 'gemma-3-270m'"):
+        load_model("gemma-3-270")
+    with pytest.raises(InputError, match="did you mean 'smollm2-135m-instruct'"):
+        load_model("smollm2-135m")
