@@ -21,6 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
+from ostools.models.text.calling import decoded, ids_and_places, token_ids
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
@@ -149,7 +150,7 @@ def one_token(model: TransformerBridge, given: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
     d_vocab = int(model.W_E.shape[0])
     if isinstance(given, str):
-        ids = _ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
+        ids = token_ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
@@ -214,7 +215,7 @@ def _prompt(
 
 def _encode_plain(tokenizer: Any, text: str) -> list[int]:
     """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
-    ids = _ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
+    ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
     before, after = frame(tokenizer)
     end = len(ids) - len(after)
     body = ids[len(before) : end]
@@ -248,8 +249,8 @@ def _refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
 
 def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
-    framed = _ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
-    bare = _ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
+    framed = token_ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
+    bare = token_ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
     for start in range(len(framed) - len(bare) + 1):
         if framed[start : start + len(bare)] == bare:
             return framed[:start], framed[start + len(bare) :]
@@ -272,7 +273,7 @@ def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) 
 
 
 def _in_template(tokenizer: Any, text: str) -> list[int]:
-    return _ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
 
 def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
@@ -280,15 +281,11 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
     if not getattr(tokenizer, "is_fast", False):
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
-    places = tokenizer(rendered.text, return_offsets_mapping=True, verbose=False, **options).offset_mapping
+    _, places = ids_and_places(tokenizer, rendered.text, **options)
     shown = token_texts(tokenizer, ids)
     before, _ = frame(tokenizer)
     specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
-    return origins(rendered, [tuple(place) for place in places], [shown[index] for index in ids], specials)
-
-
-def _ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
-    return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+    return origins(rendered, places, [shown[index] for index in ids], specials)
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
@@ -312,8 +309,8 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     if tokenizer is None:
         return {index: f"<{index}>" for index in ids}
     # Behind another token, because decoders strip the space at the start of a text.
-    anchor = _ids(tokenizer, _HARMLESS, add_special_tokens=False)
-    before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    anchor = token_ids(tokenizer, _HARMLESS, add_special_tokens=False)
+    before = decoded(tokenizer, anchor)
     return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
 
 
@@ -321,7 +318,7 @@ def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> 
     """One id's text after those of `anchor`, whose own is `before`."""
     if (token := tokenizer.convert_ids_to_tokens(index)) is None:
         return f"<{index}>"
-    both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
+    both = decoded(tokenizer, [*anchor, index])
     text = both[len(before) :]
     if both.startswith(before) and text and "\ufffd" not in text:
         return text
@@ -357,13 +354,7 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     ids = prompt.ids.tolist()
     # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special, split in ((True, True), (False, False)):
-        found = tokenizer(
-            prompt.text,
-            return_offsets_mapping=True,
-            add_special_tokens=special,
-            split_special_tokens=split,
-            verbose=False,
-        )
-        if list(found.input_ids) == ids:
-            return [(int(start), int(end)) for start, end in found.offset_mapping]
+        found, places = ids_and_places(tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split)
+        if found == ids:
+            return places
     raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")
