@@ -74,7 +74,9 @@ def _check_limits(config: dict[str, Any], where: Path) -> None:
         for name, most in _MOST.items():
             value = settings.get(name)
             if isinstance(value, int) and value > most:
-                raise InputError(f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?")
+                raise InputError(
+                    f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?"
+                )
     for kind, names, power in _TABLES:
         sizes = [config.get(name) for name in names]
         if config.get("model_type") == kind and all(isinstance(size, int) for size in sizes):

@@ -83,8 +83,8 @@ def read_tokenizer(directory: Path) -> Any:
     """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
     if not has_tokenizer(directory):
         return None
-    declared = read_declared(directory)
     try:
+        declared = read_declared(directory)
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
         check_declared_ids(tokenizer, declared, directory)
