@@ -27,8 +27,9 @@ else."""
 ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
 """What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
 
-CHAT_ASKED = ("chat", "system", "thinking", "dated")
-"""The names in `Chat.asked`."""
+_CHAT = ("chat", "system", "thinking", "dated")
+CHAT_ASKED = (*_CHAT, "markers_as_text", "markers_as_tokens")
+"""The names in `Chat.asked` and `Prompt.asked`."""
 
 Span = tuple[int, int]
 
@@ -55,7 +56,7 @@ class Chat:
     @property
     def asked(self) -> dict[str, Any]:
         """For a provenance."""
-        return dict(zip(CHAT_ASKED, (True, self.system, self.thinking, self.dated), strict=True))
+        return dict(zip(_CHAT, (True, self.system, self.thinking, self.dated), strict=True))
 
 
 @dataclass(frozen=True)

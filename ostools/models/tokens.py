@@ -17,11 +17,12 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 from ostools.models.text.calling import decoded, ids_and_places, token_ids
+from ostools.models.text.markers import control_ids, markers_in, notice_markers
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
@@ -40,6 +41,8 @@ class Prompt:
         origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and
             for a tokenizer that does not say which characters its tokens come from.
         chat: how the chat template was asked; None where it was not used.
+        markers: how many markers of the tokenizer the text holds that were read as plain text.
+        markers_as_tokens: whether markers in the text were read as tokens.
     """
 
     text: str | None
@@ -48,11 +51,42 @@ class Prompt:
     bos: bool
     origins: tuple[str, ...] | None = None
     chat: Chat | None = None
+    markers: int = 0
+    markers_as_tokens: bool = False
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What a provenance says of the chat template; nothing where there is none."""
-        return {} if self.chat is None else self.chat.asked
+        """What a provenance says of the chat template and of its markers in the text; nothing where there are none."""
+        own = {} if self.chat is None else self.chat.asked
+        counted = {"markers_as_text": self.markers} if self.markers else {}
+        return own | counted | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
+
+    @classmethod
+    def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
+        """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`, `<start_of_turn>`) become tokens.
+
+        The special tokens before it (BOS) are added where the template itself writes them and the text lacks them. `origins`
+        are known where the text is one user turn as the template writes it, and None for any other conversation.
+
+        Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown tokens and a long prompt.
+        """
+        tokenizer = tokenizer_of(model)
+        _require_text(text)
+        ids, (before, _) = _in_template(tokenizer, text), frame(tokenizer)
+        if not set(ids) & control_ids(tokenizer):
+            raise InputError(
+                f"expected text with markers of the chat template, found none in {text[:40]!r}: use ost.encode(model, text)"
+            )
+        _refuse_unknown(tokenizer, ids, text)
+        rendered = _as_rendered(tokenizer, text)
+        if rendered is not None:
+            prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+        else:
+            template = render(tokenizer, _HARMLESS).harmless if tokenizer.chat_template else ""
+            own = _in_template(tokenizer, template)[: len(before)] if template else before
+            missing = before if own == before and ids[: len(before)] != before else []
+            prompt = _prompt(model, text, [*missing, *ids])
+        return replace(prompt, markers_as_tokens=True)
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
@@ -83,20 +117,44 @@ def encode(
     that rewrites the message.
     """
     require_chat(chat, system, thinking)
-    if not text:
-        raise InputError("expected a prompt, found empty text: give it at least one character")
+    _require_text(text)
     tokenizer = tokenizer_of(model)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+    if markers := markers_in(tokenizer, text):
+        notice_markers(text, markers)
     if not chat:
         ids = _encode_plain(tokenizer, text)
         before, after = frame(tokenizer)
         inside = len(ids) - len(before) - len(after)
-        return _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
-    rendered, ids = _encode_chat(tokenizer, text, system, thinking)
-    return _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+        prompt = _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
+    else:
+        rendered, ids = _encode_chat(tokenizer, text, system, thinking)
+        prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+    return replace(prompt, markers=markers)
+
+
+def _require_text(text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise InputError(
+            f"expected a prompt, found {'empty text' if text == '' else shown(text)}: give it at least one character"
+        )
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+
+
+def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
+    """What the chat template makes of the one message that it writes as this text; None where there is no such message."""
+    if not tokenizer.chat_template:
+        return None
+    try:
+        low, high = (rendered := render(tokenizer, _HARMLESS)).chat.message
+        first, last = rendered.text[:low], rendered.text[high:]
+        message = text.removeprefix(first).removesuffix(last)
+        found = render(tokenizer, message) if message else None
+    except InputError:  # a template that takes no single turn, or rewrites this message
+        return None
+    return found if found is not None and found.text == text else None
 
 
 def require_chat(chat: bool, system: object, thinking: object) -> None:
@@ -131,7 +189,14 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
                 f"expected a Prompt of this model, found one of another: its token {index} is {found!r}, here it is "
                 f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
             )
-    return replace(here, text=prompt.text, origins=prompt.origins, chat=prompt.chat)
+    return replace(
+        here,
+        text=prompt.text,
+        origins=prompt.origins,
+        chat=prompt.chat,
+        markers=prompt.markers,
+        markers_as_tokens=prompt.markers_as_tokens,
+    )
 
 
 def _whole_numbers(ids: Any) -> list[int]:
@@ -288,17 +353,6 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
     return origins(rendered, places, [shown[index] for index in ids], specials)
 
 
-def control_ids(tokenizer: Any) -> frozenset[int]:
-    """Every id that is no text: special tokens, and added tokens that the chat template writes (turn markers).
-
-    Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
-    """
-    template = str(tokenizer.chat_template or "")  # or a dictionary of several
-    added = tokenizer.added_tokens_decoder.items()
-    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
-    return frozenset(marks | set(tokenizer.all_special_ids))
-
-
 def token_text(tokenizer: Any, index: int) -> str:
     """What to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
     return token_texts(tokenizer, [index])[index]
@@ -353,7 +407,7 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
         )
     ids = prompt.ids.tolist()
     # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
-    for special, split in ((True, True), (False, False)):
+    for special, split in ((True, True), (False, False), (True, False)):
         found, places = ids_and_places(tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split)
         if found == ids:
             return places

@@ -1,4 +1,4 @@
-"""What once loaded without a word and gave other numbers: ids below zero, codes without scales, tensors and ids that occur twice."""
+"""Checkpoints that once gave other numbers without a word: ids below zero, codes without scales, tensors and ids twice."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ostools.ground.errors import InputError, in_words
 from ostools.models.adopted.parts import one_place, parameters, parts, refuse_hooks, same_parts, weights
-from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember
+from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_same, family_of_settings, one_line
@@ -75,6 +75,7 @@ def adopt(
     config = _config(theirs, family)
     with quiet():
         held = weights(model, modules, family, config)
+        require_numbers(held.values())
         dtype, device = one_place(held)
         check_dtype(family, dtype)
         ours = _built(family, config, held, dtype, device, name)

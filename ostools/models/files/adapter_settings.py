@@ -66,7 +66,7 @@ class _Matching:
     """Regular expressions of a file, which have `seconds` in all to match: a pattern that backtracks might never end."""
 
     file: Path
-    seconds: float = 5.0
+    seconds: float = 2.0
 
     def match(self, pattern: str, text: str) -> regex.Match[str] | None:
         """Where the text begins with the pattern. Raises `InputError` for what is no pattern, and for one that takes too long."""
