@@ -19,6 +19,7 @@ _COVERED = [
     "ostools.runs.asked.sweep",
     "ostools.runs.stored.store",
     "ostools.models.files.checks",
+    "ostools.models.files.shards",
     "ostools.cli",
     "typer",
 ]
@@ -27,7 +28,8 @@ _COVERED = [
 def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[bytes]]:
     """What reads the bytes, and the whole files that it begins from."""
     from ostools.models.describe import read_trained_lengths
-    from ostools.models.files.checks import check_config, check_weight_files
+    from ostools.models.files.checks import check_config
+    from ostools.models.files.shards import read_shards
     from ostools.models.files.sources import EMBEDDED_DIRECTORY
     from ostools.runs import read_sweep
     from ostools.runs.stored.store import MANIFEST, Store
@@ -64,7 +66,7 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
             ),
             [(EMBEDDED_DIRECTORY / "config.json").read_bytes(), card],
         ),
-        "weights": (lambda content: check_weight_files(written("model.safetensors", content)), [weights]),
+        "weights": (lambda content: read_shards(written("model.safetensors", content)), [weights]),
         "manifest": (lambda content: Store(written(MANIFEST, content)).asked(), [manifest]),
         "words": (words, [b"run\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"]),
     }

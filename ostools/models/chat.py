@@ -10,17 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
-from typing import Any, ClassVar
-
-import jinja2
-import jinja2.ext
-import jinja2.meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
+from ostools.models.text.template import try_template, variables_of
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
@@ -32,8 +27,9 @@ else."""
 ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
 """What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
 
-CHAT_ASKED = ("chat", "system", "thinking", "dated")
-"""The names in `Chat.asked`."""
+_CHAT = ("chat", "system", "thinking", "dated")
+CHAT_ASKED = (*_CHAT, "markers_as_text", "markers_as_tokens")
+"""The names in `Chat.asked` and `Prompt.asked`."""
 
 Span = tuple[int, int]
 
@@ -60,7 +56,7 @@ class Chat:
     @property
     def asked(self) -> dict[str, Any]:
         """For a provenance."""
-        return dict(zip(CHAT_ASKED, (True, self.system, self.thinking, self.dated), strict=True))
+        return dict(zip(_CHAT, (True, self.system, self.thinking, self.dated), strict=True))
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     _checked(system, thinking)
-    variables = _variables(_template(tokenizer))
+    variables = variables_of(_template(tokenizer))
     said, options = _thinking(tokenizer, variables, thinking)
     marked = _written(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
@@ -121,26 +117,6 @@ def _template(tokenizer: Any) -> str:
         raise InputError(f"expected one chat template, found: {one_line(error)}") from None
 
 
-class _Generation(jinja2.ext.Extension):
-    """Reads the block by which templates mark what the model writes; transformers knows it, jinja does not."""
-
-    tags: ClassVar = {"generation"}
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
-
-
-@lru_cache(maxsize=32)
-def _variables(template: str) -> frozenset[str]:
-    """The names that a template takes from whoever runs it."""
-    environment = ImmutableSandboxedEnvironment(extensions=[_Generation, jinja2.ext.loopcontrols])
-    try:
-        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
-    except jinja2.TemplateError as error:
-        raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
-
-
 def _thinking(tokenizer: Any, variables: frozenset[str], wanted: bool) -> tuple[str, dict[str, Any]]:
     """What is said of thinking, and the template's variables that make it so."""
 
@@ -164,8 +140,12 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
+    try_template(_template(tokenizer), messages, {**tokenizer.special_tokens_map, **options})
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        written, again = (
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+            for _ in range(2)
+        )
     except Exception as error:  # templates are programs; they raise what they like
         if system is not None:
             raise InputError(
@@ -173,6 +153,11 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
                 "it into the text"
             ) from None
         raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
+    if written != again:
+        raise InputError(
+            "expected a chat template that writes the same text each time, found one that does not: leave chat out"
+        )
+    return written
 
 
 def _spans(marked: str, whole: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:

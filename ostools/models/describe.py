@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +134,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     if known.check is not None:
         known.check()
     weights = dict(named_weights(model))
+    require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
@@ -159,6 +160,15 @@ def describe(model: TransformerBridge) -> ModelDescription:
         base=known.base,
         title=known.title,
     )
+
+
+def require_numbers(weights: Iterable[Tensor]) -> None:
+    """Refuse weights on torch's meta device, which have shapes and no numbers."""
+    if any(weight.is_meta for weight in weights):
+        raise InputError(
+            "expected a model with weights, found one on torch's meta device, which has no numbers: load it with load_model, or "
+            "fill it before it is adopted"
+        )
 
 
 def config_hash(model: TransformerBridge) -> str:

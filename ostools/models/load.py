@@ -14,9 +14,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, quantised, whole
-from ostools.models.files.checks import check_config, check_tokenizer, check_weight_files, has_tokenizer
+from ostools.models.files.checks import check_config, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
+from ostools.models.files.shards import read_shards
 from ostools.models.files.sources import locate
+from ostools.models.files.vocabulary import check_tokenizer
 from ostools.models.placed.device_map import DeviceMap
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
@@ -81,7 +83,7 @@ def load_model(
     family = check_config(source.directory)
     check_dtype(family, torch_dtype)
     has_tokenizer(source.tokenizer)
-    shards = check_weight_files(source.directory)
+    shards = read_shards(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config, quantisation = read_config(source.directory, family)

@@ -17,11 +17,13 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.text.calling import decoded, ids_and_places, token_ids
+from ostools.models.text.markers import control_ids, markers_in, notice_markers
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
@@ -40,6 +42,8 @@ class Prompt:
         origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and
             for a tokenizer that does not say which characters its tokens come from.
         chat: how the chat template was asked; None where it was not used.
+        markers: how many markers of the tokenizer the text holds that were read as plain text.
+        markers_as_tokens: whether markers in the text were read as tokens.
     """
 
     text: str | None
@@ -48,11 +52,42 @@ class Prompt:
     bos: bool
     origins: tuple[str, ...] | None = None
     chat: Chat | None = None
+    markers: int = 0
+    markers_as_tokens: bool = False
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What a provenance says of the chat template; nothing where there is none."""
-        return {} if self.chat is None else self.chat.asked
+        """What a provenance says of the chat template and of its markers in the text; nothing where there are none."""
+        own = {} if self.chat is None else self.chat.asked
+        counted = {"markers_as_text": self.markers} if self.markers else {}
+        return own | counted | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
+
+    @classmethod
+    def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
+        """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`, `<start_of_turn>`) become tokens.
+
+        The special tokens before it (BOS) are added where the template itself writes them and the text lacks them. `origins`
+        are known where the text is one user turn as the template writes it, and None for any other conversation.
+
+        Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown tokens and a long prompt.
+        """
+        tokenizer = tokenizer_of(model)
+        _require_text(text)
+        ids, (before, _) = _in_template(tokenizer, text), frame(tokenizer)
+        if not set(ids) & control_ids(tokenizer):
+            raise InputError(
+                f"expected text with markers of the chat template, found none in {text[:40]!r}: use ost.encode(model, text)"
+            )
+        _refuse_unknown(tokenizer, ids, text)
+        rendered = _as_rendered(tokenizer, text)
+        if rendered is not None:
+            prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+        else:
+            template = render(tokenizer, _HARMLESS).harmless if tokenizer.chat_template else ""
+            own = _in_template(tokenizer, template)[: len(before)] if template else before
+            missing = before if own == before and ids[: len(before)] != before else []
+            prompt = _prompt(model, text, [*missing, *ids])
+        return replace(prompt, markers_as_tokens=True)
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
@@ -83,20 +118,44 @@ def encode(
     that rewrites the message.
     """
     require_chat(chat, system, thinking)
-    if not text:
-        raise InputError("expected a prompt, found empty text: give it at least one character")
+    _require_text(text)
     tokenizer = tokenizer_of(model)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+    if markers := markers_in(tokenizer, text):
+        notice_markers(text, markers)
     if not chat:
         ids = _encode_plain(tokenizer, text)
         before, after = frame(tokenizer)
         inside = len(ids) - len(before) - len(after)
-        return _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
-    rendered, ids = _encode_chat(tokenizer, text, system, thinking)
-    return _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+        prompt = _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
+    else:
+        rendered, ids = _encode_chat(tokenizer, text, system, thinking)
+        prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+    return replace(prompt, markers=markers)
+
+
+def _require_text(text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise InputError(
+            f"expected a prompt, found {'empty text' if text == '' else shown(text)}: give it at least one character"
+        )
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+
+
+def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
+    """What the chat template makes of the one message that it writes as this text; None where there is no such message."""
+    if not tokenizer.chat_template:
+        return None
+    try:
+        low, high = (rendered := render(tokenizer, _HARMLESS)).chat.message
+        first, last = rendered.text[:low], rendered.text[high:]
+        message = text.removeprefix(first).removesuffix(last)
+        found = render(tokenizer, message) if message else None
+    except InputError:  # a template that takes no single turn, or rewrites this message
+        return None
+    return found if found is not None and found.text == text else None
 
 
 def require_chat(chat: bool, system: object, thinking: object) -> None:
@@ -131,7 +190,14 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
                 f"expected a Prompt of this model, found one of another: its token {index} is {found!r}, here it is "
                 f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
             )
-    return replace(here, text=prompt.text, origins=prompt.origins, chat=prompt.chat)
+    return replace(
+        here,
+        text=prompt.text,
+        origins=prompt.origins,
+        chat=prompt.chat,
+        markers=prompt.markers,
+        markers_as_tokens=prompt.markers_as_tokens,
+    )
 
 
 def _whole_numbers(ids: Any) -> list[int]:
@@ -150,7 +216,7 @@ def one_token(model: TransformerBridge, given: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
     d_vocab = int(model.W_E.shape[0])
     if isinstance(given, str):
-        ids = _ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
+        ids = token_ids(tokenizer_of(model), given, add_special_tokens=False, split_special_tokens=True)
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
@@ -216,7 +282,7 @@ def _prompt(
 
 def _encode_plain(tokenizer: Any, text: str) -> list[int]:
     """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
-    ids = _ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
+    ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
     before, after = frame(tokenizer)
     end = len(ids) - len(after)
     body = ids[len(before) : end]
@@ -250,8 +316,8 @@ def _refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
 
 def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
-    framed = _ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
-    bare = _ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
+    framed = token_ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
+    bare = token_ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
     for start in range(len(framed) - len(bare) + 1):
         if framed[start : start + len(bare)] == bare:
             return framed[:start], framed[start + len(bare) :]
@@ -274,7 +340,7 @@ def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) 
 
 
 def _in_template(tokenizer: Any, text: str) -> list[int]:
-    return _ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
 
 def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
@@ -282,26 +348,11 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
     if not getattr(tokenizer, "is_fast", False):
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
-    places = tokenizer(rendered.text, return_offsets_mapping=True, verbose=False, **options).offset_mapping
+    _, places = ids_and_places(tokenizer, rendered.text, **options)
     shown = token_texts(tokenizer, ids)
     before, _ = frame(tokenizer)
     specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
-    return origins(rendered, [tuple(place) for place in places], [shown[index] for index in ids], specials)
-
-
-def _ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
-    return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
-
-
-def control_ids(tokenizer: Any) -> frozenset[int]:
-    """Every id that is no text: special tokens, and added tokens that the chat template writes (turn markers).
-
-    Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
-    """
-    template = str(tokenizer.chat_template or "")  # or a dictionary of several
-    added = tokenizer.added_tokens_decoder.items()
-    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
-    return frozenset(marks | set(tokenizer.all_special_ids))
+    return origins(rendered, places, [shown[index] for index in ids], specials)
 
 
 def token_text(tokenizer: Any, index: int) -> str:
@@ -314,8 +365,8 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     if tokenizer is None:
         return {index: f"<{index}>" for index in ids}
     # Behind another token, because decoders strip the space at the start of a text.
-    anchor = _ids(tokenizer, _HARMLESS, add_special_tokens=False)
-    before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    anchor = token_ids(tokenizer, _HARMLESS, add_special_tokens=False)
+    before = decoded(tokenizer, anchor)
     return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
 
 
@@ -323,7 +374,7 @@ def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> 
     """One id's text after those of `anchor`, whose own is `before`."""
     if (token := tokenizer.convert_ids_to_tokens(index)) is None:
         return f"<{index}>"
-    both = tokenizer.decode([*anchor, index], clean_up_tokenization_spaces=False)
+    both = decoded(tokenizer, [*anchor, index])
     text = both[len(before) :]
     if both.startswith(before) and text and "\ufffd" not in text:
         return text
@@ -358,14 +409,8 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
         )
     ids = prompt.ids.tolist()
     # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
-    for special, split in ((True, True), (False, False)):
-        found = tokenizer(
-            prompt.text,
-            return_offsets_mapping=True,
-            add_special_tokens=special,
-            split_special_tokens=split,
-            verbose=False,
-        )
-        if list(found.input_ids) == ids:
-            return [(int(start), int(end)) for start, end in found.offset_mapping]
+    for special, split in ((True, True), (False, False), (True, False)):
+        found, places = ids_and_places(tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split)
+        if found == ids:
+            return places
     raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")

@@ -7,6 +7,7 @@ that pair: the prompts of a sweep over positions hold the same records and the s
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import TEXT_LIMIT, open_regular
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
@@ -193,7 +195,7 @@ def _words(stream: random.Random, length: int) -> list[Pair]:
 def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     """The record that line `line` of the file asks for, and the first `length` - 1 others."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with io.TextIOWrapper(open_regular(path, TEXT_LIMIT), encoding="utf-8") as file:
             text = next(islice(file, line, None), None) if line >= 0 else None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"records: cannot read {path}: {error}") from error

@@ -22,6 +22,7 @@ from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
 from ostools.models import describe, load_model, packed, recast, shape
+from ostools.models.files.shards import read_shard
 from ostools.models.placed import device_map
 from ostools.models.placed.device_map import filled
 from ostools.models.placed.mapped import MappedWeights, brought
@@ -98,7 +99,7 @@ def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp
 def test_pages_are_the_files_own(tmp_path: Path) -> None:
     """Nothing is written to them; their numbers are those of the file; one mapping stands for each file."""
     write_checkpoint(tmp_path, "llama")
-    weights = MappedWeights.of([tmp_path / "model.safetensors"])
+    weights = MappedWeights.of([read_shard(tmp_path / "model.safetensors")])
     expected = load_file(tmp_path / "model.safetensors")
     assert set(weights.by_name) == set(expected)
     for name, weight in weights.by_name.items():

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import TEXT_LIMIT, read_bytes, read_text
 
 Given: TypeAlias = str | tuple[int, ...]
 """A prompt as a user gives it: a text, or its token ids."""
@@ -68,7 +69,9 @@ def parse_ids(text: str) -> tuple[int, ...]:
     numbers = _numbers(text)
     if numbers is None:
         try:
-            numbers = _numbers(Path(text).read_text(encoding="utf-8-sig"))
+            numbers = _numbers(read_text(Path(text), encoding="utf-8-sig"))
+        except InputError as error:
+            raise InputError(f"--ids: {error}") from None
         except (OSError, ValueError) as error:
             raise InputError(
                 f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
@@ -91,7 +94,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 def prompts_of(file: Path) -> list[Given]:
     """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
     try:
-        lines = file.read_bytes().decode("utf-8-sig").split("\n")
+        lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"--prompts {file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -22,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, mitigation, running
 from ostools.experiments.lab.load import load_lab, untrained_lab
 from ostools.ground.errors import InputError, in_words
+from ostools.ground.files.reading import TABLE_LIMIT, require_regular
 from ostools.ground.progress import Progress, tell
 from ostools.measure import behaviour, collapse, decodable, profile, sensitivity
 from ostools.measure.fate.splits import SAME
@@ -222,6 +223,7 @@ def gathered(cells: Path, configs: Sequence[LabConfig] | None = None) -> Trained
 def trained_lab(path: Path = TABLE) -> TrainedLab:
     """The trained laboratory as it comes with the package, or from a table that was saved. Raises `InputError` for another."""
     try:
+        require_regular(path, TABLE_LIMIT)
         frame = pd.read_parquet(path)
         told = frame.attrs.pop("ostools")
         provenance = Provenance(**{**told, "token_ids": None, "edits": tuple(told["edits"])})

@@ -16,6 +16,7 @@ from ostools.measure.answers.probability import line_ids
 from ostools.measure.answers.reading import ANSWERED
 from ostools.measure.posed import Posed, item_positions
 from ostools.models import Prompt, context_length
+from ostools.models.text.calling import decoded
 from ostools.models.tokens import offsets
 from ostools.tasks import AppendixTask
 from ostools.tasks.reasoning import few_shot
@@ -120,11 +121,11 @@ def _begun(model: TransformerBridge, posed: Posed, reasoning: str) -> tuple[tupl
 def _ends(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> list[int]:
     """For every token after the prompt how many characters of the text after it are there once it is read."""
     tokenizer: Any = model.tokenizer
-    anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
-    base = len(tokenizer.decode(anchor, **options))
+    anchor = posed.prompt.ids[-8:].tolist()
+    base = len(decoded(tokenizer, anchor))
     found, last = [], 0
     for count in range(1, len(ids) + 1):
-        last = max(last, len(tokenizer.decode([*anchor, *ids[:count]], **options)) - base)
+        last = max(last, len(decoded(tokenizer, [*anchor, *ids[:count]])) - base)
         found.append(last)
     return found
 
@@ -132,9 +133,9 @@ def _ends(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> list[in
 def _behind_parts(model: TransformerBridge, posed: Posed, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
     """The part of every token after the prompt, and the line of those that are reasoning."""
     tokenizer: Any = model.tokenizer
-    anchor, options = posed.prompt.ids[-8:].tolist(), {"clean_up_tokenization_spaces": False}
-    base = len(tokenizer.decode(anchor, **options))
-    text = tokenizer.decode([*anchor, *ids], **options)[base:]
+    anchor = posed.prompt.ids[-8:].tolist()
+    base = len(decoded(tokenizer, anchor))
+    text = decoded(tokenizer, [*anchor, *ids])[base:]
     opening = _opening(posed)
     start = text.lower().rfind(opening.lower()) if opening else len(text.rstrip())
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own

@@ -29,6 +29,8 @@ from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.files.vocabulary import ids_of_setting
+from ostools.models.text.calling import decoded, token_ids
 from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
@@ -192,9 +194,9 @@ def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:
     """Decoded after the prompt's end, because decoders strip the space at the start of a text."""
     if tokenizer is None:
         return "".join(token_text(None, index) for index in written)
-    anchor, options = prompt[-_ANCHOR:], {"clean_up_tokenization_spaces": False}
-    before, both = (tokenizer.decode(ids, **options) for ids in (anchor, anchor + written))
-    return both[len(before) :] if both.startswith(before) else tokenizer.decode(written, **options)
+    anchor = prompt[-_ANCHOR:]
+    before, both = (decoded(tokenizer, ids) for ids in (anchor, anchor + written))
+    return both[len(before) :] if both.startswith(before) else decoded(tokenizer, written)
 
 
 def can_end(model: TransformerBridge) -> bool:
@@ -204,13 +206,12 @@ def can_end(model: TransformerBridge) -> bool:
 
 def writes_lines(tokenizer: Any) -> bool:
     """Whether the vocabulary has a line's end."""
-    ids = tokenizer("a\na", add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
-    return "\n" in tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn)."""
-    settings = getattr(model.original_model, "generation_config", None)
-    named = getattr(settings, "eos_token_id", None)
-    own = named if isinstance(named, list) else [named]
-    return frozenset({index for index in (*own, getattr(model.tokenizer, "eos_token_id", None)) if index is not None})
+    """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn). A
+    negative id names none."""
+    sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
+    named = [ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources]
+    return frozenset().union(*named)

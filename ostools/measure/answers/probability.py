@@ -24,6 +24,7 @@ from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
 from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.text.calling import token_ids
 from ostools.models.tokens import control_ids, tokenizer_of
 
 BEHIND, ALONE = "behind the prompt", "by itself"
@@ -93,8 +94,7 @@ def answer_room(lines: Sequence[Line], reasons: bool = False) -> int:
 
 
 def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
-    options = {"add_special_tokens": special, "split_special_tokens": special}
-    return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+    return token_ids(tokenizer, text, add_special_tokens=special, split_special_tokens=special)
 
 
 def _checked(model: TransformerBridge, found: Line, line: str) -> Line:

@@ -15,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.models import Prompt, context_length, encode
+from ostools.models.text.calling import token_ids_of_each
 from ostools.models.tokens import control_ids, frame, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Pair
 from ostools.tasks.repeats import TaskOfIds
@@ -34,9 +35,7 @@ class ModelEncoder:
         that becomes a control or unknown token in the others."""
         tokenizer: Any = self.model.tokenizer
         known = self._checked(texts[0])
-        found = tokenizer(
-            list(texts), return_attention_mask=False, verbose=False, add_special_tokens=True, split_special_tokens=True
-        ).input_ids
+        found = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
         for index in set().union(*map(set, found)) - known:
             if index in control_ids(tokenizer):
                 raise InputError(

@@ -35,6 +35,7 @@ from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt
+from ostools.models.text.calling import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
 
@@ -222,7 +223,7 @@ def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
         found = answers(prepared, chosen, max_new_tokens=answer_room(prompts), stops=ends, progress=progress)
     acted, rows = Acted(asked.model, asked.mitigation), []
     for one, answer in zip(prompts, found, strict=True):
-        begun = tokenizer.decode(list(one.ids[-one.line :])) if one.line else ""
+        begun = decoded(tokenizer, one.ids[-one.line :]) if one.line else ""
         verdict = judge(one.posed, replace(answer, text=begun + answer.text))
         rows.append(
             {

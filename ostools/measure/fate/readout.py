@@ -33,6 +33,7 @@ from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.passes.streams import run_from
+from ostools.models.text.calling import decoded
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 
@@ -142,7 +143,7 @@ def first_tokens(asked: Asked) -> dict[int, int]:
             tokenizer: Any = asked.model.tokenizer
             raise InputError(
                 f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
-                f"{number}, which both begin with {tokenizer.decode([token])!r}: what the output says of that token is said of "
+                f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said of "
                 "both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
         first[token] = number

@@ -23,11 +23,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ostools.ground.errors import InputError, in_words
 from ostools.models.adopted.parts import one_place, parameters, parts, refuse_hooks, same_parts, weights
-from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember
+from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import check_finite, check_same, check_tokenizer, family_of_settings, one_line
+from ostools.models.files.checks import check_same, family_of_settings, one_line
 from ostools.models.files.config import quiet, without_unread
+from ostools.models.files.vocabulary import check_tokenizer, without_negative_ids
+from ostools.models.files.weights import check_finite
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.wrapping import give_tokenizer, probe_of, wrapped
@@ -75,10 +77,12 @@ def adopt(
     config = _config(theirs, family)
     with quiet():
         held = weights(model, modules, family, config)
+        require_numbers(held.values())
         dtype, device = one_place(held)
         check_dtype(family, dtype)
         ours = _built(family, config, held, dtype, device, name)
         ours.generation_config = copy.deepcopy(theirs.generation_config)
+        without_negative_ids(ours.generation_config)
         same_parts(modules, parts(ours), name)
         probe = probe_of(ours)
         said = _logits(model, theirs, probe, name)

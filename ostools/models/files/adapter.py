@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -23,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.adapter_settings import ADAPTER_WEIGHTS, LoraSettings
-from ostools.models.files.checks import check_safetensors
+from ostools.models.files.shards import read_shard
 
 _LORA = re.compile(
     r"base_model\.model\.(?P<module>.+?)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(\.weight)?"
@@ -106,19 +105,18 @@ class _Stored:
 
     @classmethod
     def of(cls, file: Path, family: Family) -> _Stored:
-        check_safetensors(file)
-        found = cls(file)
-        with safe_open(file, "pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 (a file is no mapping)
-                found._add(key, tensors.get_tensor(key), family)
+        found, shard = cls(file), read_shard(file)
+        for key, tensor in shard.read():
+            found._add(key, tensor, family)
         return found
 
     def _add(self, key: str, tensor: Tensor, family: Family) -> None:
         told = _LORA.fullmatch(key) or _WHOLE.fullmatch(key)
         if told is None:
             raise self.refusal(f"only tensors of a LoRA, found {key[:120]}")
-        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
-            raise self.refusal(f"finite numbers, found others in {key}")
+        plain = tensor.is_floating_point() and tensor.element_size() > 1
+        if not (plain and bool(tensor.isfinite().all())):
+            raise self.refusal(f"finite numbers of 16 bits or more, found others in {key}")
         if family.ignored is not None and re.search(family.ignored, f"{told['module']}.{told['part']}"):
             return
         module = self._renamed(told["module"], family)

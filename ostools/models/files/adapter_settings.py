@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import regex
 
 from ostools.ground.errors import InputError, shown
 from ostools.models.files.checks import one_line, read_json
@@ -55,7 +57,33 @@ _READ = frozenset(
 )
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """The ways of `init_lora_weights` that leave the base model's weights as they are; others (PiSSA, OLoRA) do not."""
+_LONGEST_PATTERN = 10_000
 _LAYER = r".*?\.[^.]*\.(?P<index>\d+)\."
+
+
+@dataclass
+class _Matching:
+    """Regular expressions of a file, which have `seconds` in all to match: a pattern that backtracks might never end."""
+
+    file: Path
+    seconds: float = 2.0
+
+    def match(self, pattern: str, text: str) -> regex.Match[str] | None:
+        """Where the text begins with the pattern. Raises `InputError` for what is no pattern, and for one that takes too long."""
+        if len(pattern) > _LONGEST_PATTERN:
+            raise self._refusal(f"one of {len(pattern)} characters")
+        begin = time.perf_counter()
+        try:
+            found = regex.match(pattern, text, timeout=max(self.seconds, 0.01))
+        except TimeoutError:
+            raise self._refusal(f"{shown(pattern)}, which takes too long to match") from None
+        except (regex.error, RecursionError) as error:
+            raise self._refusal(f"one that is neither: {one_line(error)}") from None
+        self.seconds -= time.perf_counter() - begin
+        return found
+
+    def _refusal(self, found: str) -> InputError:
+        return InputError(f"expected names or regular expressions in {self.file}, found {found}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,10 @@ class LoraSettings:
 
     file: Path
     values: Mapping[str, Any]
+    matching: _Matching = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matching", _Matching(self.file))
 
     @classmethod
     def read(cls, directory: Path) -> LoraSettings:
@@ -144,14 +176,14 @@ class LoraSettings:
     def _of(self, module: str, pattern: str, default: str) -> int | float:
         """The value of the first name in the pattern that the module's own ends with."""
         for name, value in (self.values.get(pattern) or {}).items():
-            if self._matches(rf"(.*\.)?({name})", module):
+            if self._matches_whole(rf"(.*\.)?({name})", module):
                 return value
         return self.values[default]
 
     def _named(self, names: str | list[str], module: str) -> bool:
         """By a regular expression, or by a list of names that a module's own may end with."""
         if isinstance(names, str):
-            return self._matches(names, module)
+            return self._matches_whole(names, module)
         return any(module == name or module.endswith(f".{name}") for name in names)
 
     def _in_layers(self, module: str) -> bool:
@@ -159,19 +191,11 @@ class LoraSettings:
         if layers is None or layers == []:
             return True
         patterns = [rf"(?:^|.*?\.){name}\.(?P<index>\d+)\." for name in _several(named)] or [_LAYER]
-        found = (self._match(pattern, module) for pattern in patterns)
+        found = (self.matching.match(pattern, module) for pattern in patterns)
         return next((int(one["index"]) in _several(layers) for one in found if one), False)
 
-    def _matches(self, pattern: str, module: str) -> bool:
-        return self._match(rf"(?:{pattern})\Z", module) is not None
-
-    def _match(self, pattern: str, module: str) -> re.Match[str] | None:
-        try:
-            return re.match(pattern, module)
-        except re.error as error:
-            raise InputError(
-                f"expected names or regular expressions in {self.file}, found one that is neither: {one_line(error)}"
-            ) from None
+    def _matches_whole(self, pattern: str, module: str) -> bool:
+        return self.matching.match(rf"(?:{pattern})\Z", module) is not None
 
 
 def _several(value: Any) -> list[Any]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.adapter import Adapter
-from ostools.models.files.checks import check_finite, check_loaded, check_size, one_line
+from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
+from ostools.models.files.shards import Shard
 from ostools.models.files.sources import Source
+from ostools.models.files.vocabulary import without_negative_ids
+from ostools.models.files.weights import check_finite, check_loaded, check_stored
 from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
 from ostools.models.placed.mapped import MappedWeights, brought
@@ -31,13 +33,23 @@ class Checkpoint:
     """The files of a model, which have been looked at, and what config.json says."""
 
     directory: Path
-    shards: list[Path]
+    shards: Sequence[Shard]
     family: Family
     config: PreTrainedConfig
     quantisation: Quantisation | None
 
-    def check_size(self) -> None:
-        check_size(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
+    def check_stored(self) -> None:
+        check_stored(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the files by name, in memory of its own."""
+        for shard in self.shards:
+            yield from shard.read()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the headers of the files say beside their tensors."""
+        return {name: words for shard in self.shards for name, words in shard.metadata.items()}
 
     def described(self) -> PreTrainedModel:
         """The model of config.json without numbers, on torch's meta device."""
@@ -96,15 +108,15 @@ class Checkpoint:
                 raise InputError(
                     f"expected a generation_config.json that transformers can read in {self.directory}: {one_line(error)}"
                 ) from None
+        without_negative_ids(module.generation_config)
         return module.eval()
 
 
 def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
-    shards = checkpoint.shards
     with checkpoint.fitting():
-        checkpoint.check_size()
-        module = checkpoint.built(_stored_weights(shards, dtype), dtype)
+        checkpoint.check_stored()
+        module = checkpoint.built({name: weight.to(dtype) for name, weight in checkpoint.tensors()}, dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
@@ -115,9 +127,9 @@ def quantised(
 ) -> PreTrainedModel:
     """The Hugging Face model with its quantised matrices in memory as they are stored."""
     with checkpoint.fitting():
-        checkpoint.check_size()
-        tensors = {name: part.to(device) for name, part in _each_stored(checkpoint.shards)}
-        weights = quantisation.weights(tensors, _headers(checkpoint.shards))
+        checkpoint.check_stored()
+        tensors = {name: part.to(device) for name, part in checkpoint.tensors()}
+        weights = quantisation.weights(tensors, checkpoint.metadata)
         del tensors
 
         def weight(name: str, path: str) -> torch.Tensor:
@@ -136,7 +148,7 @@ def merged(
     Memory: the model, and one matrix more while it is changed.
     """
     with checkpoint.fitting():
-        checkpoint.check_size()
+        checkpoint.check_stored()
         adapter = Adapter.read(directory, checkpoint.described(), checkpoint.family)
         weights = MappedWeights.of(checkpoint.shards)
 
@@ -156,44 +168,16 @@ def in_places(
     """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with checkpoint.fitting():
-        checkpoint.check_size()
+        checkpoint.check_stored()
         placed = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
         named: Mapping[str, torch.Tensor | Stored] = weights.by_name
         if checkpoint.quantisation is not None:
-            named = checkpoint.quantisation.weights(weights.by_name, _headers(checkpoint.shards))
+            named = checkpoint.quantisation.weights(weights.by_name, checkpoint.metadata)
         module = checkpoint.filled(named, dtype, device, Placing(weights, named, placed, dtype, device).weight)
     module = checkpoint.finished(module)
     weights.let_go()
     return module, placed
-
-
-def _stored_weights(shards: list[Path], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every weight by name, in `dtype`."""
-    return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in _each_stored(shards)}
-
-
-def _each_stored(shards: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor by name, in memory of its own.
-
-    A file is mapped for one tensor at a time, so that what was read does not stay in memory beside its copy.
-    """
-    for shard in shards:
-        with safe_open(shard, "pt") as file:
-            names = list(file.keys())
-        for name in names:
-            with safe_open(shard, "pt") as file:
-                weight = file.get_tensor(name).clone()
-            yield name, weight
-
-
-def _headers(shards: list[Path]) -> dict[str, str]:
-    """What the files say of themselves."""
-    found: dict[str, str] = {}
-    for shard in shards:
-        with safe_open(shard, "pt") as file:
-            found |= file.metadata() or {}
-    return found
 
 
 def _refuse_inputs_first(module: PreTrainedModel, directory: Path) -> None:

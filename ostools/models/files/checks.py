@@ -1,4 +1,4 @@
-"""What a model's directory and its weights must satisfy before a number is computed from them.
+"""What a model's directory must satisfy before its weights are read, and its bridge before a number is computed with it.
 
 Each check refuses with one line: what was expected, what was found, what to do. None repairs anything.
 """
@@ -6,24 +6,24 @@ Each check refuses with one line: what was expected, what was found, what to do.
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import JSON_LIMIT, read_text
 from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
 from ostools.models.quantised.formats import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
+"""Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
+_TABLES = (("mpt", ("n_heads", "max_seq_len"), 1), ("gpt2", ("n_layer", "n_positions"), 2))
+"""Families of which transformers makes a table of positions: a number for each head and position, or a mask for each layer."""
+_LARGEST_TABLE = 1 << 28
 _PARTS_OF_ONE = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -36,11 +36,6 @@ _PARTS_OF_ONE = (
     "chat_template*",
     TEMPLATES,
 )
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_LARGEST_JSON = 64 << 20  # bytes; the largest known index or tokenizer has a few MB
-_IN_A_WORD = 16
-"""Weights that a number of a quantised checkpoint stands for, at most: 2 bits each in a word of 32."""
-_CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 
 
 def one_line(error: object) -> str:
@@ -52,11 +47,7 @@ def one_line(error: object) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or the refusal that says which file is broken and how."""
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(
-                f"expected at most {_LARGEST_JSON >> 20} MiB of JSON, found more in {path}: fetch it again"
-            )
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, JSON_LIMIT))
     except FileNotFoundError:
         raise InputError(f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?") from None
     except InputError:
@@ -72,8 +63,29 @@ def check_config(directory: Path) -> Family:
     """The family of the model in `directory`, or why ostools does not load it."""
     check_files(directory)
     config = read_json(directory / "config.json")
+    _check_limits(config, directory / "config.json")
     check_quantisation(config, directory)
     return family_of_settings(config, str(directory / "config.json"))
+
+
+def _check_limits(config: dict[str, Any], where: Path) -> None:
+    """No setting asks a library for more than any model needs: lists, and tables of positions, are made as it is read."""
+    for settings in (config, *(inner for inner in config.values() if isinstance(inner, dict))):
+        for name, most in _MOST.items():
+            value = settings.get(name)
+            if isinstance(value, int) and value > most:
+                raise InputError(
+                    f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?"
+                )
+    for kind, names, power in _TABLES:
+        sizes = [config.get(name) for name in names]
+        if config.get("model_type") == kind and all(isinstance(size, int) for size in sizes):
+            heads, length = sizes
+            if (size := heads * length**power) > _LARGEST_TABLE:
+                raise InputError(
+                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} and "
+                    f"{names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
+                )
 
 
 def family_of_settings(config: dict[str, Any], where: str) -> Family:
@@ -125,126 +137,6 @@ def check_files(directory: Path) -> None:
             )
 
 
-def check_weight_files(directory: Path) -> list[Path]:
-    """Every safetensors file that the model needs, there and whole. Reads headers, not weights."""
-    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
-    if single.exists():
-        shards = [single]
-    elif index.exists():
-        names = read_json(index).get("weight_map")
-        if not isinstance(names, dict) or not names:
-            raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
-        files = sorted({str(name) for name in names.values()})
-        if outside := [name for name in files if Path(name).name != name or not name.strip(".")]:
-            raise InputError(
-                f"expected names of files beside {index}, found {outside[0][:80]!r} in its weight_map: fetch it again"
-            )
-        shards = [directory / name for name in files]
-    else:
-        pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
-        found = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
-        remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
-        raise InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")
-    for shard in shards:
-        check_safetensors(shard)
-    return shards
-
-
-def check_safetensors(file: Path) -> None:
-    """The file is there and whole. Reads its header."""
-    if not file.is_file():
-        raise InputError(f"expected the weights {file.name} in {file.parent}, found no such file: fetch it again")
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        start = stream.read(64)
-    if start.startswith(b"version https://git-lfs"):
-        raise InputError(f"expected weights in {file}, found a Git LFS pointer: run `git lfs pull`")
-    try:
-        with safe_open(file, "pt") as tensors:
-            tensors.keys()
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"expected a whole safetensors file, found {file} truncated or corrupt ({size} bytes; "
-            f"{one_line(error)}): fetch it again"
-        ) from None
-
-
-def check_size(config: Any, family: Family, shards: Iterable[Path], directory: Path, quantised: bool) -> None:
-    """The model that config.json describes is about as large as its weights, before memory for it is asked for.
-
-    Which weight is missing or of another shape, `check_loaded` says.
-    """
-    stored = []
-    for shard in shards:
-        with safe_open(shard, "pt") as file:
-            stored += [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
-    check_described(config, family, stored, directory, quantised)
-
-
-def check_described(config: Any, family: Family, stored: list[int], where: Path, quantised: bool) -> None:
-    """The model of the configuration is about as large as the stored tensors, whose sizes these are."""
-    layers = config.num_hidden_layers
-    if layers > len(stored):  # building so many would not end
-        raise InputError(
-            f"expected a weight for each of {layers} layers in {where}, found {len(stored)} in all: "
-            "weights and config.json belong to different models"
-        )
-    with torch.device("meta"):  # shapes without memory
-        described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
-    if described > 2 * sum(stored) * (_IN_A_WORD if quantised else 1):
-        raise InputError(
-            f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
-            "weights and config.json belong to different models"
-        )
-
-
-def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
-    """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
-    missing = sorted(info["missing_keys"])
-    unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
-    mismatched = sorted((key, tuple(found), tuple(want)) for key, found, want in info["mismatched_keys"])
-    if mismatched:
-        key, found, want = mismatched[0]
-        raise InputError(
-            f"expected {key} of shape {want} as config.json says, found {found} in {directory}"
-            f"{_and_more(len(mismatched))}: weights and config.json belong to different models"
-        )
-    if missing:
-        raise InputError(
-            f"expected every weight of {family.module} in {directory}, found {len(missing)} missing "
-            f"({_first(missing)}): they would be random; fetch the checkpoint again"
-        )
-    if unexpected:
-        raise InputError(
-            f"expected only weights of {family.module} in {directory}, found {len(unexpected)} more "
-            f"({_first(unexpected)}): the model would ignore them; is config.json this checkpoint's own?"
-        )
-
-
-def _first(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _and_more(count: int) -> str:
-    return "" if count == 1 else f" (and {count - 1} more)"
-
-
-def check_finite(module: nn.Module, directory: Path) -> None:
-    """No weight is NaN or infinite in the dtype that was asked for."""
-    for name, weight in module.named_parameters():
-        ends = torch.stack(
-            torch.aminmax(weight.detach())
-        )  # NaN wherever there is one, and no second tensor of its size
-        if not bool(ends.isfinite().all()):
-            bad = sum(int((~part.isfinite()).sum()) for part in weight.detach().flatten().split(_CHUNK))
-            dtype = str(weight.dtype).removeprefix("torch.")
-            raise InputError(
-                f"expected finite weights, found {bad} NaN or infinite in {name} ({dtype}) of {directory}: "
-                f"{'the checkpoint is broken' if dtype in ('float32', 'float64') else 'try dtype float32'}"
-            )
-
-
 def has_tokenizer(directory: Path) -> bool:
     """Whether the directory brings a tokenizer of its own: without one transformers makes up a five-token one.
 
@@ -259,29 +151,6 @@ def has_tokenizer(directory: Path) -> bool:
             "copy the model's own there, or remove that too, and the model takes token ids alone"
         )
     return False
-
-
-def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
-    """The tokenizer's ids are rows of the embedding, and it adds at most one BOS.
-
-    An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
-    text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
-    """
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    ordinary = {token: index for token, index in tokenizer.get_vocab().items() if index not in special}
-    outside = [token for token, index in ordinary.items() if index >= d_vocab]
-    size = len(tokenizer)
-    if outside or d_vocab - size > max(d_vocab // 10, 128):
-        raise InputError(
-            f"expected a tokenizer that fits an embedding of {d_vocab} rows, found one of {size} tokens in "
-            f"{directory}: it belongs to another model; copy the model's own there"
-        )
-    start = tokenizer("a").input_ids[:2]
-    if tokenizer.bos_token_id is not None and start == [tokenizer.bos_token_id] * 2:
-        raise InputError(
-            f"expected one leading {tokenizer.bos_token!r}, found two: the tokenizer in {directory} adds it twice; "
-            "mend its post-processor"
-        )
 
 
 def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:

@@ -14,7 +14,9 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.vocabulary import check_declared_ids, read_declared
 from ostools.models.quantised.formats import Quantisation, check_quantisation
+from ostools.models.text.calling import decoded, is_failure, token_ids
 
 
 @contextmanager
@@ -82,8 +84,12 @@ def read_tokenizer(directory: Path) -> Any:
     if not has_tokenizer(directory):
         return None
     try:
+        declared = read_declared(directory)
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])
+        decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
+        check_declared_ids(tokenizer, declared, directory)
         return tokenizer
-    except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
+    except BaseException as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
+        if isinstance(error, InputError) or not is_failure(error):
+            raise
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+from ostools.models.files.shards import DTYPES, Shard
+
 _LINE = 64
 """Bytes at whose multiples torch's own memory begins."""
 
@@ -43,20 +30,16 @@ class MappedWeights:
     _files: list[np.memmap]
 
     @classmethod
-    def of(cls, shards: Sequence[Path]) -> MappedWeights:
-        """Those of whole safetensors files; a tensor of a dtype that no model is stored in is left out."""
+    def of(cls, shards: Sequence[Shard]) -> MappedWeights:
+        """Those of these files; a tensor of a dtype that no model is stored in is left out."""
         weights, files = {}, []
         for shard in shards:
-            with shard.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                start = file.tell()
-            pages = np.memmap(shard, mode="r")
+            pages = np.memmap(shard.file, mode="r")
             files.append(pages)
-            for name, entry in header.items():
-                if name != "__metadata__" and entry["dtype"] in _DTYPES:
-                    low, high = entry["data_offsets"]
-                    numbers = _tensor_of(pages[start + low : start + high]).view(_DTYPES[entry["dtype"]])
-                    weights[name] = numbers.view(entry["shape"])
+            for name, stored in shard.tensors.items():
+                if stored.dtype in DTYPES:
+                    numbers = _tensor_of(pages[stored.start : stored.end]).view(DTYPES[stored.dtype])
+                    weights[name] = numbers.view(stored.shape)
         return cls(weights, files)
 
     def let_go(self) -> None:

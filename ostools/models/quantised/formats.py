@@ -88,7 +88,7 @@ def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisati
 
 
 def _is_codes(name: str, tensor: Tensor) -> bool:
-    return name.endswith(".weight") and not tensor.is_floating_point()
+    return name.endswith((".weight", ".bias")) and not tensor.is_floating_point()
 
 
 def _told(settings: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.reporting.reproduction.tables import put_together, taken_apart
 from ostools.results import Frame, Result, write_atomically
 from ostools.runs.stored.store import UNREADABLE, file_hash
@@ -96,7 +97,7 @@ class Parts:
         """The results of a part that was measured under this key; None where it has to be measured."""
         path = self._record(name)
         try:
-            record = json.loads(path.read_bytes())
+            record = json.loads(read_bytes(path, JSON_LIMIT))
             if record["form"] != _FORM or record["key"] != key:
                 self.say(
                     f"{name}: was measured with another model, other arguments or other code; it is measured again"
@@ -117,7 +118,7 @@ class Parts:
 
     def seconds(self, name: str) -> float:
         """How long a stored part took to measure."""
-        return float(json.loads(self._record(name).read_bytes())["seconds"])
+        return float(json.loads(read_bytes(self._record(name), JSON_LIMIT))["seconds"])
 
     def _record(self, name: str) -> Path:
         return self.directory / f"{name}.json"
@@ -125,7 +126,7 @@ class Parts:
     def _reader(self, name: str, record: Mapping[str, Any]) -> Callable[[str], Frame]:
         def read(table: str) -> Frame:
             path = self.directory / name / Path(table).name
-            if file_hash(path.read_bytes()) != record["tables"][table]:
+            if file_hash(read_bytes(path, TABLE_LIMIT)) != record["tables"][table]:
                 raise ValueError("its bytes are not those that were written")
             return pd.read_parquet(path)
 

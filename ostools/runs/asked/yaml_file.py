@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import read_text
 
 LARGEST = 1 << 20
 """Bytes of a sweep file at most: one of thousands of cells has a few hundred."""
@@ -54,12 +55,7 @@ _Plain.add_implicit_resolver(
 def read_yaml(path: Path) -> Any:
     """The values of a file. Raises `InputError` with the file, the line and the column for what cannot be read."""
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise InputError(f"{path}: expected a sweep file, found something that is not a regular file")
-        if size > LARGEST:
-            raise InputError(f"{path}: expected a sweep file of at most {LARGEST >> 20} MiB, found {size >> 20} MiB")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, LARGEST)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

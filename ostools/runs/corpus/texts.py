@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.files.reading import TABLE_LIMIT, read_text, require_regular
 
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")
 
@@ -52,10 +53,13 @@ def texts_hash(texts: Sequence[str]) -> str:
 def _of_file(path: Path, field: str) -> list[str]:
     kinds = {".jsonl": _of_jsonl, ".parquet": _of_parquet}
     try:
-        if not path.is_file():
-            raise InputError(f"{path}: expected a file of texts (.jsonl, .parquet or plain text), found no such file")
+        require_regular(path, TABLE_LIMIT)
         read = kinds.get(path.suffix.lower())
-        return list(_plain(path.read_text("utf-8")) if read is None else read(path, field))
+        return list(_plain(read_text(path, TABLE_LIMIT)) if read is None else read(path, field))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: expected a file of texts (.jsonl, .parquet or plain text), found no such file"
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected UTF-8 text, found other bytes at offset {error.start}") from error
     except OSError as error:

@@ -7,7 +7,6 @@ is counted in products and in small operations, times what this machine does wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from mitigations import Mitigation
 from ostools.ground.memory import available_memory
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
-from ostools.models.files.checks import check_config, check_size, check_weight_files
+from ostools.models.files.checks import check_config
 from ostools.models.files.config import quiet, read_config
+from ostools.models.files.shards import read_shards
 from ostools.models.files.sources import Source
+from ostools.models.files.weights import check_stored
 from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.runs.asked.cells import to_load
@@ -176,7 +176,7 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
     family = check_config(source.directory)
     with quiet():
         config, quantisation = read_config(source.directory, family)
-    check_size(config, family, check_weight_files(source.directory), source.directory, quantisation is not None)
+    check_stored(config, family, read_shards(source.directory), source.directory, quantisation is not None)
     return Shape.of_config(config, dtype, kind)
 
 
@@ -196,14 +196,11 @@ def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     """Reads headers."""
     stored = packed = others = 0
     largest = 0
-    for shard in check_weight_files(stamp[0]):
-        stored += shard.stat().st_size
-        with safe_open(shard, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 (a file is no mapping)
-                part = file.get_slice(name)
-                size = math.prod(part.get_shape())
-                few_bits = part.get_dtype() in _FEW_BITS
-                packed += size * _FEW_BITS.get(part.get_dtype(), 0)
-                others += 0 if few_bits else size
-                largest = max(largest, size * (_FEW_BITS | _WHOLE).get(part.get_dtype(), 2))
+    for shard in read_shards(stamp[0]):
+        stored += shard.file.stat().st_size
+        for tensor in shard.tensors.values():
+            few_bits = tensor.dtype in _FEW_BITS
+            packed += tensor.count * _FEW_BITS.get(tensor.dtype, 0)
+            others += 0 if few_bits else tensor.count
+            largest = max(largest, tensor.count * (_FEW_BITS | _WHOLE).get(tensor.dtype, 2))
     return _Weights(stored, packed, others, largest)

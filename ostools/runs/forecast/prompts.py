@@ -12,6 +12,7 @@ from mitigations import Mitigation, changes_pass, insert, rewrite
 from ostools.measure.passes.cost import PromptTokens
 from ostools.models.files.config import quiet, read_tokenizer
 from ostools.models.files.sources import Source
+from ostools.models.text.calling import token_ids
 from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
@@ -96,7 +97,7 @@ class _Encoder:
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         tokenizer = required(self.tokenizer)
-        return [tuple(tokenizer(text, split_special_tokens=True).input_ids) for text in texts]
+        return [tuple(token_ids(tokenizer, text, split_special_tokens=True)) for text in texts]
 
     def token(self, index: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(index))

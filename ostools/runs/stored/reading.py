@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame
 from ostools.runs.stored.store import MANIFEST, UNREADABLE, CellFile, Failure, Store, Wanted, why_broken
 
@@ -177,7 +178,7 @@ class _Loaded(CellFile):
 def _load(path: Path) -> _Loaded | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
-        found = CellFile.of(path, path.read_bytes())
+        found = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
         table = found.table.replace_schema_metadata({b"pandas": found.table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
             raise ValueError("a column that is ours to add")

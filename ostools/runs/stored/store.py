@@ -23,6 +23,7 @@ import pyarrow.parquet as parquet
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
+from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame, Provenance, write_atomically
 from ostools.runs.asked.cells import lengths_key
 from ostools.runs.measurements.record import Cell
@@ -155,7 +156,7 @@ class Store:
                     if os.path.lexists(path):
                         raise InputError(f"{path}: expected a file, found something else")
                     return []
-                held = json.loads(path.read_bytes())
+                held = json.loads(read_bytes(path, TABLE_LIMIT))
             if held["form"] != _FORM:
                 raise ValueError("of another form")
             return [_wanted(row) for row in held["cells"]]
@@ -245,11 +246,11 @@ class Store:
     def _read(self, path: Path) -> bytes | None:
         """None where it cannot be read today: it may be whole, and is left where it is; or a run has thrown it away."""
         try:
-            return path.read_bytes()
+            return read_bytes(path, TABLE_LIMIT)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
+        except (OSError, InputError) as error:
+            self.say(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; it is left out")
             return None
 
 

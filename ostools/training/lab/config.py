@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.files.reading import JSON_LIMIT, read_text
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import whole_number, whole_numbers
 from ostools.theory.positions import ENCODINGS
@@ -157,7 +158,7 @@ def read_config(directory: Path) -> LabConfig:
     """The config of a laboratory model's directory. Raises `InputError` where there is none."""
     path = directory / CONFIG
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(read_text(path, JSON_LIMIT))
     except (OSError, ValueError) as error:
         raise InputError(f"expected a laboratory model in {str(directory)!r}, with its {CONFIG}: {error}") from None
     if not isinstance(settings, dict):

@@ -196,4 +196,4 @@ def test_matrices_that_are_not_as_torchao_writes_them_are_refused(
 
 def test_int8_weights_without_a_word_in_config_json_are_refused(directory: Path) -> None:
     edit_config(directory, quantization_config=None)
-    refuses("found .* missing", directory)
+    refuses("found .* of dtype .I8. and no quantization_config", directory)

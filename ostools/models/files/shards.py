@@ -1,0 +1,190 @@
+"""The safetensors files of a checkpoint: what their headers say, and their numbers.
+
+A header is read once, before anything is built from it. It is held against limits, against the index of the checkpoint, and
+against the dtypes that a weight may have.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ostools.ground.errors import InputError, shown
+from ostools.ground.files.reading import open_regular
+from ostools.models.families import Family
+from ostools.models.files.checks import one_line, read_json
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""The dtypes that checkpoints are stored in, quantised ones too, by their names in a header."""
+_PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
+"""Those in which a number stands for itself."""
+MOST_TENSORS = 100_000
+"""Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a header describes it: its dtype there, its shape, and the bytes of the file from `start` to `end`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A safetensors file: its tensors by name, and what else its header says."""
+
+    file: Path
+    tensors: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
+
+    def read(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in memory of its own, in the order in which the file holds them. The file is opened once.
+
+        A tensor of a dtype that no model is stored in is left out.
+        """
+        with open_regular(self.file) as file:
+            for name, stored in sorted(self.tensors.items(), key=lambda item: item[1].start):
+                if stored.dtype not in DTYPES:
+                    continue
+                numbers = torch.empty(stored.end - stored.start, dtype=torch.uint8)
+                file.seek(stored.start)
+                if file.readinto(numbers.numpy()) != len(numbers):  # pyright: ignore[reportAttributeAccessIssue]
+                    raise InputError(f"expected a whole safetensors file, found {self.file} cut while it was read")
+                yield name, numbers.view(DTYPES[stored.dtype]).view(stored.shape)
+
+
+def read_shards(directory: Path) -> list[Shard]:
+    """The headers of every safetensors file that the model in `directory` needs.
+
+    Raises `InputError` for a file that is missing, cut short, or a pickle; for too many tensors; for a tensor that stands in two
+    files; and for one that stands in another file than the index says.
+    """
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.exists():
+        return [read_shard(single)]
+    if not index.exists():
+        raise _no_weights(directory)
+    places = _weight_map(index)
+    shards = [read_shard(directory / name) for name in sorted(set(places.values()))]
+    if (count := sum(len(shard.tensors) for shard in shards)) > MOST_TENSORS:
+        raise _too_many(directory, count)
+    _require_one_place(shards, places, index)
+    return shards
+
+
+def read_shard(file: Path) -> Shard:
+    """The header of a file that is there and whole; `InputError` for any other, and for more than `MOST_TENSORS` tensors."""
+    if not os.path.isfile(file):  # not pathlib: a name too long to be one raises there
+        raise InputError(f"expected the weights {file.name[:80]} in {file.parent}, found no such file: fetch it again")
+    size = file.stat().st_size
+    with open_regular(file) as stream:
+        start = stream.read(64)
+        if start.startswith(b"version https://git-lfs"):
+            raise InputError(f"expected weights in {file}, found a Git LFS pointer: run `git lfs pull`")
+        length = int.from_bytes(start[:8], "little")
+        stream.seek(8)
+        header = stream.read(length) if length <= _LARGEST_HEADER else b""
+    if (count := header.count(b'"data_offsets"')) > MOST_TENSORS:
+        raise _too_many(file, count)
+    try:
+        with safe_open(file, "pt") as tensors:  # checks the header against the file
+            metadata = tensors.metadata() or {}
+        entries = json.loads(header)
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"expected a whole safetensors file, found {file} truncated or corrupt ({size} bytes; "
+            f"{one_line(error)}): fetch it again"
+        ) from None
+    entries.pop("__metadata__", None)
+    stored = {
+        name: StoredTensor(entry["dtype"], tuple(entry["shape"]), *(8 + length + at for at in entry["data_offsets"]))
+        for name, entry in entries.items()
+    }
+    return Shard(file, stored, metadata)
+
+
+def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> None:
+    """Refuse a tensor whose numbers do not stand for themselves, in a checkpoint whose config.json names no quantisation."""
+    for shard in shards:
+        for name, stored in shard.tensors.items():
+            if stored.dtype not in _PLAIN and not (family.ignored and re.search(family.ignored, name)):
+                raise InputError(
+                    f"expected weights of 16 bits or more in {directory}, found {shown(name)} of dtype {shown(stored.dtype)} "
+                    "and no quantization_config in config.json that says what its numbers stand for: use the original, or "
+                    "copy the checkpoint's own config.json there"
+                )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, as the index of a checkpoint names it."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
+    places = {name: str(file) for name, file in names.items()}
+    if outside := [file for file in places.values() if Path(file).name != file or not file.strip(".")]:
+        raise InputError(
+            f"expected names of files beside {index}, found {min(outside)[:80]!r} in its weight_map: fetch it again"
+        )
+    return places
+
+
+def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index: Path) -> None:
+    """Each tensor stands in one file, which is the one that the index names."""
+    held: dict[str, str] = {}
+    for shard in shards:
+        for name in shard.tensors:
+            if name in held:
+                raise InputError(
+                    f"expected each tensor in one file of {index.parent}, found {shown(name)} in {held[name]} and in "
+                    f"{shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
+                )
+            held[name] = shard.file.name
+    for name, file in places.items():
+        if held.get(name, file) != file:
+            raise InputError(
+                f"expected {shown(name)} in {file} as {index} says, found it in {held[name]}: fetch the checkpoint again"
+            )
+
+
+def _too_many(where: Path, count: int) -> InputError:
+    return InputError(
+        f"expected at most {MOST_TENSORS} tensors in {where}, found {count}: no model that is known here has so many"
+    )
+
+
+def _no_weights(directory: Path) -> InputError:
+    pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
+    found = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
+    remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
+    return InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")

@@ -1,0 +1,140 @@
+"""The ids of a tokenizer and of the settings that name tokens: each stands for one token, and means what its file says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ostools.ground.errors import InputError, shown
+from ostools.models.files.checks import read_json
+from ostools.models.text.calling import token_ids
+
+_MOST_GROWTH = 100
+"""Times that rules of a tokenizer may lengthen a text; those of published ones replace a character by one to three."""
+
+
+def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
+    """Each id stands for one token, the ids are rows of the embedding, and the tokenizer adds at most one BOS.
+
+    An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
+    text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
+    """
+    _require_one_token_each(tokenizer.get_vocab(), directory)
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    ordinary = {token: index for token, index in tokenizer.get_vocab().items() if index not in special}
+    outside = [token for token, index in ordinary.items() if index >= d_vocab]
+    size = len(tokenizer)
+    if outside or d_vocab - size > max(d_vocab // 10, 128):
+        raise InputError(
+            f"expected a tokenizer that fits an embedding of {d_vocab} rows, found one of {size} tokens in "
+            f"{directory}: it belongs to another model; copy the model's own there"
+        )
+    start = token_ids(tokenizer, "a")[:2]
+    if tokenizer.bos_token_id is not None and start == [tokenizer.bos_token_id] * 2:
+        raise InputError(
+            f"expected one leading {tokenizer.bos_token!r}, found two: the tokenizer in {directory} adds it twice; "
+            "mend its post-processor"
+        )
+
+
+def read_declared(directory: Path) -> dict[str, Any]:
+    """The settings in tokenizer.json and tokenizer_config.json, by the name of the file.
+
+    Raises `InputError` for rules that multiply a text: its ids would fill the memory before anybody counts them.
+    """
+    files = ("tokenizer.json", "tokenizer_config.json")
+    declared = {file: read_json(directory / file) for file in files if (directory / file).exists()}
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        times = _growth(declared.get("tokenizer.json", {}).get(part))
+        if times > _MOST_GROWTH:
+            raise InputError(
+                f"expected a {part} in {directory / 'tokenizer.json'} that makes a text at most {_MOST_GROWTH} times longer, "
+                f"found rules that may make it {times:.3g} times longer: copy the model's own tokenizer there"
+            )
+    return declared
+
+
+def _growth(rule: Any) -> float:
+    """How many times longer a text may become by a rule of tokenizer.json and the rules in it."""
+    if isinstance(rule, list):
+        return math.prod(map(_growth, rule))
+    if not isinstance(rule, dict):
+        return 1.0
+    if rule.get("type") == "Prepend":
+        return float(max(1, len(str(rule.get("prepend", "")))))
+    if rule.get("type") == "Replace":
+        pattern, content = rule.get("pattern"), len(str(rule.get("content", "")))
+        least = _least_width(pattern if isinstance(pattern, dict) else {})
+        return max(1.0, content / least) if least else content + 1.0  # before each character, where nothing is replaced
+    return math.prod(map(_growth, rule.values()))
+
+
+def _least_width(pattern: Mapping[str, Any]) -> int:
+    """The fewest characters that a pattern of tokenizer.json stands for; 0 where that is not known."""
+    if "String" in pattern:
+        return len(str(pattern["String"]))
+    try:
+        return int(re._parser.parse(str(pattern.get("Regex", ""))).getwidth()[0])  # pyright: ignore[reportAttributeAccessIssue]
+    except (re.error, RecursionError, OverflowError):
+        return 0
+
+
+def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: Path) -> None:
+    """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
+    word where that id is taken."""
+    for (token, file), where in _declared_ids(declared).items():
+        found = tokenizer.convert_tokens_to_ids(token)
+        if found != where:
+            raise InputError(
+                f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id {found} "
+                "in the tokenizer that it makes: copy the model's own tokenizer there"
+            )
+
+
+def _declared_ids(declared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """The id of each added token, by its text and the file that says so."""
+    ids: dict[tuple[str, str], Any] = {}
+    for file, settings in declared.items():
+        listed = settings.get("added_tokens") or []
+        by_id = settings.get("added_tokens_decoder") or {}
+        ids |= {(token["content"], file): token.get("id") for token in listed if "content" in token}
+        ids |= {(token["content"], file): int(index) for index, token in by_id.items() if "content" in token}
+    return ids
+
+
+def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> None:
+    tokens: dict[int, str] = {}
+    for token, index in vocabulary.items():
+        if index in tokens:
+            raise InputError(
+                f"expected an id for each token of {directory}, found id {index} for {shown(min(tokens[index], token))} and for "
+                f"{shown(max(tokens[index], token))}: copy the model's own tokenizer there"
+            )
+        tokens[index] = token
+
+
+def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
+    """The token ids that a setting such as `eos_token_id` names: one, a list, or none.
+
+    A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything
+    that is no whole number.
+    """
+    several = value if isinstance(value, list | tuple) else [value]
+    for index in several:
+        if index is not None and type(index) is not int:
+            raise InputError(f"expected {name} to be a token id, a list of ids or null, found {shown(value)}")
+    return tuple(index for index in several if index is not None and index >= 0)
+
+
+def without_negative_ids(settings: Any) -> None:
+    """Put None, or the ids that are left, in the place of negative ids of a generation configuration."""
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(settings, name, None)
+        ids = ids_of_setting(value, name)
+        if isinstance(value, int) and not ids:
+            setattr(settings, name, None)
+        elif isinstance(value, list):
+            setattr(settings, name, list(ids) or None)

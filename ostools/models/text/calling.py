@@ -1,0 +1,65 @@
+"""Calls of a tokenizer: text to ids and back, with one refusal for whatever a tokenizer raises.
+
+The library is written in Rust, whose panics reach Python as a `BaseException` that no `except Exception` catches: a pattern that
+backtracks too long ends so. Nothing else in ostools calls a tokenizer; a test holds to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ostools.ground.errors import InputError, in_words, shown
+
+Span = tuple[int, int]
+_PLAIN = {"clean_up_tokenization_spaces": False}
+
+
+@contextmanager
+def tokenizing(what: object) -> Iterator[None]:
+    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`; interrupts and exits pass."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, InputError) or not is_failure(error):
+            raise
+        raise InputError(
+            f"expected a tokenizer that can read {shown(what)}, found one that ends in an error ({_short(in_words(error))}): "
+            "copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)"
+        ) from None
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a library failed: an Exception, or a panic of Rust's. An interrupt or an exit is none."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`, `split_special_tokens`)."""
+    with tokenizing(text):
+        return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+
+
+def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
+    """The ids of each text, by one call."""
+    with tokenizing(texts[0] if texts else ""):
+        found = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options).input_ids
+    return [list(ids) for ids in found]
+
+
+def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
+    """The ids of a text, and for each the first and the one after the last of its characters."""
+    with tokenizing(text):
+        found = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
+    return list(found.input_ids), [(int(start), int(end)) for start, end in found.offset_mapping]
+
+
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of ids, with the blanks that the tokenizer itself writes."""
+    with tokenizing(list(ids)):
+        return tokenizer.decode(list(ids), **_PLAIN)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,215 @@
+"""A trial run of a chat template, which counts the work before transformers does it without a limit.
+
+A template is a program of a stranger's: a few characters of it can write a text of a gigabyte, loop for ever, or draw at random.
+The trial runs it in transformers' own environment, with every operation that makes a text, and every turn of a loop, counted
+first. What transformers writes afterwards is what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sized
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from itertools import islice
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.meta
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
+from ostools.ground.errors import InputError
+
+_LONGEST = 1 << 20
+"""Characters of a template; the longest published ones have some 20,000."""
+_LEAST_WORK, _WORK = 2_000_000, 200
+"""Characters that a template may make in all: of any text, and for each character of the messages."""
+_AT_ONCE = 10_000_000
+"""Characters that one operation may make."""
+_MULTIPLYING = ("replace", "join", "translate")
+"""Operations that put one text many times into another."""
+_WIDE = re.compile(r"[%:{][^a-zA-Z{}]*\d{6,}")
+"""A width of a format."""
+
+
+@dataclass
+class _Budget:
+    """The work that is left to a trial, in characters and turns of a loop."""
+
+    left: int | float
+
+    def take(self, work: int | float) -> None:
+        self.left -= work
+        if self.left < 0 or work > _AT_ONCE:
+            raise InputError(
+                "expected a chat template that writes a text about as long as the message, found one that makes far longer ones "
+                "or does not end: use the model's own template, or leave chat out"
+            )
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget")
+
+
+def try_template(template: str, messages: list[dict[str, str]], variables: Mapping[str, Any]) -> None:
+    """Run a template on these messages, as `apply_chat_template` would with these `variables`, within limits.
+
+    Raises `InputError` for one that is too deeply nested, that makes too much text, or that draws at random. Whatever
+    else it raises, transformers will raise too.
+    """
+    length = sum(len(text) for message in messages for text in message.values())
+    before = _budget.set(_Budget(_LEAST_WORK + _WORK * length))
+    try:
+        run = _compiled(template).generate(
+            messages=messages, tools=None, documents=None, add_generation_prompt=True, **variables
+        )
+        for piece in run:
+            _budget.get().take(len(piece))
+    except InputError:
+        raise
+    except (RecursionError, MemoryError):
+        raise InputError(
+            "expected a chat template that can be read, found one that is nested too deeply: use the model's own template, or "
+            "leave chat out"
+        ) from None
+    except Exception:  # a refusal of the template's own, which is told of where it is written in earnest
+        return
+    finally:
+        _budget.reset(before)
+
+
+def variables_of(template: str) -> frozenset[str]:
+    """The names that a template takes from whoever runs it."""
+    if len(template) > _LONGEST:
+        raise InputError(f"expected a chat template of at most {_LONGEST} characters, found {len(template)}")
+    try:
+        return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(template)))
+    except (jinja2.TemplateError, RecursionError, MemoryError) as error:
+        raise InputError(
+            f"expected a chat template that can be read, found: {' '.join(str(error).split())[:300]}"
+        ) from None
+
+
+@lru_cache(maxsize=32)
+def _compiled(template: str) -> jinja2.Template:
+    return _environment().from_string(template)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> _Counting:
+    theirs = _compile_jinja_template("").environment
+    ours = _Counting(
+        trim_blocks=theirs.trim_blocks,
+        lstrip_blocks=theirs.lstrip_blocks,
+        extensions=[type(extension) for extension in theirs.extensions.values()],
+    )
+    ours.filters |= {name: _counted(call) for name, call in theirs.filters.items()}
+    ours.filters |= {"random": _refuse_random, _TURNS: _turns}
+    ours.globals |= theirs.globals | {"lipsum": _refuse_random}
+    return ours
+
+
+class _Generator(CodeGenerator):
+    """Writes `a ~ b` as a call, which can be counted."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Any) -> None:  # noqa: N802 (jinja's name)
+        self.write("environment.joined((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+_TURNS = "ostools_turns"
+
+
+class _Loops(NodeTransformer):
+    """Puts a filter that counts behind what a loop goes through."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (jinja's name)
+        node.iter = nodes.Filter(node.iter, _TURNS, [], [], None, None, lineno=node.lineno)
+        return self.generic_visit(node)
+
+
+class _Counting(ImmutableSandboxedEnvironment):
+    """transformers' environment for chat templates, in which each operation is counted before it is done."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    code_generator_class = _Generator
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return _Loops().visit(super()._parse(source, name, filename)).set_environment(self)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        pieces = list(parts)
+        _take(sum(map(len, pieces)))
+        return "".join(pieces)
+
+    def joined(self, parts: tuple[Any, ...]) -> str:
+        return self.concat([str(part) for part in parts])
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "+":
+            _take(_size(left) + _size(right))
+        elif operator == "**":
+            _take(abs(right) * _bits(left) if isinstance(right, int) else 1)
+        else:
+            _take(_most("format" if operator == "%" and isinstance(left, str) else operator, (left, right)))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        _take(_most(name, (owner, *args, *kwargs.values())))
+        return super().call(context, function, *args, **kwargs)
+
+
+def _counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        _take(_most(getattr(call, "__name__", ""), (*args, *kwargs.values())))
+        return call(*args, **kwargs)
+
+    return counting
+
+
+def _turns(values: Any) -> Any:
+    if not isinstance(values, Sized) and isinstance(values, Iterable):
+        values = list(islice(values, _AT_ONCE))
+    _take(len(values) if isinstance(values, Sized) else 1)
+    return values
+
+
+def _take(work: int | float) -> None:
+    _budget.get().take(10 + work)  # a call takes as long as some characters
+
+
+def _most(name: str, values: tuple[Any, ...]) -> int | float:
+    """The most characters that an operation of that name may make of these arguments."""
+    sizes = sorted((_size(value) for value in values if isinstance(value, str | list | tuple)), reverse=True)
+    numbers = [abs(value) for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    if name.endswith("format") and any(isinstance(value, str) and _WIDE.search(value) for value in values):
+        return math.inf
+    text = math.prod(sizes[:2]) if name.endswith(_MULTIPLYING) else sum(sizes)
+    return max(1, text) * math.prod(max(1, number) for number in numbers)
+
+
+def _size(value: Any) -> int | float:
+    return len(value) if isinstance(value, str | list | tuple) else _bits(value)
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 1
+
+
+def _refuse_random(*args: Any, **kwargs: Any) -> NoReturn:
+    raise InputError(
+        "expected a chat template that writes the same text each time, found one that draws at random: use the model's own "
+        "template, or leave chat out"
+    )

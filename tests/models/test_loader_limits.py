@@ -1,0 +1,175 @@
+"""A checkpoint that would hold the loader or fill the memory is refused in one line before the work begins."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.models import load_model
+from ostools.models.files import shards
+from ostools.models.files.adapter_settings import LoraSettings
+from tests.checkpoints import edit_config, tiny_model, write_checkpoint
+
+_CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
+_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a|aa|a+)+b"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.fixture
+def gemma(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path, "gemma")
+
+
+def _refuses(match: str, directory: Path) -> None:
+    begin = time.process_time()
+    with pytest.raises(InputError, match=match) as caught:
+        load_model(directory)
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - begin < 30  # a few at most: no slow machine is a hang
+
+
+def _edit_tokenizer(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    file = directory / "tokenizer.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def _add_tensors(file: Path, count: int) -> None:
+    """So many tensors without a number, which take no room."""
+    content = file.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    header |= {f"x{index}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for index in range(count)}
+    packed = json.dumps(header).encode()
+    packed += b" " * (-len(packed) % 8)
+    file.write_bytes(struct.pack("<Q", len(packed)) + packed + content[8 + size :])
+
+
+# --- tensors
+
+
+def test_more_tensors_than_any_model_has(gemma: Path) -> None:
+    _add_tensors(gemma / "model.safetensors", 300_000)
+    _refuses("expected at most 100000 tensors in .*model.safetensors, found 300020", gemma)
+
+
+def test_a_file_is_opened_as_often_for_many_tensors_as_for_few(gemma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    plain, safe = shards.open_regular, shards.safe_open
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path, *args: (opened.append(Path(path)), call(path, *args))[1]
+
+    monkeypatch.setattr(shards, "open_regular", counted(plain))
+    monkeypatch.setattr(shards, "safe_open", counted(safe))
+    load_model(gemma)
+    few = len(opened)
+    _add_tensors(gemma / "model.safetensors", 10_000)
+    _refuses("expected only weights of GemmaForCausalLM in .*, found 10000 more", gemma)
+    assert (few, len(opened)) == (3, 6)
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "match"),
+    [
+        ("gemma", {"num_labels": 10**9}, "expected at most 10000 as num_labels in .*config.json, found 1000000000"),
+        ("gemma3", {"num_hidden_layers": 10**9}, "expected at most 10000 as num_hidden_layers in"),
+        ("gemma", {"vision_config": {"num_labels": 10**6}}, "expected at most 10000 as num_labels in"),
+        ("mpt", {"max_seq_len": 10**8}, "expected tables of positions of at most .* max_seq_len = 100000000 in"),
+        ("gpt2", {"n_positions": 10**5}, "expected tables of positions of at most .* n_positions = 100000 in"),
+    ],
+)
+def test_a_setting_that_asks_for_a_giant(tmp_path: Path, family: str, settings: dict[str, Any], match: str) -> None:
+    edit_config(write_checkpoint(tmp_path, family), **settings)
+    _refuses(match, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["target_modules", "exclude_modules", "rank_pattern", "layers_pattern"])
+def test_a_pattern_of_an_adapter_that_never_ends(tmp_path: Path, name: str) -> None:
+    pattern = "(a|aa)+[^a.]"
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["a"], "layers_to_transform": [0]}
+    settings |= {name: {pattern: 2}} if name == "rank_pattern" else {name: pattern}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    found, module = LoraSettings.read(tmp_path), f"{'a' * 60}.a"
+    with pytest.raises(
+        InputError, match="expected names or regular expressions in .*, found .*, which takes too long to match"
+    ):
+        assert found.targets(module) or found.scale(module, 2)
+
+
+# --- tokenizers
+
+
+def _tenfold(rules: int) -> list[dict[str, Any]]:
+    return [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}] * rules
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_rules_that_multiply_a_text(gemma: Path, part: str) -> None:
+    kind = {"normalizer": "normalizers", "decoder": "decoders"}[part]
+    _edit_tokenizer(gemma, lambda content: content.update({part: {"type": "Sequence", kind: _tenfold(10)}}))
+    _refuses(f"expected a {part} in .*tokenizer.json that makes a text at most 100 times longer, found .* 1e", gemma)
+
+
+def test_rules_as_published_tokenizers_have_them_load(gemma: Path) -> None:
+    regex = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}] * 20
+    spaces = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+    _edit_tokenizer(
+        gemma, lambda content: content.update(normalizer={"type": "Sequence", "normalizers": [*regex, spaces]})
+    )
+    assert load_model(gemma).tokenizer is not None
+
+
+@pytest.fixture(scope="module")
+def panicking(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = write_checkpoint(tmp_path_factory.mktemp("panicking"), "gemma")
+    _edit_tokenizer(directory, lambda content: content.update(pre_tokenizer=_BACKTRACKS))
+    return load_model(directory)
+
+
+def test_a_pattern_that_backtracks_is_an_error_in_one_line(panicking: Any) -> None:
+    for call in (
+        lambda text: ost.encode(panicking, text),
+        lambda text: ost.encode(panicking, text, chat=True),
+        lambda text: ost.sensitivity(panicking, text),
+    ):
+        with pytest.raises(InputError, match=r"expected a tokenizer that can read .*aaa.*PanicException") as caught:
+            call("a" * 60)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_passes(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
+    model: Any = tiny_model("gemma", fresh=True)
+
+    def stopped(*args: Any, **options: Any) -> Any:
+        raise kind
+
+    monkeypatch.setattr(type(model.tokenizer), "__call__", stopped)
+    with pytest.raises(kind):
+        ost.encode(model, "hello")
+
+
+def test_nobody_else_calls_a_tokenizer() -> None:
+    """Each such call is made in `models/text/calling.py`, where its errors are turned into ours."""
+    root = Path(ost.__file__).parent
+    callers = {
+        str(file.relative_to(root))
+        for file in root.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _CALLS.search(ast.unparse(node.func))
+    }
+    assert callers == {"models/text/calling.py", "models/chat.py"}
