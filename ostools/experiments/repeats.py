@@ -23,15 +23,10 @@ from ostools.ground.names import checked_names, several
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.asked import asked
-from ostools.measure.collapse.collapse import (
-    FITTED_FROM,
-    SAME_IN_FLOAT64,
-    Collapse,
-    collapse,
-    exact_from,
-    float64_rounding,
-)
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
+from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.profiles.nulls import OWN
 from ostools.models import null_model
 from ostools.models.null import KINDS
@@ -54,11 +49,11 @@ class Repeats(Result):
     measured). `band`, a row a kind of null, prompt, sink and length: low, median, high of the distance over the draws: the
     range of those drawn, and no confidence interval.
 
-    `summary`, a row for each source, draw, prompt and sink: first_token (what stands first and
-    can serve as a sink), first_token_share (of the last token's attention on the longest prompt, the mean over heads and
-    layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate
-    with its 95% interval low to high; `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the
-    top token (NA: not reached), in words in `status`.
+    `summary`, a row for each source, draw, prompt and sink: first_token (what stands first and can serve as a sink),
+    first_token_share (of the last token's attention on the longest prompt, the mean over heads and layers), exact_from (from
+    here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate with its 95% interval low
+    to high; `theory.fits`), and for every dtype where the first hidden range begins at y, of the logits, and of the top token
+    (NA: there is none), in words in `status`.
     """
 
     summary: pd.DataFrame
@@ -174,7 +169,7 @@ def _of_one(
         curves.append(curve.reset_index().assign(**key))
         exact = exact_from(curve)
         rows.append(
-            key | _first_token(model, found) | _lengths(found) | {"exact_from": pd.NA if exact is None else exact}
+            key | _first_token(model, found) | _hidden(found) | {"exact_from": pd.NA if exact is None else exact}
         )
         differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_at_probed_lengths"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
@@ -235,13 +230,13 @@ def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
     return {"first_token": first, "first_token_share": float(share)}
 
 
-def _lengths(found: Collapse) -> dict[str, Any]:
-    """Collapse lengths by dtype at y, of the logits and of the top token; the statuses in words."""
-    table: Any = found.collapse_lengths()
-    table = table[(table["pair"] == "theorem") & table["site"].isin([SITE, "logits", "top-token"])]
-    columns: dict[str, Any] = {}
-    for (dtype, site), rows in table.groupby(["dtype", "site"], sort=False):
-        reached = rows["collapse_length"]
-        columns[f"{dtype}_{str(site).replace('-', '_')}"] = pd.NA if reached.isna().any() else int(reached.max())
-    said = table[table["site"] == SITE].groupby("dtype", sort=False)["status"].agg("; ".join)
-    return columns | {"status": ", ".join(f"{dtype} {status}" for dtype, status in said.items())}
+def _hidden(found: Collapse) -> dict[str, Any]:
+    """Where the first hidden range begins, by dtype at y, of the logits and of the top token; the verdicts at y in words."""
+    every = {(dtype, site): v for (kind, dtype, site, _), v in found.verdicts_over_seeds().items() if kind == "theorem"}
+    columns = {
+        f"{dtype}_{site.replace('-', '_')}": verdict.ranges[0].first if verdict.ranges else pd.NA
+        for (dtype, site), verdict in every.items()
+        if site in (SITE, "logits", TOP_TOKEN)
+    }
+    said = [f"{dtype} {verdict.words}" for (dtype, site), verdict in every.items() if site == SITE]
+    return columns | {"status": "; ".join(said)}

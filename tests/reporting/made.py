@@ -119,7 +119,7 @@ def made_collapse(
                     )
     frame: Any = (
         pd.DataFrame(rows)
-        .assign(weights="given", weight_shift=0.0, pair_noise=lambda frame: frame["noise"])
+        .assign(weights="given", weight_shift=0.0, pair_noise=lambda frame: frame["noise"], status="measured")
         .astype({"same_top_token": "boolean", "identical_logits": "boolean"})
     )
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]

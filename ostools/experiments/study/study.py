@@ -49,13 +49,13 @@ class Study(Result):
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
     answer), bound (certified, of the frozen one), tokens (of the prompt), seconds (of one forward pass, on this machine).
 
-    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_lengths`: mitigation ("none" among them),
-    seed, dtype, collapse_length at y, pair_collapse_length, n_max, status in words.
+    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
+    them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
     """
 
     effects: pd.DataFrame
     verdicts: pd.DataFrame
-    collapse_lengths: pd.DataFrame
+    collapse_verdicts: pd.DataFrame
 
 
 @asked
@@ -127,7 +127,7 @@ def study(
         within_training=[trained is None or row["length"] <= trained for row in rows]
     )
     effects = judging.effects(frame, level, verdict_level)
-    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_lengths]
+    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_verdicts]
     return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached))
 
 

@@ -23,9 +23,10 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.asked import asked
-from ostools.measure.collapse.collapse import collapse, reference_at_y
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.posed import pose
 from ostools.results import Frame, Provenance, Result

@@ -26,7 +26,7 @@ from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
 from ostools.measure.asked import asked
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.starts import is_hidden
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
 from ostools.measure.fate.cost import PAIR_SEEDS

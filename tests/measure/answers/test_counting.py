@@ -14,8 +14,8 @@ import mitigations
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
-from ostools.measure.collapse.collapse import Collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.result import Collapse
 from ostools.models import describe, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance

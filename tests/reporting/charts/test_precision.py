@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.result import Collapse
 from ostools.reporting.charts.collapse.precision import PAIR_END, precision_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.made import made_collapse
