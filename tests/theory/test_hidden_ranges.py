@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
     places = [(lengths.index(one.first), lengths.index(one.last)) for one in found]
     assert solid <= {index for start, end in places for index in range(start, end + 1)}
     assert all({start, end} <= solid for start, end in places)
-    assert all(later[0] - end > IN_A_ROW for (_, end), later in zip(places, places[1:], strict=False))
+    assert all(later[0] - end > IN_A_ROW for (_, end), later in pairwise(places))
     for one, (start, end) in zip(found, places, strict=True):
         inside = hidden[start : end + 1]
         assert (one.tried, one.hidden, one.following) == (len(inside), sum(inside), len(hidden) - 1 - end)

@@ -239,8 +239,8 @@ def sooner_in_low_precision(found: Found) -> Verdict:
     numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     said = (
         f"{len(reached)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
-        f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer lengths would "
-        f"have to be measured ({_counted(told)})"
+        f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer "
+        f"lengths would have to be measured ({_counted(told)})"
     )
     if bool(open_ends.all()):
         raise UntestedError(said, **numbers)

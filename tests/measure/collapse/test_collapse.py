@@ -421,7 +421,7 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
 
 
 def within(first: int, last: int, n_max: int) -> Collapse:
-    """A pair that is hidden from `first` to `last`, on a model with a sliding window of 512 tokens; n items are n + 10 tokens."""
+    """A pair that is hidden from `first` to `last`, under a sliding window of 512 tokens; n items are n + 10 tokens."""
     distances = [0.1 if first <= n <= last else 1.0 for n in range(1, n_max + 1)]
     found = made(distances, noise=0.5, same_top_token=[False] * n_max)
     limits = {"sliding_windows": [512], "context": 2048}
@@ -438,14 +438,14 @@ def within(first: int, last: int, n_max: int) -> Collapse:
         (
             504,
             "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart at 3 of the 3 longer lengths tried (at 502 the prompt has 512 "
-            "tokens, the model's sliding window)",
+            "hidden from 138 to 501 (all 364 lengths tried), apart at 3 of the 3 longer lengths tried (at 502 the prompt has "
+            "512 tokens, the model's sliding window)",
         ),
         (
             512,
             "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart again from 502 (at 502 the prompt has 512 tokens, the model's "
-            "sliding window)",
+            "hidden from 138 to 501 (all 364 lengths tried), apart again from 502 (at 502 the prompt has 512 tokens, the "
+            "model's sliding window)",
         ),
     ],
 )
@@ -459,8 +459,8 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(n_max: int, verdict: str, 
     for span in spans.to_dict("records"):
         last = min(n_max, 501)
         assert (span["first"], span["last"], span["tried"], span["hidden"]) == (138, last, last - 137, last - 137)
-        assert span["open"] is (last == n_max)
-        assert (span["apart_from"] is pd.NA) if span["open"] else span["apart_from"] == 502
+        assert bool(span["open"]) == (last == n_max)
+        assert pd.isna(span["apart_from"]) if span["open"] else span["apart_from"] == 502
 
 
 def test_verdicts_of_made_curves() -> None:
@@ -634,9 +634,7 @@ def test_weights_that_a_dtype_cannot_hold_overflow_too() -> None:
 
 @pytest.mark.parametrize("dtypes", [["float32"], ["bfloat16"], ["float16", "float32"]])
 def test_numbers_that_are_not_finite_anywhere_else_are_refused(dtypes: list[str]) -> None:
-    with pytest.raises(
-        InputError, match=r"figure-5a in float64: residual at length \d+ is not finite; float64 holds .* weights"
-    ):
+    with pytest.raises(InputError, match=r"in float64: residual at length \d+ is not finite; float64 holds .* weights"):
         collapse(loud(float("nan")), "figure-5a", lengths=[1, 2, 3], dtypes=dtypes)
 
 

@@ -186,7 +186,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
 
 @pytest.mark.parametrize(
     ("first", "last", "lengths"),
-    [(5, 20, {4, 5}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
+    [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
 )
 def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
     first: int, last: int, lengths: set[int]

@@ -215,7 +215,7 @@ def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]]) -> list[alt.Char
     return [band, rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]
 
 
-def _limit_marks(base: alt.Chart, limit: dict[str, Any], height: float) -> list[alt.Chart]:
+def _limit_marks(base: alt.Chart, limit: dict[str, Any], height: int) -> list[alt.Chart]:
     """A dotted vertical line in every panel at a number of the model's own, with its words at that height."""
     here = base.transform_filter(f"datum.length === {limit['length']} && datum.quantity === 'distance'")
     x, neutral = alt.X("length:Q"), alt.value(theme.colour("float64"))
