@@ -29,7 +29,7 @@ import pandas as pd
 
 import ostools as ost
 from ostools import mitigations
-from ostools.measure.collapse.collapse import exact_from
+from ostools.measure.collapse.result import exact_from
 
 model = ost.load_model()
 task = ost.tasks.figure_5a()
