@@ -102,7 +102,7 @@ def answers(
 
 def line_written(text: str) -> bool:
     """Whether a line that is not blank is complete: the stop where the first line is the answer."""
-    return bool(re.search(r"[^\s][^\r\n]*[\r\n]", text))
+    return any(line.strip() for line in re.split(r"[\r\n]", text)[:-1])
 
 
 def _check(
