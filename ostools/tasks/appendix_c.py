@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mitigations import Hint
@@ -184,6 +184,12 @@ class AppendixTask(Task):
     @property
     def numeric(self) -> bool:
         return self.name in _COUNTING_NAMES
+
+    @property
+    def example_task(self) -> AppendixTask:
+        """Of copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
+        copies = self.name in _COPY_NAMES
+        return replace(self, uniform=True, interleave=False) if copies else self
 
     @property
     def wording(self) -> Wording:

@@ -73,6 +73,11 @@ class Task(AnyTask):
         """How a sentence speaks of the answer, which is digits; None where free answers are not read by their content."""
         return None
 
+    @property
+    def example_task(self) -> Task:
+        """The task whose questions are worked examples in a few-shot prompt: with answers that differ, where it has such."""
+        return self
+
     def named(self, line: str, pieces: Sequence[str]) -> str | None:
         """The answer that a line names, right or wrong, where the prompt lists all that could be answers; else None."""
         return None

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ostools.measure.answers.reading import Reader
 from ostools.tasks import Task
@@ -27,18 +28,22 @@ from ostools.tasks.base import Wording
 _ANSWER = frozenset({"answer", "result"})
 _VERBS = frozenset({"is", "are", "was", "were", "be", "equals", "=", ":", "becomes", "gives"})
 _FILLERS = frozenset(
-    "then therefore thus so hence simply exactly just only equal to a an the number digit value also indeed about approximately "
-    "actually clearly still now and final".split()
+    re.findall(
+        r"\w+",
+        "then therefore thus so hence simply exactly just only equal to a an the number digit value also indeed about "
+        "approximately actually clearly still now and final",
+    )
 )
-_OPERATORS = frozenset("+ - * / × ÷ − – ^ %".split())  # noqa: RUF001 - minus and dash as models write them
-_NOT_A_COUNT = frozenset("of first last next another every each".split())
-_SMALL = (
+_OPERATORS = frozenset("+-*/×÷−–^%")
+_NOT_A_COUNT = frozenset({"of", "first", "last", "next", "another", "every", "each"})
+_SMALL = re.findall(
+    r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
-    "nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "nineteen",
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _WORDS = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * (2 + at) for at, word in enumerate(_TENS)}
-_TOKEN = re.compile(r"\d+(?:[.,]\d+)*[a-z]*|[^\W\d_]+|[=:+\-−–*/×÷^%?]")  # noqa: RUF001
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)*[a-z]*|[^\W\d_]+|[=:+\-−–*/×÷^%?]")
 _QUOTES = re.compile(r"[*_`$\"'\u201c\u201d\u2018\u2019#<>()\[\]]|\\[()\[\]]")
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _STYLED = re.compile(r"\\[a-z]+\s*\{|[{}]")
@@ -80,7 +85,7 @@ def _finished(lines: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
 def _with_ends(line: str) -> list[str]:
     """The sentences of a line, each with the blanks behind it."""
     ends = [0, *(match.end() for match in _SENTENCE_END.finditer(line)), len(line)]
-    return [line[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [line[start:end] for start, end in pairwise(ends)]
 
 
 def _sentences(lines: Sequence[str]) -> Iterator[_Sentence]:
@@ -133,7 +138,7 @@ class _Assertions:
         """What one sentence asserts: `answer`, `subject` or `equation`, and the value."""
         parts = _at_verbs(tokens)
         about = ""
-        for subject, part in zip(parts, parts[1:], strict=False):
+        for subject, part in pairwise(parts):
             # Between two verbs of "the answer is 2 * 5 = 10" stands no new subject.
             about = self._about(subject) or (about if _is_arithmetic(subject) else "")
             value = _leading(part)
@@ -172,7 +177,7 @@ class _Assertions:
             if value is None or (at and not self._counts(tokens[max(at - 2, 0) : at])):
                 continue
             behind = tokens[value[1] : value[1] + 2]
-            if behind[:1] and (behind[0] in self.wording.units or behind[1:] and behind[1] in self.wording.units):
+            if behind[:1] and (behind[0] in self.wording.units or (behind[1:] and behind[1] in self.wording.units)):
                 yield value[0]
 
     @staticmethod

@@ -49,7 +49,8 @@ def judge(posed: Posed | Question, answer: Answer) -> Verdict:
     """What was read in an answer to a posed question, and whether it is right."""
     reading = reader_of(posed)
     found = reading.read(answer.text, answer.ended)
-    verdict = _verdict(found, posed.key, posed.line, posed.task.numeric)
+    line = posed.line if isinstance(posed, Question) else posed.to_write
+    verdict = _verdict(found, posed.key, line, posed.task.numeric)
     return _with_content(verdict, posed, _content(posed, reading, found, answer))
 
 
@@ -59,7 +60,8 @@ def _content(posed: Posed | Question, reading: Reader, found: Found, answer: Ans
     named = posed.task.named(found.line, posed.pieces)
     if in_form and named is None:
         return found.answer if found.number is None or not posed.task.numeric else str(found.number)
-    return asserted(posed.task, posed.pieces, reading, answer.text, answer.ended)
+    prefill = "" if isinstance(posed, Question) else posed.prefill or ""
+    return asserted(posed.task, posed.pieces, reading, prefill + answer.text, answer.ended)
 
 
 def _with_content(verdict: Verdict, posed: Posed | Question, content: str | None) -> Verdict:
@@ -77,7 +79,9 @@ def judge_begun(answer: Answer, key: str) -> Verdict:
 
 
 def reader_of(posed: Posed | Question) -> Reader:
-    """How the answers to a posed question are read."""
+    """How the answers to a posed question are read: after a prompt that has begun the answer line, as the rest of it."""
+    if isinstance(posed, Posed) and posed.prefill is not None:
+        return begun(posed.task.numeric)
     text = posed.text if isinstance(posed, Question) else posed.prompt.text
     return reader(posed.task, posed.pieces, text or "")
 

@@ -16,7 +16,9 @@ from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
 from ostools.tasks import task
 from tests.measure.answers.test_judging import answer, posed
 
-TEXTS = [json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()]
+TEXTS = [
+    json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
+]
 """Texts with the value that each asserts, judged by a person. 66 are answers of real models to the paper's tasks."""
 MISSED = {"12. I hope this helps!", "It ends with a zero.", "Zero is the last digit."}
 """Known misses: each asserts a value, and is read as asserting none."""
@@ -60,7 +62,9 @@ LONG: dict[str, Callable[[int], str]] = {
     "digits": lambda size: "1" * size,
     "line ends": lambda size: "\n" * size,
     "blanks": lambda size: "Please count the number of ones in the following sequence:" + "1" * 12 + " " * size + "x",
-    "own question": lambda size: "Please count the number of ones in the following sequence:111111111111\n" * (size // 72),
+    "own question": lambda size: (
+        "Please count the number of ones in the following sequence:111111111111\n" * (size // 72)
+    ),
     "stop tokens": lambda size: "</s>" * (size // 4),
     "less than": lambda size: "<" * size,
     "boxed": lambda size: "\\boxed{" * (size // 7),
