@@ -93,6 +93,16 @@ class Behaviour(Result):
 
     summary: pd.DataFrame
 
+    @property
+    def wrong(self) -> int:
+        """How many answers were read and are not right. What was cut off, or something else, is neither right nor wrong."""
+        return int(self.summary["wrong"].sum())
+
+    @property
+    def read(self) -> int:
+        """How many answers were read: right or wrong."""
+        return self.wrong + int(self.summary["right"].sum())
+
 
 @measurement
 @in_smaller_chunks
