@@ -87,7 +87,11 @@ def elicit(
     before, prefill = few_shot_text(asked, mitigation)
     # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
     opened = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
-    return replace(posed, prompt=encode(model, before + opened), prefill=opened)
+    try:
+        prompt = encode(model, before + opened)
+    except InputError as error:
+        raise InputError(f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'") from None
+    return replace(posed, prompt=prompt, prefill=opened)
 
 
 def few_shot_text(asked: Question, mitigation: Mitigation | None) -> tuple[str, str]:
