@@ -77,7 +77,8 @@ SHOWN = [
     (
         "study --mitigation separator:every=2 --lengths 3,4 --sensitivity-lengths 0 --dtype float32 "
         "--elicitation zero-shot",
-        "nothing could be lost|verdicts|separator:every=2|not decided|share of right answers|(Bonferroni)|×|4 of them hold together at 95%",
+        "nothing could be lost|verdicts|separator:every=2|not decided|share of right answers|(Bonferroni)|×|"
+        "4 of them hold together at 95%",
         "",
     ),
 ]

@@ -171,7 +171,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
     limit = at_limit(row)
-    if limit and row["value"] == row["baseline"]:
+    if limit and row["value"] == row["baseline"] == 1:
         return NO_EFFECT, f"{limit}, and as many with it"
     up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
     # What is read first: at the floor nothing could be lost, at the ceiling nothing could be gained.
