@@ -157,7 +157,10 @@ BY_THE_MODEL = [
     ("behaviour --lengths 2 --temperature -1", ["temperature of 0 (greedy) or more, found -1.0"]),
     ("counting --lengths 1:2 --dtype float8", ["unknown dtype 'float8'"]),
     ("counting --lengths 46 --out x.csv", ["46 items and one more take", "holds 256"]),
-    ("study --task count-ones-figure-5 --elicitation zero-shot --mitigation sliding-window:window=4,layers=7", ["layers out of 0..1, found 7"]),
+    (
+        "study --task count-ones-figure-5 --elicitation zero-shot --mitigation sliding-window:window=4,layers=7",
+        ["layers out of 0..1, found 7"],
+    ),
     ("study --lengths 200", ["at most 256 tokens"]),
     ("windows --layers 9 --windows 4", ["layers out of 0..1, found 9"]),
     ("windows --task copy", ["ends in the sequence"]),

@@ -141,7 +141,10 @@ def test_nothing_to_gain_where_all_is_right() -> None:
     assert said["answers"] == "hurts"
     _, said = judged(pairs("correct", value=0.0, baseline=0.0))
     assert said["answers"] == "no measurable effect"
-    assert "answers: no measurable effect (0 of 20 right without it: nothing could be lost; +0.0 points" in said["sentence"]
+    assert (
+        "answers: no measurable effect (0 of 20 right without it: nothing could be lost; +0.0 points"
+        in said["sentence"]
+    )
     _, said = judged(pairs("correct", value=1.0, baseline=0.0))
     assert "answers: helps (0 of 20 right without it: nothing could be lost; +100.0 points" in said["sentence"]
 

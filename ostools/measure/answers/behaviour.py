@@ -96,12 +96,12 @@ class Behaviour(Result):
     @property
     def wrong(self) -> int:
         """How many answers were read and are not right. What was cut off, or something else, is neither right nor wrong."""
-        return int(self.summary["wrong"].sum())
+        return int(self.summary["wrong"].to_numpy(dtype=int).sum())
 
     @property
     def read(self) -> int:
         """How many answers were read: right or wrong."""
-        return self.wrong + int(self.summary["right"].sum())
+        return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
 @measurement

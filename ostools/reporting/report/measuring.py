@@ -263,7 +263,11 @@ def failed_on(plain: Sequence[Behaviour]) -> str:
     open_still = [name for name, share in shares.items() if 0 < share < 1]
     if open_still:
         return min(open_still, key=lambda name: abs(shares[name] - 0.5))
-    likely = {name: float(told[name].summary["log_probability"].mean()) for name, share in shares.items() if share == 0}
+    likely = {
+        name: float(told[name].summary["log_probability"].to_numpy(dtype=float).mean())
+        for name, share in shares.items()
+        if share == 0
+    }
     likely = {name: mean for name, mean in likely.items() if math.isfinite(mean)}
     if not likely:
         said = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items()) or "no answer could be read"
