@@ -131,7 +131,7 @@ assert not mitigations.acts(model, SlidingWindow(512), prompt.ids)
 #
 # Every question is asked with each mitigation and without, at nine lengths. An effect is measured on these *pairs*. A
 # verdict says "helps" or "hurts" only where an interval, widened for the number of verdicts, and a sign test agree; nine
-# lengths are the fewest that can decide nine verdicts.
+# lengths are the fewest that can decide twelve verdicts.
 #
 # **Before you look**, bet on each of the three: the comma, the missing sink, and a window of 16 keys.
 

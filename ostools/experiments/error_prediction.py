@@ -119,6 +119,8 @@ def error_prediction(
         seeds_of(form, (SEEDS if form.random else (0,)) if seeds is None else seeds),
     )
     told = partial(part_of, progress, whole=3, units=100)
+    # Without worked examples: the answer and what is to predict it are of one prompt.
+    chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     asked: dict[str, Any] = {"lengths": wanted, "seeds": chosen, "chat": chat}
     said = behaviour(model, form, **asked, max_new_tokens=max_new_tokens, probability=False, progress=told(0, 1))
     frame: Any = said.frame[_KEYS]

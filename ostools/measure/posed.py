@@ -30,7 +30,8 @@ class Posed:
 
     `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
     inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
-    text.
+    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`answers.elicitation`); None where the
+    model writes the whole line.
     """
 
     task: Task
@@ -43,12 +44,18 @@ class Posed:
     line: str
     rewritten: bool
     chat: bool
+    prefill: str | None = None
 
     @property
     def thinks(self) -> bool:
         """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
         found, text = self.prompt.chat, self.prompt.text or ""
         return found is not None and (found.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
+
+    @property
+    def to_write(self) -> str:
+        """The right line as far as the model is to write it."""
+        return self.line if self.prefill is None else self.line.removeprefix(self.prefill)
 
     @property
     def tokens(self) -> int:

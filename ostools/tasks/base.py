@@ -7,10 +7,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_seeds
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The words with which a sentence speaks of a task's answer, so that a free answer can be read by its content.
+
+    subjects: phrases before the verb, such as "last digit" in "The last digit is 8". units: words after the value, such as
+    "ones" in "There are 12 ones". equations: whether "1 + 1 = 2" states an answer.
+    """
+
+    subjects: tuple[str, ...]
+    units: tuple[str, ...] = ()
+    equations: bool = False
 
 
 class AnyTask(ABC):
@@ -53,6 +67,20 @@ class Task(AnyTask):
     def lead(self) -> str:
         """What a model writes between the prompt and the answer line: a line end, or a blank after a line begun for it."""
         return "\n"
+
+    @property
+    def wording(self) -> Wording | None:
+        """How a sentence speaks of the answer, which is digits; None where free answers are not read by their content."""
+        return None
+
+    @property
+    def example_task(self) -> Task:
+        """The task whose questions are worked examples in a few-shot prompt: with answers that differ, where it has such."""
+        return self
+
+    def named(self, line: str, pieces: Sequence[str]) -> str | None:
+        """The answer that a line names, right or wrong, where the prompt lists all that could be answers; else None."""
+        return None
 
     @abstractmethod
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:

@@ -157,7 +157,10 @@ BY_THE_MODEL = [
     ("behaviour --lengths 2 --temperature -1", ["temperature of 0 (greedy) or more, found -1.0"]),
     ("counting --lengths 1:2 --dtype float8", ["unknown dtype 'float8'"]),
     ("counting --lengths 46 --out x.csv", ["46 items and one more take", "holds 256"]),
-    ("study --task count-ones-figure-5 --mitigation sliding-window:window=4,layers=7", ["layers out of 0..1, found 7"]),
+    (
+        "study --task count-ones-figure-5 --elicitation zero-shot --mitigation sliding-window:window=4,layers=7",
+        ["layers out of 0..1, found 7"],
+    ),
     ("study --lengths 200", ["at most 256 tokens"]),
     ("windows --layers 9 --windows 4", ["layers out of 0..1, found 9"]),
     ("windows --task copy", ["ends in the sequence"]),
@@ -246,7 +249,8 @@ def test_a_merged_separator_is_one_line(run, bare: str, tmp_path: Path) -> None:
         part | {"use_regex": False} for part in split if part["type"] != "Digits"
     ]
     file.write_text(json.dumps(state), encoding="utf-8")
-    found = run("study", "--model", str(merging), "--mitigation", "separator:every=3", "--lengths", "4")
+    asked = ("--mitigation", "separator:every=3", "--lengths", "4", "--elicitation", "zero-shot")
+    found = run("study", "--model", str(merging), *asked)
     assert_refused(found, "expected inserted text in tokens of its own, found '1,'")
 
 

@@ -117,7 +117,7 @@ def test_a_bound_that_does_not_know_the_edit_is_refused_and_the_rest_measured(fo
 
 def test_effects_and_verdicts_are_those_of_the_frame(found: Study) -> None:
     parameters = found.provenance.parameters
-    assert parameters["verdict_level"] == pytest.approx(1 - 0.05 / 12)
+    assert parameters["verdict_level"] == pytest.approx(1 - 0.05 / 16)
     again = effects(found.frame, parameters["level"], parameters["verdict_level"])
     pd.testing.assert_frame_equal(found.effects, again)
     pd.testing.assert_frame_equal(found.verdicts, verdicts(again, parameters["verdict_level"]))
@@ -207,7 +207,7 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
     whole = rows(result, "upcast", "collapse_distance", "bfloat16")
     assert whole["reason"].str.contains("upcast changes the unembedding itself").all()
     said = result.verdicts.set_index("mitigation").loc["upcast:parts=mlp", "sentence"]
-    assert "collapse: not decided (upcast:parts=mlp changes nothing in float64)" in said
+    assert "distance of the pair: not decided (upcast:parts=mlp changes nothing in float64)" in said
 
 
 def test_what_acts_in_16_bits_only_is_active_in_them_alone(model: TransformerBridge) -> None:

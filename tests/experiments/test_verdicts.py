@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,9 @@ def test_an_effect_is_the_mean_over_lengths_of_the_mean_over_seeds() -> None:
     assert row["effect"] == pytest.approx(by_hand.mean())
     assert row["verdict_low"] < row["low"] < row["effect"] < row["high"] < row["verdict_high"]
     assert (row["lengths"], row["pairs"]) == (20, 60)
-    assert said["collapse"] == "helps"
+    assert said["collapse"] == "larger"
     assert said["answers"] == said["sensitivity"] == "not decided"
-    assert "collapse: helps (×1.5" in said["sentence"] or "collapse: helps (×1.6" in said["sentence"]
+    assert re.search(r"distance of the pair: larger \(×1\.[56]", said["sentence"])
 
 
 def test_seeds_of_a_length_stay_together() -> None:
@@ -72,7 +73,7 @@ def test_seeds_of_a_length_stay_together() -> None:
         assert often[name] == pytest.approx(once[name], abs=1e-12)
 
 
-@pytest.mark.parametrize(("sign", "verdict"), [(1, "helps"), (-1, "hurts"), (0, "no measurable effect")])
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "larger"), (-1, "smaller"), (0, "no measurable effect")])
 @pytest.mark.parametrize("quantity", ["collapse_distance", "sensitivity"])
 def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
     noise = noisy(2)
@@ -82,25 +83,25 @@ def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
 
 
 def test_too_few_lengths_for_a_verdict() -> None:
-    """Five lengths, all better: that is nothing rare enough for three verdicts at 95%; seven are."""
+    """Five lengths, all better: that is nothing rare enough for four verdicts at 95%; eight are."""
     better = pairs(lengths=range(1, 6), value=2.0)
     row, said = judged(better)
     assert row["low"] > 0
     assert said["collapse"] == "not decided"
-    assert "on 5 lengths, and a verdict needs 7" in said["sentence"]
-    assert judged(pairs(lengths=range(1, 8), value=2.0))[1]["collapse"] == "helps"
+    assert "on 5 lengths, and a verdict needs 8" in said["sentence"]
+    assert judged(pairs(lengths=range(1, 9), value=2.0))[1]["collapse"] == "larger"
     assert np.isnan(judged(pairs(lengths=[4, 9], value=2.0))[0]["low"])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_p_value_alone_decides(sign: int) -> None:
-    """Six effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 128 sign patterns are as extreme."""
-    made = [1.0] * 6 + [-0.01]
-    row, said = judged(pairs(lengths=range(1, 8), value=lambda n, s: 10 ** (sign * made[n - 1])))
+    """Seven effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 256 sign patterns are as extreme."""
+    made = [1.0] * 7 + [-0.01]
+    row, said = judged(pairs(lengths=range(1, 9), value=lambda n, s: 10 ** (sign * made[n - 1])))
     near, far = sorted([abs(row["verdict_low"]), abs(row["verdict_high"])])
     assert row["verdict_low"] * row["verdict_high"] > 0
     assert 0 < near < far
-    assert row["p_value"] == 4 / 128 > 1 - WIDE
+    assert row["p_value"] == 4 / 256 > 1 - WIDE
     assert said["collapse"] == "no measurable effect"
 
 
@@ -108,7 +109,7 @@ def test_the_p_value_alone_decides(sign: int) -> None:
 def test_the_interval_alone_decides(sign: int) -> None:
     """An effect in every row of a table of verdicts, whose p-value is clear and whose interval holds 0."""
     row = effects(pairs(value=lambda n, s: 10**sign), LEVEL, WIDE)
-    assert verdicts(row, WIDE)["collapse"].tolist() == ["helps" if sign > 0 else "hurts"]
+    assert verdicts(row, WIDE)["collapse"].tolist() == ["larger" if sign > 0 else "smaller"]
     ends = ("verdict_low", -0.01) if sign > 0 else ("verdict_high", 0.01)
     assert float(row["p_value"].iloc[0]) <= 1 - WIDE
     assert verdicts(row.assign(**dict([ends])), WIDE)["collapse"].tolist() == ["no measurable effect"]
@@ -120,27 +121,49 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     assert said["answers"] == "inactive"
     some = pairs("sensitivity", value=lambda n, s: 3.0, status=lambda n, s: "inactive" if n < 10 else "active")
     row, said = judged(some)
-    assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "helps")
+    assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
     _, said = judged(pairs("bound", status="refused", value=float("nan"), reason="cannot be told"))
     assert said["sentence"].startswith("m: answers: not decided (not measured)")
     refused = pairs(status="refused", value=float("nan"), reason="ends in its sequence")
     row, said = judged(refused)
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
-    assert "collapse: not decided (ends in its sequence)" in said["sentence"]
+    assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
 
 
 def test_nothing_to_gain_where_all_is_right() -> None:
     _, said = judged(pairs("correct"))
     assert said["answers"] == "no measurable effect"
-    assert "there is nothing to gain: all answers are right without it and with it" in said["sentence"]
+    assert "20 of 20 right without it: nothing could be gained, and as many with it" in said["sentence"]
     _, said = judged(pairs("correct", value=lambda n, s: float(n != 3)))
     assert said["answers"] == "no measurable effect"
-    assert "there is nothing to gain: all answers are right without it" in said["sentence"]
+    assert "answers: no measurable effect (20 of 20 right without it: nothing could be gained; -" in said["sentence"]
     _, said = judged(pairs("correct", value=0.0))
     assert said["answers"] == "hurts"
     _, said = judged(pairs("correct", value=0.0, baseline=0.0))
     assert said["answers"] == "no measurable effect"
-    assert "to gain" not in said["sentence"]
+    assert (
+        "answers: no measurable effect (0 of 20 right without it: nothing could be lost; +0.0 points"
+        in said["sentence"]
+    )
+    _, said = judged(pairs("correct", value=1.0, baseline=0.0))
+    assert "answers: helps (0 of 20 right without it: nothing could be lost; +100.0 points" in said["sentence"]
+
+
+def test_a_number_that_is_no_answer_is_larger_or_smaller_and_never_helps() -> None:
+    """A window that costs 45 nats beside twelve times the distance: both are told, and neither helps."""
+    frames = [
+        pairs("correct", value=0.0, baseline=0.0),
+        pairs("log_probability", value=lambda n, s: -50.0 - n / 100, baseline=-5.0),
+        pairs("collapse_distance", value=12.0, baseline=1.0),
+    ]
+    found = effects(pd.concat(frames), LEVEL, WIDE)
+    (said,) = verdicts(found, WIDE).to_dict("records")
+    assert (said["answers"], said["log_probability"], said["collapse"]) == ("no measurable effect", "smaller", "larger")
+    assert said["sentence"].startswith(
+        "m: answers: no measurable effect (0 of 20 right without it: nothing could be lost"
+    )
+    assert "log p of the right line: smaller (-45" in said["sentence"]
+    assert "helps" not in said["sentence"]
 
 
 def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> None:
@@ -149,7 +172,7 @@ def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> 
     assert (row["effect"], row["lengths"], row["beyond_training"]) == (0, 10, False)
     assert said["collapse"] == "no measurable effect"
     row, said = judged(frame[frame["length"] > 10])
-    assert (row["lengths"], row["beyond_training"], said["collapse"]) == (10, True, "helps")
+    assert (row["lengths"], row["beyond_training"], said["collapse"]) == (10, True, "larger")
     assert "every length is beyond the trained ones" in said["sentence"]
 
 
@@ -171,12 +194,12 @@ def test_a_ratio_to_rounding_is_none() -> None:
     assert (row["effect"], said["collapse"]) == (0, "no measurable effect")
     row, said = judged(pairs(value=0.0, baseline=1.0, rounding=1e-6))
     assert row["effect"] == pytest.approx(-6)
-    assert said["collapse"] == "hurts"
+    assert said["collapse"] == "smaller"
     assert (row["value_floored"], row["baseline_floored"]) == (20, 0)
-    assert "collapse: hurts (at most ×1.0e-6);" in said["sentence"]
+    assert "distance of the pair: smaller (at most ×1.0e-6);" in said["sentence"]
     row, said = judged(pairs(value=1.0, baseline=lambda n, s: 0.0 if n < 4 else 1e-3, rounding=1e-6))
     assert (row["value_floored"], row["baseline_floored"]) == (0, 3)
-    assert "collapse: helps (at least ×" in said["sentence"]
+    assert "distance of the pair: larger (at least ×" in said["sentence"]
     assert "[" not in said["sentence"]
     _, said = judged(pairs(value=0.0, baseline=0.0, rounding=1e-6))
     assert "no measurable effect (rounding on both sides, ×1)" in said["sentence"]
@@ -195,16 +218,16 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
 def test_only_the_reference_is_judged() -> None:
     frame = pd.concat([pairs(value=3.0), pairs(value=1 / 3, dtype="bfloat16"), pairs("log_probability", value=2.0)])
     found = effects(frame, LEVEL, WIDE)
-    assert found["about"].tolist() == ["collapse", "", ""]
-    assert verdicts(found, WIDE)["collapse"].tolist() == ["helps"]
+    assert found["about"].tolist() == ["collapse", "", "log_probability"]
+    assert verdicts(found, WIDE)["collapse"].tolist() == ["larger"]
 
 
 def test_all_verdicts_hold_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise alone, four mitigations and three verdicts each: a study has a false one in about 5% of cases, not in 46%."""
+    """Noise alone, four mitigations and four verdicts each: a study has a false one in at most 5% of cases."""
     monkeypatch.setattr(judging, "RESAMPLES", 2000)
     trials, count = 12, 4
     wide = corrected(LEVEL, count)
-    assert wide == pytest.approx(1 - 0.05 / 12)
+    assert wide == pytest.approx(1 - 0.05 / 16)
     wrong = 0
     for trial in range(trials):
         frames = []
@@ -216,5 +239,5 @@ def test_all_verdicts_hold_together(monkeypatch: pytest.MonkeyPatch) -> None:
                 )  # fmt: skip
                 frames.append(pairs(quantity, lengths=range(1, 13), value=value).assign(mitigation=str(mitigation)))
         said = verdicts(effects(pd.concat(frames), LEVEL, wide), wide)
-        wrong += bool(said[list(judging.ABOUT)].isin(["helps", "hurts"]).to_numpy().any())
+        wrong += bool(said[list(judging.ABOUT)].isin(["helps", "hurts", "larger", "smaller"]).to_numpy().any())
     assert wrong <= 2  # more in 2% of cases

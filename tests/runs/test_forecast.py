@@ -49,13 +49,23 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     assert found.n_layers * found.block_parameters < numbers
 
 
-@pytest.mark.parametrize(("mitigation", "chat"), [("none", True), ("separator:every=2", False)])
+@pytest.mark.parametrize(
+    ("mitigation", "chat", "elicitation"),
+    [
+        ("none", True, None),
+        ("separator:every=2", False, "zero-shot"),
+        ("separator:every=2", False, None),  # a base model: few-shot
+    ],
+)
 def test_tokens_are_counted_as_they_will_be_measured(
-    directory: str, tmp_path: Path, mitigation: str, chat: bool
+    directory: str, tmp_path: Path, mitigation: str, chat: bool, elicitation: str | None
 ) -> None:
-    name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", chat_template=None))
+    plain = tmp_path / "plain"
+    name = (
+        directory if chat else str(write_checkpoint(plain, "gemma", chat_template=None, max_position_embeddings=2048))
+    )
     model = load_model(name, device="cpu")
-    short = {"name": "behaviour", "max_new_tokens": 1}
+    short = {"name": "behaviour", "max_new_tokens": 1, "elicitation": elicitation}
     (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
     rows, _ = measure(model, cell)
     counted = prompt_tokens(cell, locate(name, None)).prompts

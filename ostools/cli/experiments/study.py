@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostools.cli.kit import output
-from ostools.cli.kit.options import RANGE, Chat, Device, LoadDtype, Model, Out, Seeds, Task, parse_lengths
+from ostools.cli.kit.options import RANGE, Chat, Device, Elicit, LoadDtype, Model, Out, Seeds, Task, parse_lengths
 from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def study(
             "--dtype", metavar="NAME", help="Of the collapse distance; repeatable. Default: float32 and bfloat16."
         ),
     ] = None,
+    elicitation: Elicit = None,
     chat: Chat = None,
     level: Annotated[
         float, typer.Option(metavar="P", help="Of the intervals; all verdicts hold together at it.")
@@ -69,7 +70,17 @@ def study(
     seeds = tuple(seed or (0,))
 
     def cost(on: Unloaded) -> Cost:
-        return costs.study(on, form, compared, wanted, seeds=len(seeds), dtypes=precisions, closely=sensitivity_lengths)
+        return costs.study(
+            on,
+            form,
+            compared,
+            wanted,
+            seeds=len(seeds),
+            dtypes=precisions,
+            closely=sensitivity_lengths,
+            elicitation=elicitation,
+            chat=chat,
+        )
 
     with at_work("comparing", model, device, load_dtype, cost) as (loaded, progress):
         result = experiments.study(
@@ -79,6 +90,7 @@ def study(
             lengths=wanted,
             seeds=seeds,
             dtypes=precisions,
+            elicitation=elicitation,
             chat=chat,
             level=level,
             sensitivity_lengths=sensitivity_lengths,
@@ -88,14 +100,17 @@ def study(
 
 
 def _show(result: Study) -> None:
-    from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
+    from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, QUANTITIES, in_words
+    from ostools.reporting.findings.study import floor_or_ceiling
 
     parameters = result.provenance.parameters
     verdicts: Any = result.verdicts
     effects: Any = result.effects
     rows = verdicts[["mitigation", *ABOUT]].itertuples(index=False, name=None)
     title = f"Mitigations against none on {parameters['task']}: verdicts"
-    output.print_table(title, ["mitigation", *ABOUT], rows, left=4)
+    if limit := floor_or_ceiling(result):
+        output.print_text([limit])
+    output.print_table(title, ["mitigation", *(ABOUT_WORDS[name] for name in ABOUT)], rows, left=5)
     said = [
         (
             row["mitigation"],
@@ -114,8 +129,10 @@ def _show(result: Study) -> None:
 
 def notes(result: Study) -> list[str]:
     """How the verdicts are to be read."""
+    from ostools.experiments.study.verdicts import ABOUT
+
     parameters = result.provenance.parameters
-    count = 3 * len(parameters["mitigations"])
+    count = len(ABOUT) * len(parameters["mitigations"])
     said = [
         f"Verdicts are read from {parameters['verdict_level']:.2%} intervals and a sign-flip test at that level, so that all "
         f"{count} of them hold together at {parameters['level']:.0%} (Bonferroni). Intervals are over lengths, on this model "

@@ -16,6 +16,8 @@ from ostools.experiments.figures import figure2, figure3
 from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
 from ostools.ground.lengths import parse_lengths
 from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.answers.elicitation import FEW_SHOT
+from ostools.measure.answers.probability import spare
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
@@ -105,6 +107,7 @@ def behaviour(
     *,
     seeds: int = 1,
     mitigation: Mitigation | None = None,
+    elicitation: str | None = None,
     chat: bool | None = None,
     system: str | None = None,
     thinking: bool = False,
@@ -112,17 +115,19 @@ def behaviour(
     max_new_tokens: int | None = None,
     probability: bool = True,
 ) -> Cost:
-    """Of one task, asked at every length and seed; one that reasons goes on to the limit."""
-    found = model.asked(task, lengths, mitigation=mitigation, chat=chat, system=system, thinking=thinking)
+    """Of one task, asked at every length and seed. Answers go on to the limit of `behaviour`, but for a model that was
+    trained on the task, and after a few-shot prompt, where they end with their line."""
+    how = model.elicitation(task, elicitation, chat)
+    found = model.asked(task, lengths, mitigation=mitigation, elicitation=how, system=system, thinking=thinking)
     every = PromptTokens(found.prompts * seeds, found.after, found.answer, found.hooked)
     reasons = thinking or str(getattr(task, "mode", "none")).startswith("cot")
     return behaviour_cost(
         model.shape,
         every,
         samples=samples,
-        max_new_tokens=max_new_tokens or (256 if reasons else None),
+        max_new_tokens=max_new_tokens or found.answer + spare(reasons, how == FEW_SHOT),
         probability=probability,
-        goes_on=reasons,
+        goes_on=reasons or not (how == FEW_SHOT or model.trained_on(task)),
     )
 
 
@@ -143,14 +148,15 @@ def study(
     seeds: int,
     dtypes: Sequence[str],
     closely: int,
+    elicitation: str | None = None,
+    chat: bool | None = None,
 ) -> Cost:
     """Answers, distances, and sensitivity and its bound at some of the lengths: without, and with each mitigation."""
     total = Cost()
     near = sorted(lengths)[-1:] * min(closely, len(lengths))
     for one in (None, *compared):
         found = model.asked(task, lengths, mitigation=one, chat=False)
-        every = PromptTokens(found.prompts * seeds, found.after, found.answer, found.hooked)
-        total += behaviour_cost(model.shape, every)
+        total += behaviour(model, task, lengths, seeds=seeds, mitigation=one, elicitation=elicitation, chat=chat)
         total += collapse_cost(model.shape, found, dtypes or ("float64",), seeds=seeds)
         close = model.asked(task, near, mitigation=one, chat=False).prompts if near else ()
         for pos in close:

@@ -49,6 +49,14 @@ Seeds = Annotated[
 Chat = Annotated[
     bool | None, typer.Option("--chat/--no-chat", help="In the chat template or not; else where there is one.")
 ]
+Elicit = Annotated[
+    str | None,
+    typer.Option(
+        "--elicitation",
+        metavar="NAME",
+        help="chat, few-shot or zero-shot. Default: chat where there is a template, few-shot for a base model.",
+    ),
+]
 InChat = Annotated[bool, typer.Option("--chat", help="The text as a user's turn in the chat template.")]
 System = Annotated[
     str | None, typer.Option("--system", metavar="TEXT", help="In the chat template: a system prompt before it.")

@@ -9,7 +9,19 @@ import typer
 from ostools.cli.kit import output
 from ostools.cli.kit.hosted import Answers, Endpoint, answered, refuse_with_answers
 from ostools.cli.kit.manners import MANNERS
-from ostools.cli.kit.options import Chat, Device, Dtype, Lengths64, Out, Seeds, System, Task, Thinking, parse_lengths
+from ostools.cli.kit.options import (
+    Chat,
+    Device,
+    Dtype,
+    Elicit,
+    Lengths64,
+    Out,
+    Seeds,
+    System,
+    Task,
+    Thinking,
+    parse_lengths,
+)
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.cli.measure.prompts import with_mode
 
@@ -37,6 +49,7 @@ def behaviour(
         int | None,
         typer.Option(metavar="N", help="Where an answer is cut; else 48 tokens after the longest right answer."),
     ] = None,
+    elicitation: Elicit = None,
     chat: Chat = None,
     system: System = None,
     thinking: Thinking = False,
@@ -56,7 +69,8 @@ def behaviour(
     """Ask a model a task at every length: what is right, how far off the rest is, how likely the right answer was.
 
     The answer in the last answer line is compared with the right one. Where prompts or answers were drawn there are Wilson
-    intervals. Texts that hold something else, and those that were cut off before an answer, are counted apart. A hosted model
+    intervals. Texts that hold something else, and those that were cut off before an answer, are counted apart; what a text
+    asserts in whatever words is counted beside. A base model is asked after worked examples (--elicitation). A hosted model
     is asked the same questions: `ostools prompts` writes them, --answers reads what it said, and with --endpoint its server
     is asked.
 
@@ -77,6 +91,7 @@ def behaviour(
     here = {
         "--temperature": temperature or None,
         "--samples": None if samples == 1 else samples,
+        "--elicitation": elicitation,
         "--chat/--no-chat": chat,
         "--system": system,
         "--thinking": thinking or None,
@@ -99,6 +114,7 @@ def behaviour(
             wanted,
             seeds=len(seeds),
             mitigation=given,
+            elicitation=elicitation,
             chat=chat,
             system=system,
             thinking=thinking,
@@ -114,6 +130,7 @@ def behaviour(
             lengths=wanted,
             seeds=seeds,
             mitigation=given,
+            elicitation=elicitation,
             chat=chat,
             system=system,
             thinking=thinking,
@@ -127,15 +144,16 @@ def behaviour(
 
 
 def _show(result: Behaviour) -> None:
-    from ostools.reporting.findings.behaviour import behaviour_findings
+    from ostools.reporting.findings.behaviour import behaviour_findings, unread_texts
 
     summary: Any = result.summary
     shown, part = output.some_of(summary["length"])
     frame: Any = result.frame
     under = frame["mitigation"].iloc[0]
-    title = f"Answers to {frame['task'].iloc[0]}{'' if under == 'none' else f' under {under}'}{part}"
+    acting = "" if under == "none" else f" under {under}"
+    title = f"Answers to {frame['task'].iloc[0]}, {frame['elicitation'].iloc[0]}{acting}{part}"
     names = ["n", "right", "of", "share", "95% from", "to", "something else", "cut off", "unanswered"]
-    names += ["mean error", "p(right line)", "acted"]
+    names += ["right by content", "asserted", "mean error", "mean log p", "p(right line)", "acted"]
     columns = [
         "length",
         "right",
@@ -147,7 +165,7 @@ def _show(result: Behaviour) -> None:
         "cut_off",
         "unanswered",
     ]
-    columns += ["mean_absolute_error", "probability", "active"]
+    columns += ["content_right", "content_read", "mean_absolute_error", "log_probability", "probability", "active"]
     # What there is nothing of has no column: an interval, an error, a probability, a mitigation.
     kept = [
         (name, column)
@@ -158,4 +176,4 @@ def _show(result: Behaviour) -> None:
     ]
     rows = summary[summary["length"].isin(shown)][[column for _, column in kept]].itertuples(index=False, name=None)
     output.print_table(title, [name for name, _ in kept], rows)
-    output.print_text(["", *behaviour_findings(result)])
+    output.print_text(["", *behaviour_findings(result), *unread_texts(result)])

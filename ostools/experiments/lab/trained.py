@@ -150,6 +150,7 @@ def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_R
             for hard in (False, True):
                 form, seeds = LabTask(question, hard), range(1 if hard else PROMPTS)
                 asked: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4, "probability": False}
+                asked["elicitation"] = "zero-shot"
                 found = behaviour(viewed, form, lengths=ANSWER_LENGTHS, seeds=seeds, **asked)
                 for row in found.summary.to_dict("records"):
                     named = {"precision": precision, "task": form.name, "length": row["length"], "asked": row["asked"]}

@@ -84,7 +84,8 @@ def _answer_only(model: TransformerBridge, asked: Arguments, progress: Progress 
         told = part_of(progress, done, done + 1, len(TASKS), units=100)
         seeds = tuple(range(asked["seeds"])) if task.random else (0,)
         lengths = parse_lengths(asked["lengths"])
-        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, probability=False, progress=told)
+        how: Any = {"chat": bool(getattr(model.tokenizer, "chat_template", None)), "probability": False}
+        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=told, **how)
     return results
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ostools.experiments.lemmas.check import STATED
 from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
-from ostools.experiments.study.verdicts import HELPS, HURTS
+from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, SMALLER
 
 _PROVED = "it is a statement about numbers, with a proof and without a model"
 
@@ -70,9 +70,9 @@ def _remedy(found: Found, mitigation: str, about: str) -> Verdict:
         raise UntestedError(f"{mitigation} was not measured")
     row = rows.iloc[0]
     said = str(row["sentence"])
-    if row[about] not in (HELPS, HURTS):
+    if row[about] not in (HELPS, HURTS, LARGER, SMALLER):
         raise UntestedError(f"the verdict on {about} is: {row[about]}. {said}")
-    return decided(row[about] == HELPS, said, **{about: str(row[about])})
+    return decided(row[about] in (HELPS, LARGER), said, **{about: str(row[about])})
 
 
 def prompting_matters(found: Found) -> Verdict:

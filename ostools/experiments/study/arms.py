@@ -16,6 +16,7 @@ from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
 from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
 from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.elicitation import Elicitation, elicit
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.posed_pairs import PosedPairs
@@ -54,6 +55,7 @@ class StudyPlan:
     dtypes: tuple[str, ...]
     chat: bool | None
     closely: list[int]
+    elicitation: Elicitation
 
 
 @dataclass
@@ -89,8 +91,13 @@ class Arm:
 
     def _require_room(self) -> None:
         """Every question fits the context with the answer that `behaviour` leaves room for."""
-        posed = list(self.questions.values())
-        room = answer_room(right_lines(self.model, posed), self.plan.form.reasons)
+        how = self.plan.elicitation
+        posed = [
+            elicit(self.model, self.plan.form, n, how, seed=seed, mitigation=self.mitigation)
+            for n, seed in self.questions
+        ]
+        prefilled = posed[0].prefill is not None
+        room = answer_room(right_lines(self.model, posed), self.plan.form.reasons, prefilled)
         longest = max(len(one.prompt.ids) for one in posed)
         context = context_length(self.model)
         if longest + room > context:
@@ -133,7 +140,7 @@ class Arm:
             lengths=self.plan.lengths,
             seeds=self.plan.seeds,
             mitigation=self.mitigation,
-            chat=self.plan.chat,
+            elicitation=self.plan.elicitation,
         )
         rows: list[dict[str, Any]] = found.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
         for row in rows:

@@ -22,9 +22,11 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import several
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.answers.elicitation import elicitation_for
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -67,6 +69,7 @@ def study(
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
+    elicitation: str | None = None,
     chat: bool | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
@@ -79,6 +82,8 @@ def study(
         mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
         dtypes: the dtypes of the collapse distances, beside float64. An empty list: float64 alone. Answers are given in the
             model's own dtype.
+        elicitation: how answers are elicited, as in `behaviour`, None: by the kind of model. Worked examples stand before the
+            question for the answers and their log probability alone: distance, sensitivity, bound and time are of the question.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         level: the level of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at
             it.
@@ -94,7 +99,9 @@ def study(
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     none = isinstance(dtypes, list | tuple) and not dtypes
     dtypes = () if none else tuple(precision.name for precision in checked_precisions(dtypes))
-    plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths))
+    trained_lengths = metadata_of(model).trained_lengths
+    how_asked = elicitation_for(form, model.tokenizer, trained_lengths, elicitation, chat)
+    plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths), how_asked)
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given.items()}
@@ -114,6 +121,7 @@ def study(
         seeds=chosen,
         dtypes=list(dtypes),
         chat=plain.questions[wanted[0], chosen[0]].chat,
+        elicitation=how_asked,
         level=level,
         verdict_level=verdict_level,
         resamples=judging.RESAMPLES,

@@ -21,8 +21,16 @@ from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
-ABOUT = ("answers", "collapse", "sensitivity")
-"""What a verdict is given on; for each the more of its quantity the better."""
+LARGER, SMALLER = "larger", "smaller"
+"""A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
+ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
+"""What a verdict is given on."""
+ABOUT_WORDS = {
+    "answers": "answers",
+    "log_probability": "log p of the right line",
+    "collapse": "distance of the pair",
+    "sensitivity": "sensitivity",
+}
 RESAMPLES = 20_000
 
 
@@ -45,7 +53,7 @@ QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity("correct", "measured", DIFFERENCE, "answers", "share of right answers"),
-        Quantity("log_probability", "measured", DIFFERENCE, None, "log p of the right line (nats)"),
+        Quantity("log_probability", "measured", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
         Quantity("collapse_distance", "measured", RATIO, "collapse", "distance of n and n + 1 items at y"),
         Quantity("sensitivity", "measured", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
         Quantity("frozen_sensitivity", "measured", RATIO, None, "sensitivity of the answer's tokens, frozen"),
@@ -137,12 +145,12 @@ def corrected(level: float, mitigations: int) -> float:
 
 
 def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
-    """One row a mitigation: its verdict on answers, collapse and sensitivity, and one sentence that says why.
+    """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
 
-    "helps" or "hurts" where the effect's interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do
-    not mislead, rejects at that level too, on at least `fewest_at(verdict_level)` lengths; "no measurable effect" otherwise;
-    "inactive" where the mitigation changed no prompt and no logit; "not decided" where there are too few lengths, or nothing
-    could be measured.
+    "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
+    leaves 0 out and a sign-flip test, which few lengths do not mislead, rejects at that level too, on at least
+    `fewest_at(verdict_level)` lengths; "no measurable effect" otherwise; "inactive" where the mitigation changed no prompt
+    and no logit; "not decided" where there are too few lengths, or nothing could be measured.
     """
     rows = []
     for mitigation, group in found.groupby("mitigation", sort=False):
@@ -151,7 +159,7 @@ def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
         for about in ABOUT:
             judged = group[group["about"] == about].to_dict("records")
             row[about], why = _verdict(judged[0], verdict_level) if judged else (UNDECIDED, "not measured")
-            said.append(f"{about}: {row[about]} ({why})")
+            said.append(f"{ABOUT_WORDS[about]}: {row[about]} ({why})")
         beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
         rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(said) + beyond + "."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
@@ -163,18 +171,30 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
-    ceiling = row["quantity"] == "correct" and row["baseline"] == 1
-    if ceiling and row["value"] == 1:
-        return NO_EFFECT, "there is nothing to gain: all answers are right without it and with it"
+    limit = at_limit(row)
+    if limit and row["value"] == row["baseline"] == 1:
+        return NO_EFFECT, f"{limit}, and as many with it"
+    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
+    # What is read first: at the floor nothing could be lost, at the ceiling nothing could be gained.
+    effect = f"{limit}; {effect}" if limit else effect
     fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
         return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
     clear = row["p_value"] <= (1 - verdict_level) * (1 + 1e-9)
     if clear and row["verdict_low"] > 0:
-        return HELPS, effect
+        return up, effect
     if clear and row["verdict_high"] < 0:
-        return HURTS, effect
-    return NO_EFFECT, effect + ("; there is nothing to gain: all answers are right without it" if ceiling else "")
+        return down, effect
+    return NO_EFFECT, effect
+
+
+def at_limit(row: Mapping[str, Any]) -> str:
+    """What a study of answers cannot show because of its baseline: where none is right, or all are; else empty."""
+    if row["quantity"] != "correct" or row["baseline"] not in (0, 1):
+        return ""
+    right = row["pairs"] if row["baseline"] == 1 else 0
+    lost = "gained" if right else "lost"
+    return f"{right} of {row['pairs']} right without it: nothing could be {lost}"
 
 
 def bound(row: Mapping[str, Any]) -> str:

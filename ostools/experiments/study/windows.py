@@ -92,6 +92,7 @@ def windows(
     wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
     questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in wanted for seed in chosen}
     longest = max(len(posed.prompt.ids) for posed in questions.values())
+    alone = next(iter(questions.values())).chat  # without worked examples: a window is compared on one prompt
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
     # Built and tried before anything is measured: what does not fit the model is refused at once.
     arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
@@ -115,7 +116,7 @@ def windows(
     tables = []
     for done, (size, arm) in enumerate(arms.items()):
         tell(progress, done, len(arms))
-        said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=chat).frame
+        said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=alone).frame
         found = collapse(
             exact,
             form if pairs is None else pairs,

@@ -36,10 +36,17 @@ from ostools.models.tokens import token_text, tokenizer_of
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
 _STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
+CYCLE, CYCLE_AN_ITEM = 48, 4
+"""Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its question: a right answer
+may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
+_LONGEST_PERIOD = 32  # tokens
 _ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
 """Whether an answer is at its end with this text; what it says of a text it says of every longer one."""
+
+
+Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,14 @@ class Answer:
     `ids`: every token generated, the end of text included. `text`: what they say after the prompt, all of it but the end of
     text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
     "limit": by max_new_tokens, where the vocabulary has neither an end of text nor a line's end, so that nothing else could be
-    the answer's end.
+    the answer's end; "repeats": stopped in an exact cycle of tokens, which proves nothing of what the model would have written
+    later.
     `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
     text: str
-    ended: Literal["eos", "stop", "length", "limit"]
+    ended: Ended
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -65,6 +73,7 @@ def answers(
     *,
     max_new_tokens: int,
     stops: Sequence[Stop] | None = None,
+    cycles: Sequence[int] | None = None,
     temperature: float | int = 0.0,
     seeds: Sequence[Seed] | None = None,
     progress: Progress | None = None,
@@ -75,6 +84,8 @@ def answers(
         max_new_tokens: tokens after which an answer is cut.
         stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`), which needs a
             tokenizer; None: only the end of text ends an answer.
+        cycles: one a prompt, the tokens that may repeat those one period (up to 32 tokens) before them until the answer is
+            stopped; None: no number of them stops it.
         temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         progress: called as progress(done, total) with the number of prompts answered.
@@ -86,8 +97,10 @@ def answers(
     """
     chosen = [as_prompt(model, prompt) for prompt in prompts]
     _check(model, chosen, max_new_tokens, stops)
+    if cycles is not None and len(cycles) != len(chosen):
+        raise InputError(f"answers: expected one cycle for each of {len(chosen)} prompts, found {len(cycles)}")
     choose = chooser(temperature, seeds, len(chosen))
-    reading = _Reading(model, stops)
+    reading = _Reading(model, stops, cycles)
     found: dict[int, Answer] = {}
     for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
         ids = {index: chosen[index].ids.tolist() for index in batch}
@@ -102,7 +115,7 @@ def answers(
 
 def line_written(text: str) -> bool:
     """Whether a line that is not blank is complete: the stop where the first line is the answer."""
-    return bool(re.search(r"[^\s][^\r\n]*[\r\n]", text))
+    return any(line.strip() for line in re.split(r"[\r\n]", text)[:-1])
 
 
 def _check(
@@ -175,9 +188,12 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 class _Reading:
     """Generated tokens as an answer: their text after the prompt, and how it ended."""
 
-    def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None) -> None:
+    def __init__(
+        self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None = None
+    ) -> None:
         self.tokenizer: Any = model.tokenizer
-        self.stops = stops
+        self.stops, self.cycles = stops, cycles
+        self._runs: dict[int, list[int]] = {}
         self.ends = end_ids(model)
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
@@ -187,7 +203,18 @@ class _Reading:
             return Answer(tuple(written), text_behind(self.tokenizer, prompt, written[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, written)
         stopped = self.stops is not None and self.stops[index](text)
-        return Answer(tuple(written), text, "stop" if stopped else "length")
+        repeats = self._repeats(index, written)
+        return Answer(tuple(written), text, "stop" if stopped else "repeats" if repeats else "length")
+
+    def _repeats(self, index: int, written: list[int]) -> bool:
+        """Whether the last token continues a cycle that is longer than the answer's question allows; asked after each token."""
+        if self.cycles is None:
+            return False
+        runs = self._runs.setdefault(index, [0] * _LONGEST_PERIOD)
+        for period in range(1, _LONGEST_PERIOD + 1):
+            same = len(written) > period and written[-1] == written[-1 - period]
+            runs[period - 1] = runs[period - 1] + 1 if same else 0
+        return max(runs) >= self.cycles[index]
 
 
 def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:

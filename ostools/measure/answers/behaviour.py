@@ -23,13 +23,23 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.answers.answers import Answer, answers, can_end, end_ids, how_read, writes_lines
+from ostools.measure.answers.answers import (
+    CYCLE,
+    CYCLE_AN_ITEM,
+    Answer,
+    answers,
+    can_end,
+    end_ids,
+    how_read,
+    writes_lines,
+)
+from ostools.measure.answers.elicitation import EXAMPLES, elicit, elicitation_for
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import Line, answer_log_probability, answer_room, right_lines, written
-from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
+from ostools.measure.answers.probability import AnswerScore, Line, answer_room, answer_scores, right_lines, written
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.sampling import require_temperature
-from ostools.measure.posed import Posed, pose
+from ostools.measure.posed import Posed
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -37,11 +47,12 @@ from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = {
-    **{"task": "str", "mode": "str", "mitigation": "str", "status": "str"},
+    **{"task": "str", "mode": "str", "elicitation": "str", "mitigation": "str", "status": "str"},
     **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
     **{"key": "str", "answer": "str", "text": "str", "ended": "str", "reasoning_tokens": "Int64"},
     **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
-    **{"log_probability": "float64", "seconds": "float64", "within_training": "boolean"},
+    **{"content": "str", "content_correct": "boolean"},
+    **{"log_probability": "float64", "rank": "Int64", "seconds": "float64", "within_training": "boolean"},
 }
 LEVEL = 0.95
 ENDS = {
@@ -59,26 +70,38 @@ PROMPTS, SAMPLES, NOTHING = "prompts", "samples of one prompt", "nothing was dra
 class Behaviour(Result):
     """One row per prompt and sample.
 
-    Columns: task (as `tasks.task` takes it), mode (of reasoning), mitigation (as `mitigations.mitigation` takes it), status
-    ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of
-    what it does), length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as
-    `reading` finds it; where there is none the last line that was read), text (all it wrote), ended (by "eos", a "stop"
-    after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`), reasoning_tokens (how many of its
-    tokens are thoughts before the answer, their marks counted; NA of a hosted model), kind ("answered"; "something else": it
-    came to its end without an answer; "cut
-    off" before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
-    (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration around
-    it, see `judging.Verdict`), number
-    (in the answer; NA: none or several), absolute_error (|number - key|, where the answer is a number); log_probability
-    (natural, of the right line after the prompt, with its end; NaN where it was not asked for, and where reasoning or
-    thinking comes first), seconds (its share of its batch's time), within_training (whether the model's card lists training of
-    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been in no
-    training at all).
+    Columns: task (as `tasks.task` takes it), mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation (as
+    `mitigations.mitigation` takes it), status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a
+    logit, and its row is no evidence of what it does), length (items), seed, sample, tokens (of the prompt); key (the right
+    answer), answer (the answer line, as `reading` finds it; where there is none the last line that was read), text (all it
+    wrote), ended (by "eos", a "stop" after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`,
+    "repeats" in an exact cycle of tokens), reasoning_tokens (how many of its tokens are thoughts before the answer, their
+    marks counted; NA of a hosted model), kind ("answered"; "something else": it came to its end without an answer; "cut off"
+    before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
+    (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration
+    around it, see `judging.Verdict`), content and content_correct (the value that the text asserts in whatever words, and
+    whether that is the right one; NA: it asserts none, see `content.asserted`), number (in the answer; NA: none or several),
+    absolute_error (|number - key|, where the answer is a number); log_probability (natural, of the right line after the
+    prompt, with its end, of a few-shot prompt of what is left of the line; NaN where it was not asked for, and where
+    reasoning or thinking comes first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where
+    the prompt has not begun the answer line), seconds (its share of its batch's time), within_training (whether the model's
+    card lists training of the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes
+    of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
 
     summary: pd.DataFrame
+
+    @property
+    def wrong(self) -> int:
+        """How many answers were read and are not right. What was cut off, or something else, is neither right nor wrong."""
+        return int(self.summary["wrong"].to_numpy(dtype=int).sum())
+
+    @property
+    def read(self) -> int:
+        """How many answers were read: right or wrong."""
+        return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
 @measurement
@@ -90,6 +113,7 @@ def behaviour(
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
+    elicitation: str | None = None,
     chat: bool | None = None,
     system: str | None = None,
     thinking: bool = False,
@@ -107,14 +131,19 @@ def behaviour(
         seeds: one sequence for each, if the task draws its sequence.
         mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
             active, and it verifies itself.
-        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
+        elicitation: how the answer is elicited: "chat" (the prompt is a user's turn in the chat template), "few-shot" (after
+            three worked examples of the task, and with the answer line begun) or "zero-shot" (the bare prompt). None: chat
+            where the tokenizer has a template; zero-shot where the model's card lists the task; else few-shot
+            (`elicitation.elicitation_for`). A mitigation rewrites the examples as it does the question.
+        chat: True for elicitation="chat", False for "zero-shot"; None: see `elicitation`.
         system: a system prompt before it, if the template takes one.
         thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
             provenance says what became of it.
         temperature: 0 takes the most likely token at every step. Above 0, `samples` answers are drawn after every prompt. Their
             seeds are made of task, length, seed and sample, so they are the same under another mitigation.
         max_new_tokens: the tokens after which an answer is cut. None: as many as the longest right line has, 48 more for words
-            before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first.
+            before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first; after a
+            few-shot prompt 16 more.
         probability: whether the probability of the right line is measured too. It needs a model that can write an end of the
             line, and is not measured if the prompt asks for reasoning or the model thinks first.
         progress: called as progress(done, total).
@@ -123,28 +152,31 @@ def behaviour(
     several samples of answers that are not drawn, and for a prompt longer than the context. Raises `MitigationError` for an
     unknown mitigation, and for one that breaks its promise.
 
-    An answer ends with its line. If the vocabulary has no line's end, it ends with the end of the text; if it has neither, at
-    max_new_tokens. The provenance says which (`answers_end_at`).
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item). If the vocabulary has no line's
+    end, it ends with the end of the text; if it has neither, at max_new_tokens. The provenance says which (`answers_end_at`).
 
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
     given = mitigations.optional(mitigation)
     wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
-    asked: dict[str, Any] = {"mitigation": given, "chat": chat, "system": system, "thinking": thinking}
-    posed = [pose(model, form, length, seed=seed, **asked) for length in wanted for seed in chosen]
+    trained = metadata_of(model).trained_lengths or {}
+    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, chat)
+    options: dict[str, Any] = {"mitigation": given, "system": system, "thinking": thinking}
+    posed = [elicit(model, form, length, how_asked, seed=seed, **options) for length in wanted for seed in chosen]
     scored = probability and not form.reasons and not any(one.thinks for one in posed) and can_end(model)
     run = _Run(model, form, posed, temperature, samples, max_new_tokens, scored, progress)
     with mitigations.running(model, given):
         said, likely, how = run.said(), run.likely(), run.described()
     names = {"task": tasks.label(form), "mitigation": mitigations.label(given)}
-    longest = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
+    names |= {"elicitation": how_asked}
+    longest = trained.get(form.trained_as or "")
     how |= {"rewritten": any(one.rewritten for one in posed), "trained_length": longest}
     how |= {"lengths": wanted, "seeds": chosen, "chat": posed[0].chat, **posed[0].prompt.asked}
     provenance = Provenance.collect(model, measurement="behaviour", **names, **how)
     rows = [
-        _row(one, sample, answer, reasoning_tokens(model, one, answer), log_p, status, longest)
-        for one, group, log_p, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
+        _row(one, sample, answer, reasoning_tokens(model, one, answer), score, status, longest)
+        for one, group, score, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
         for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
     ]
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
@@ -174,7 +206,8 @@ class _Run:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.lines, self.form.reasons or any(one.thinks for one in self.posed))
+        reasons = self.form.reasons or any(one.thinks for one in self.posed)
+        return answer_room(self.lines, reasons, self.posed[0].prefill is not None)
 
     def said(self) -> list[list[Answer]]:
         """The samples after each prompt."""
@@ -184,18 +217,19 @@ class _Run:
             [one.prompt for one in self.posed for _ in samples],
             max_new_tokens=self.room,
             stops=[stop for stop in stops_of(self.posed) for _ in samples],
+            cycles=[CYCLE + CYCLE_AN_ITEM * one.length for one in self.posed for _ in samples],
             temperature=self.temperature,
             seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
-    def likely(self) -> list[float]:
-        """log p of each prompt's right line, once for all its samples."""
+    def likely(self) -> list[AnswerScore | None]:
+        """How likely each prompt's right line is, once for all its samples; None where it was not asked for."""
         if not self.scored:
-            return [math.nan] * len(self.posed)
+            return [None] * len(self.posed)
         prompts, lines = [one.prompt for one in self.posed], [written(one) for one in self.posed]
-        return answer_log_probability(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))
+        return [*answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))]
 
     def described(self) -> dict[str, Any]:
         """For the provenance: everything that defines the answers, how batches were made too."""
@@ -204,6 +238,8 @@ class _Run:
             "samples": self.samples,
             "max_new_tokens": self.room,
             "stop": STOP,
+            "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
+            "examples": EXAMPLES if self.posed[0].prefill is not None else 0,
             "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
@@ -247,12 +283,13 @@ def _statuses(
 
 
 def _row(
-    one: Posed, sample: int, answer: Answer, reasoning: int, log_p: float, status: str, trained: int | None
+    one: Posed, sample: int, answer: Answer, reasoning: int, score: AnswerScore | None, status: str, trained: int | None
 ) -> dict[str, Any]:
     return answer_columns(one, answer, reasoning) | {
         "status": status,
         "sample": sample,
-        "log_probability": log_p,
+        "log_probability": math.nan if score is None else score.log_probability,
+        "rank": None if score is None or one.prefill is None else score.rank,
         "seconds": answer.seconds,
         "within_training": None if trained is None else one.length <= trained,
     }
@@ -261,11 +298,12 @@ def _row(
 def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
-    Columns: length, prompts, asked (answers), right, accuracy, wilson_low and wilson_high (95%), trials and interval_of,
-    something_else and cut_off (answers of these kinds: neither right nor an error), unanswered (questions that a hosted
-    model has no answer to; they are in no other number but `prompts`), mean_absolute_error (of the answers with a number;
-    NaN: none), probability (of the right line, mean over prompts), active (answers on which the mitigation acted),
-    within_training.
+    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right; what was cut off, and
+    something else, are neither), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
+    content_right and content_read (answers whose content is right, and that assert a value), something_else and cut_off
+    (answers of these kinds: neither right nor an error), unanswered (questions that a hosted model has no answer to; they are
+    in no other number but `prompts`), mean_absolute_error (of the answers with a number; NaN: none), log_probability and
+    probability (of the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
 
     random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
 
@@ -297,6 +335,9 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
         "prompts": prompts,
         "asked": len(here),
         "right": int(here["correct"].sum()),
+        "wrong": int((here["kind"].eq(ANSWERED) & ~here["correct"]).sum()),
+        "content_right": int(here["content_correct"].sum()),
+        "content_read": int(here["content_correct"].notna().sum()),
         "accuracy": accuracy,
         "wilson_low": low,
         "wilson_high": high,
@@ -306,6 +347,7 @@ def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any
         "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
+        "log_probability": float(each["log_probability"].first().mean(skipna=False)),
         "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
         "active": int(here["status"].eq("active").sum()),
         "within_training": within,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.answers.answers import Answer, Stop, text_behind
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, digits_in, free, reader
+from ostools.measure.answers.content import asserted
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, reader
+from ostools.measure.answers.values import digits_in, free
 from ostools.measure.posed import Posed
 from ostools.tasks.questions import Question
 
@@ -29,6 +31,9 @@ class Verdict:
     full stop): "00" is no copy of "0".
 
     The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our reading.
+
+    content: the value that the text asserts in whatever words (`content.asserted`), of an answer in the form the value in it;
+    None where it asserts none. content_correct: whether that is the right one; None where there is no `content`.
     """
 
     line: str
@@ -36,12 +41,36 @@ class Verdict:
     correct: bool
     number: int | None
     absolute_error: int | None
+    content: str | None = None
+    content_correct: bool | None = None
 
 
 def judge(posed: Posed | Question, answer: Answer) -> Verdict:
     """What was read in an answer to a posed question, and whether it is right."""
-    found = reader_of(posed).read(answer.text, answer.ended)
-    return _verdict(found, posed.key, posed.line, posed.task.numeric)
+    reading = reader_of(posed)
+    found = reading.read(answer.text, answer.ended)
+    line = posed.line if isinstance(posed, Question) else posed.to_write
+    verdict = _verdict(found, posed.key, line, posed.task.numeric)
+    return _with_content(verdict, posed, _content(posed, reading, found, answer))
+
+
+def _content(posed: Posed | Question, reading: Reader, found: Found, answer: Answer) -> str | None:
+    """The value that the answer asserts: in the form, where it is read there, else in whatever words."""
+    in_form = found.kind == ANSWERED and (reading.form is not None or posed.task.wording is None)
+    named = posed.task.named(found.line, posed.pieces)
+    if in_form and named is None:
+        return found.answer if found.number is None or not posed.task.numeric else str(found.number)
+    prefill = "" if isinstance(posed, Question) else posed.prefill or ""
+    return asserted(posed.task, posed.pieces, reading, prefill + answer.text, answer.ended)
+
+
+def _with_content(verdict: Verdict, posed: Posed | Question, content: str | None) -> Verdict:
+    if content is None:
+        return verdict
+    numeric = posed.task.numeric and content.isdecimal() and posed.key.isdecimal()
+    # As text: Python makes no int of more than 4,300 digits.
+    same = content.lstrip("0") == posed.key.lstrip("0") if numeric else content == free(posed.key)
+    return replace(verdict, content=content, content_correct=same)
 
 
 def judge_begun(answer: Answer, key: str) -> Verdict:
@@ -50,7 +79,9 @@ def judge_begun(answer: Answer, key: str) -> Verdict:
 
 
 def reader_of(posed: Posed | Question) -> Reader:
-    """How the answers to a posed question are read."""
+    """How the answers to a posed question are read: after a prompt that has begun the answer line, as the rest of it."""
+    if isinstance(posed, Posed) and posed.prefill is not None:
+        return begun(posed.task.numeric)
     text = posed.text if isinstance(posed, Question) else posed.prompt.text
     return reader(posed.task, posed.pieces, text or "")
 
@@ -98,4 +129,6 @@ def answer_columns(posed: Posed | Question, answer: Answer, reasoning: int | Non
         "correct": verdict.correct,
         "number": verdict.number,
         "absolute_error": verdict.absolute_error,
+        "content": verdict.content,
+        "content_correct": verdict.content_correct,
     }

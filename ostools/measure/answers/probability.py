@@ -35,6 +35,8 @@ SPARE = 48
 Room for a preamble ("Sure! Here is the answer to your question, as you asked for it:" has some 20 tokens in the vocabularies of
 Gemma and Llama), for decoration around the answer, and for the end of the line, without which it is not finished.
 """
+FEW_SHOT_SPARE = 16
+"""The same where the prompt has begun the answer line: what is left of it is short."""
 REASONING = 256
 """Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
 _WORD = "a"  # what no tokenizer joins with a blank or a line's end after it
@@ -55,7 +57,7 @@ class Line:
 
 def written(posed: Posed) -> str:
     """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
-    return posed.line if posed.chat else posed.task.lead + posed.line
+    return posed.to_write if posed.chat or posed.prefill is not None else posed.task.lead + posed.line
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
@@ -87,10 +89,15 @@ def right_lines(model: TransformerBridge, posed: Sequence[Posed]) -> list[Line]:
     return [line_ids(model, one.prompt, written(one)) for one in posed]
 
 
-def answer_room(lines: Sequence[Line], reasons: bool = False) -> int:
-    """How many tokens an answer may have where nobody says: the longest right line's, `SPARE` more, and where the prompt asks
-    for reasoning `REASONING` more."""
-    return max(len(line.ids) for line in lines) + SPARE + REASONING * reasons
+def answer_room(lines: Sequence[Line], reasons: bool = False, prefilled: bool = False) -> int:
+    """How many tokens an answer may have where nobody says: the longest right line's and `spare` more."""
+    return max(len(line.ids) for line in lines) + spare(reasons, prefilled)
+
+
+def spare(reasons: bool, prefilled: bool = False) -> int:
+    """Tokens that an answer may be longer than the right line: `SPARE`, `REASONING` more where the prompt asks for reasoning or
+    the model thinks first; `FEW_SHOT_SPARE` where the prompt has begun the answer line."""
+    return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons
 
 
 def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
@@ -105,6 +112,15 @@ def _checked(model: TransformerBridge, found: Line, line: str) -> Line:
     return found
 
 
+@dataclass(frozen=True)
+class AnswerScore:
+    """How likely a line is after its prompt. log_probability: natural, of the line and its end. rank: how many tokens of the
+    vocabulary are more likely than the line's first one, plus one."""
+
+    log_probability: float
+    rank: int
+
+
 def answer_log_probability(
     model: TransformerBridge,
     prompts: Sequence[str | Prompt],
@@ -112,7 +128,19 @@ def answer_log_probability(
     *,
     progress: Progress | None = None,
 ) -> list[float]:
-    """The natural log of the probability that the model writes each line after its prompt, and ends it there.
+    """The natural log of the probability that the model writes each line after its prompt, and ends it there: `answer_scores`
+    without the ranks."""
+    return [score.log_probability for score in answer_scores(model, prompts, lines, progress=progress)]
+
+
+def answer_scores(
+    model: TransformerBridge,
+    prompts: Sequence[str | Prompt],
+    lines: Sequence[str],
+    *,
+    progress: Progress | None = None,
+) -> list[AnswerScore]:
+    """How likely it is that the model writes each line after its prompt, and ends it there; and the rank of its first token.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 
@@ -140,23 +168,26 @@ def answer_log_probability(
     # The most that may be kept of the logits, at the positions of a line and of its end.
     rows = chunk(_LOGITS) // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
-    found: dict[int, float] = {}
+    found: dict[int, AnswerScore] = {}
     for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
         keep = 1 + max(len(wanted[index]) for index in batch)
         with torch.no_grad(), true_arithmetic(model):
             logits = Rows(model, [texts[index] for index in batch], cached=False).logits(keep)
         for row, index in enumerate(batch):
-            found[index] = _log_p(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
+            found[index] = _score(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
         tell(progress, len(found), len(texts))
     return [found[index] for index in range(len(texts))]
 
 
-def _log_p(logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]) -> float:
+def _score(
+    logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
+) -> AnswerScore:
     """Of one row: the last logits but one predict the line's last token, the last ones what follows it."""
     kept = logits[-1 - len(line) :]
     scores = torch.log_softmax(kept if kept.dtype == torch.float64 else kept.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
+    rank = 1 + int((kept[0] > kept[0, line[0]]).sum())
+    return AnswerScore(float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)), rank)
 
 
 def line_ends(model: TransformerBridge) -> set[int]:

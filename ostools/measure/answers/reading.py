@@ -19,8 +19,11 @@ Tasks that ask for no form (`copy`, `count-ones-figure-5`, retrieval) are answer
 right or wrong: by one with one whole number where a number is asked for, else by one of which `Task.could_answer` says so. A
 model that continues its prompt answers at once; a preamble ("Sure! Here it is:") is passed over.
 
-A line is finished by a line's end, by another question, or by the end of the text, unless that was cut at max_new_tokens.
-`closed` says when nothing that may follow changes what is read: generation stops there, so that both agree on every text.
+A line is finished by a line's end, by another question, or by the end of the text, unless that was cut at max_new_tokens or
+where the model repeated itself. `closed` says when nothing that may follow changes what is read: generation stops there, so
+that both agree on every text.
+
+Cost: linear in the text, of which the first `LONGEST` characters are read.
 """
 
 from __future__ import annotations
@@ -30,28 +33,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from ostools.measure.answers.values import MARKS, free, leading_number, number_in, without_thousands
 from ostools.measure.posed import OPENED
 from ostools.tasks import Task
 
 ANSWERED, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
 KINDS = (ANSWERED, SOMETHING_ELSE, CUT_OFF)
+UNFINISHED = ("length", "repeats")
+"""How a text ended that the model would have continued: at max_new_tokens, or while it repeated itself."""
 UNANSWERED = "unanswered"
 """The kind of a question to which a hosted model's answer never came; no text is of it."""
 STOP = "the end of the answer"
 """What a provenance calls a stop by `Reader.closed`."""
 
-_LONGEST_NUMBER = 18  # digits: what an int64 holds
+LONGEST = 100_000
+"""Characters of a text that are read. A longer one is read as if it had been cut there."""
 _QUESTION_WORDS = 3  # that a line has at least which opens a question
 _BREAK = re.compile(r"\r\n|\r|\n")
 _PLACEHOLDER = re.compile(r"\W*(?:x{2,}\b|<answer>\W*\Z)", re.IGNORECASE)
-_TAG = re.compile(r"\A</?answer>|</?answer>\Z", re.IGNORECASE)
-_WRAPPED = re.compile(
-    r"\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*\{(.*)\}|\\\((.*)\\\)|\\\[(.*)\\\]|<(.*)>|\((.*)\)|\[(.*)\]|\{(.*)\}",
-    re.DOTALL,
-)
-_OPENED = re.compile(r"\A\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*(?=\{)")
-_MARKS = " \t\r\n*_`$\"'\u201c\u201d\u2018\u2019\u00ab\u00bb"
-_BRACKETS = {"}": "{", ")": "(", "]": "[", ">": "<"}
 _THOUGHTS = {OPENED: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<|channel|>final<|message|>"}
 """How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's format."""
 
@@ -73,6 +72,30 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Form:
+    """The words around the answer in its line, as patterns; None where there are none on that side."""
+
+    before: re.Pattern[str] | None
+    behind: re.Pattern[str] | None
+
+    def last_in(self, line: str) -> tuple[int, str] | None:
+        """Where the form begins for the last time in a line, and what stands in the answer's place."""
+        start = first = 0
+        if self.before is not None:
+            places = [match.span() for match in self.before.finditer(line)]
+            if not places:
+                return None
+            start, first = places[-1]
+        if self.behind is None:
+            return start, line[first:]
+        # No word may stand after the form.
+        last_word = max((match.end() for match in re.finditer(r"\w+", line[first:])), default=0) + first
+        ends = (match for match in self.behind.finditer(line, first) if match.end() >= last_word)
+        end = next(ends, None)
+        return None if end is None else (start, line[first : end.start()])
+
+
+@dataclass(frozen=True)
 class Reader:
     """How the answers to one prompt are read.
 
@@ -91,20 +114,28 @@ class Reader:
     thinking: bool = False
 
     def read(self, text: str, ended: str) -> Found:
-        """What was read in a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut ("length")."""
-        scan = _Scan(self, text, ended != "length")
+        """What was read in a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut (`UNFINISHED`)."""
+        cut = self._cut(text, ended)
+        scan = _Scan(self, text[:LONGEST], not cut)
         if scan.answers:
             line, answer = scan.answers[-1]
             number = number_in(answer, self.numeric)
             if not self.numeric or number is not None:
                 return Found(ANSWERED, line, answer, number)
             return Found(SOMETHING_ELSE, line, "", None)
-        cut = ended == "length" and not scan.closed
-        return Found(CUT_OFF if cut else SOMETHING_ELSE, scan.last, "", None)
+        return Found(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
 
     def closed(self, text: str) -> bool:
         """Whether nothing that may be written after `text` changes what is read in it."""
-        return _Scan(self, text, False).closed
+        return len(text) > LONGEST or _Scan(self, text, False).closed
+
+    def lines(self, text: str, ended: str) -> list[tuple[str, bool]]:
+        """The lines that are read, up to where the reading is closed, and whether each is finished."""
+        return _Scan(self, text[:LONGEST], not self._cut(text, ended)).taken
+
+    @staticmethod
+    def _cut(text: str, ended: str) -> bool:
+        return ended in UNFINISHED or len(text) > LONGEST
 
     def answer_start(self, text: str) -> int:
         """Where the text begins that is no thought: after the mark that ends them; at the text's end where none does."""
@@ -122,14 +153,13 @@ class Reader:
         return _THOUGHTS.get(opened, "")
 
     @cached_property
-    def form(self) -> re.Pattern[str] | None:
-        """Finds the form in a line, with what stands in the answer's place; None where no form is asked for."""
-        before, behind = self.before.strip(_MARKS), self.behind.strip(_MARKS)
+    def form(self) -> Form | None:
+        """Finds the form in a line; None where no form is asked for."""
+        before, behind = self.before.strip(MARKS), self.behind.strip(MARKS)
         if not before and not behind:
             return None
-        first = rf"{_loose(before)}[\s:*_`]*" if before else r"\A"
-        last = rf"{_loose(behind)}\W*\Z" if behind else r"\Z"
-        return re.compile(rf"{first}(.*?){last}", re.IGNORECASE | re.DOTALL)
+        first = re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
+        return Form(first, re.compile(_loose(behind), re.IGNORECASE) if behind else None)
 
     @cached_property
     def opening(self) -> re.Pattern[str] | None:
@@ -183,18 +213,22 @@ def _loose(words: str) -> str:
 
 
 class _Scan:
-    """One reading of a text. `answers`: the lines with an answer and these, in order; `last`: the last line that was read;
+    """One reading of a text. `taken`: the lines that were read, and whether each is finished; `answers`: those with an answer,
+    and the answers, in order; `last`: the last line that was read;
     `closed`: whether the reading ended before the text did, or could not go on.
     """
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
         self.reader = reader
         self.answers: list[tuple[str, str]] = []
+        self.taken: list[tuple[str, bool]] = []
         self.closed = False
         self.last = ""
         self._open = ""  # a line with the form and nothing behind it
         for line, finished in self._lines(text, complete):
-            self._take(line, finished)
+            self.taken.append((line, finished))
+            if line:
+                self._take(line, finished)
             if self.closed:
                 return
 
@@ -220,24 +254,25 @@ class _Scan:
                 self.closed = finished
             self.last = line or self.last
             return
-        match = _last(self.reader.form, line)
-        if match is not None and not _PLACEHOLDER.match(match[1]):
-            self.last = line[match.start() :].strip()
-            if free(match[1]):
-                self._answered(self.last, _sentence(match[1]), finished)
+        place = self.reader.form.last_in(line)
+        if place is not None and not _PLACEHOLDER.match(place[1]):
+            start, answer = place
+            self.last = line[start:].strip()
+            if free(answer):
+                self._answered(self.last, leading_number(answer), finished)
             else:
                 self._open = self.last
         elif free(line):
             self.last = line
-            if self._open and match is None:
-                self._answered(f"{self._open} {line}", _sentence(line), finished)
+            if self._open and place is None:
+                self._answered(f"{self._open} {line}", leading_number(line), finished)
             else:
                 self.closed = finished and bool(self.answers)
 
     def _answered(self, line: str, answer: str, finished: bool) -> None:
         if finished:
             answer = free(answer)
-            self.answers.append((line, _without_thousands(answer) if self.reader.numeric else answer))
+            self.answers.append((line, without_thousands(answer) if self.reader.numeric else answer))
             self._open = ""
 
 
@@ -245,14 +280,6 @@ def _split(text: str, complete: bool) -> Iterator[tuple[str, bool]]:
     *lines, rest = re.split(_BREAK, text)
     yield from ((line.strip(), True) for line in lines)
     yield rest.strip(), complete
-
-
-def _last(form: re.Pattern[str], line: str) -> re.Match[str] | None:
-    """The last place in a line where the form begins."""
-    found, match = None, form.search(line)
-    while match is not None:
-        found, match = match, form.search(line, max(match.start(1), match.start() + 1))
-    return found
 
 
 def _repeats(text: str, at: int, own: str) -> int | None:
@@ -270,58 +297,22 @@ def _repeats(text: str, at: int, own: str) -> int | None:
         if text[at].lower() != letter:
             return None
         at += 1
-    longer = r"[ \t]*[+,]?[ \t]*\d" if own[-1:].isdigit() else r"[ \t]*\w"
-    return None if re.match(longer, text[at:]) else at
+    return None if _goes_on(text, at, own[-1:].isdigit()) else at
 
 
-def free(text: str) -> str:
-    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full stop after it."""
-    while True:
-        shorter = _freer(text)
-        if shorter == text:
-            return text
-        text = shorter
+_BLANKS = re.compile(r"[ \t]*")
 
 
-def _freer(text: str) -> str:
-    text = _TAG.sub("", text.strip(_MARKS)).rstrip(".,;:!\\").lstrip("#>").strip(_MARKS)
-    if match := _WRAPPED.fullmatch(text):
-        return next(group for group in match.groups() if group is not None)
-    text = re.sub(r"\A\\(?=[(\[])", "", _OPENED.sub("", text))
-    for close, opened in _BRACKETS.items():
-        # Of a pair around the whole line one is left here.
-        if text.endswith(close) and text.count(close) > text.count(opened):
-            text = text[:-1]
-        if text.startswith(close) or (text.startswith(opened) and text.count(opened) > text.count(close)):
-            text = text[1:]
-    return text
+def _goes_on(text: str, at: int, digits: bool) -> bool:
+    """Whether the sequence that ends at `at` is the beginning of a longer one: of digits, or of words."""
+    at = _blanks_end(text, at)
+    if not digits:
+        return re.compile(r"\w").match(text, at) is not None
+    if text[at : at + 1] in ("+", ","):
+        at = _blanks_end(text, at + 1)
+    return text[at : at + 1].isdecimal()
 
 
-def _sentence(text: str) -> str:
-    """The first sentence, where it is a number and no other follows: "12. I hope this helps!"."""
-    first, *others = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
-    alone = digits_in(first) == free(first) and not any(re.search(r"\d", other) for other in others)
-    return first if alone else text
-
-
-def digits_in(text: str) -> str | None:
-    """The digits of the one whole number in a text, as they are written; None where it holds none, several, or another kind."""
-    words = re.findall(r"[^\s:=]*\d[^\s:=]*", text)
-    bare = free(words[0]).strip(".,;!?'\"()*") if len(words) == 1 else ""
-    negative = re.search(r"[-\u2212\u2013]\s*\d", text)
-    return bare if bare.isascii() and bare.isdigit() and not negative else None
-
-
-def number_in(text: str, numeric: bool) -> int | None:
-    """The one whole number in an answer; None where it holds none, several, or another kind (-3, 1.5), or over 18 digits.
-
-    numeric: whether a number was asked for. Then an equation counts by its right side, and a thousand may be written 1,000.
-    """
-    digits = digits_in(_without_thousands(text).rpartition("=")[2] if numeric else text)
-    return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)
-
-
-def _without_thousands(text: str) -> str:
-    """1,000 as 1000; LaTeX writes the comma as {,} or as a thin space too."""
-    text = re.sub(r"\{,\}|\\,", ",", text)
-    return re.sub(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)", lambda found: found[0].replace(",", ""), text)
+def _blanks_end(text: str, at: int) -> int:
+    match = _BLANKS.match(text, at)
+    return at if match is None else match.end()

@@ -34,7 +34,9 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
         )
     form = hosted.asked[0].task
     names = dict(zip(("task", "mitigation"), next(iter(kinds)), strict=True))
-    frame: Any = hosted_rows(hosted, hosted.asked).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame: Any = hosted_rows(hosted, hosted.asked).assign(
+        **names, mode=str(getattr(form, "mode", "none")), elicitation="chat"
+    )
     frame = frame[list(COLUMNS)].astype(COLUMNS | {"tokens": "Int64"})
     provenance = hosted.provenance(
         measurement="behaviour",
@@ -64,6 +66,7 @@ def _row(asked: Question, said: Said | None) -> dict[str, Any]:
         "sample": 0,
         "tokens": None if said is None else said.tokens,
         "log_probability": math.nan,
+        "rank": None,
         "seconds": math.nan if said is None else said.seconds,
         "within_training": None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,17 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure.answers.behaviour import NOTHING, PROMPTS, Behaviour
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.hosted.words import asked_elsewhere, unanswered
+from ostools.reporting.look import theme
 from ostools.results import Frame, frame_of
+
+_ELICITED = {
+    "chat": "in the chat template",
+    "few-shot": "few-shot: after worked examples, with the answer line begun",
+    "zero-shot": "zero-shot: the prompt alone",
+}
+_SHOWN, _CHARACTERS = 3, 80
 
 
 def behaviour_notes(result: Behaviour) -> list[str]:
@@ -23,13 +33,17 @@ def behaviour_notes(result: Behaviour) -> list[str]:
         asked += asked_elsewhere(result)
     else:
         asked += "greedy" if how["temperature"] == 0 else f"drawn at temperature {how['temperature']:g}"
-        asked += ", in the chat template" if how["chat"] else ""
+        asked += f", {_ELICITED[how['elicitation']]}"
     notes = [f"{asked}. {_intervals(summary)}", *unanswered(result)]
     without = [(name, int(summary[name].sum())) for name in ("something_else", "cut_off")]
     if any(count for _, count in without):
         notes.append(
             f"{_without(without, how['max_new_tokens'])}. These do not count as right, and their error cannot be measured."
         )
+    notes += _by_content(summary)
+    likely = float(frame.drop_duplicates(["length", "seed"])["log_probability"].mean())
+    if math.isfinite(likely):
+        notes.append(f"The right line has a log probability of {likely:.3g} nats in the mean over prompts.")
     thought = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
     if (thought > 0).any():
         notes.append(
@@ -48,6 +62,24 @@ def _without(counts: Sequence[tuple[str, int]], limit: int | None) -> str:
         "cut_off": f"cut off {where} before an answer",
     }
     return ", ".join(f"{count} {words[name]}" for name, count in counts if count)
+
+
+def _by_content(summary: Frame) -> list[str]:
+    """The content reading, where it differs from the strict one."""
+    strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
+    if (right, read) == (strict, strict + int(summary["wrong"].sum())):
+        return []
+    return [f"By their content, in whatever words, {read} answers assert a value, and {right} of them the right one."]
+
+
+def unread_texts(result: Behaviour) -> list[str]:
+    """Examples of texts that hold something else or were cut off, as they were written."""
+    frame: Frame = frame_of(result)
+    rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text").head(_SHOWN)
+    return [
+        f"Written at {row['length']} items ({row['kind']}): {theme.shown(row['text'], _CHARACTERS)}"
+        for row in rows.to_dict("records")
+    ]
 
 
 def _intervals(summary: Frame) -> str:
@@ -93,6 +125,9 @@ def answered(result: Behaviour) -> str:
     lengths = summary["length"].tolist()
     span = f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
     said = f"Measured on {task}, {right} of {asked} answers are right ({span})"
+    unread = asked - result.read
+    if unread:
+        said += f"; {unread} could not be read, and are neither right nor wrong"
     if summary["accuracy"].nunique() == 1:
         return f"{said}."
     worst = summary.loc[summary["accuracy"].idxmin()]

@@ -6,7 +6,19 @@ import math
 from typing import Any
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, UNDECIDED, bound, in_words
+from ostools.experiments.study.verdicts import (
+    ABOUT,
+    ABOUT_WORDS,
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    SMALLER,
+    UNDECIDED,
+    at_limit,
+    bound,
+    in_words,
+)
 from ostools.results import Frame
 
 
@@ -16,7 +28,8 @@ def study_finding(study: Study) -> str:
     lengths = parameters["lengths"]
     start = f"The task is {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items)."
     effects: Frame = study.effects
-    said, unconfirmed = [], []
+    limit = floor_or_ceiling(study)
+    said, unconfirmed = [f" {limit}"] if limit else [], []
     for about in ABOUT:
         if about not in set(effects["about"]):
             continue
@@ -26,9 +39,10 @@ def study_finding(study: Study) -> str:
             name = str(row["mitigation"])
             groups.setdefault(str(row[about]), []).append(f"{name}{_change(changes[name], str(row[about]))}")
             if row[about] == NO_EFFECT and _excludes_zero(changes[name]):
-                unconfirmed.append(f"{name} ({about})")
+                unconfirmed.append(f"{name} ({ABOUT_WORDS[about]})")
         words = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in _ordered(groups))
-        said.append(f" {about.capitalize()}: {words}.")
+        named = ABOUT_WORDS[about]
+        said.append(f" {named[0].upper()}{named[1:]}: {words}.")
     return f"{start}{''.join(said)}{_open(unconfirmed)}{_room(effects)}"
 
 
@@ -56,17 +70,23 @@ def _open(unconfirmed: list[str]) -> str:
 
 def _ordered(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
     """What helps and hurts first, what is not decided last."""
-    rank = {HELPS: 0, HURTS: 1, UNDECIDED: 3}
+    rank = {HELPS: 0, LARGER: 0, HURTS: 1, SMALLER: 1, UNDECIDED: 3}
     return sorted(groups.items(), key=lambda item: rank.get(item[0], 2))
 
 
+def _measured_answers(effects: Frame) -> Frame:
+    return effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+
+
 def _room(effects: Frame) -> str:
-    answers = effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
-    if answers.empty:
+    answers = _measured_answers(effects)
+    if answers.empty or at_limit(answers.iloc[0].to_dict()):
         return ""
-    share = float(answers["baseline"].iloc[0])
-    return (
-        " All answers are right without a mitigation, so a mitigation could not make more of them right."
-        if share == 1
-        else f" Without a mitigation {share:.0%} of the answers are right."
-    )
+    return f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
+
+
+def floor_or_ceiling(study: Study) -> str:
+    """What this study cannot show of answers, because none or all are right without a mitigation; else empty."""
+    answers = _measured_answers(study.effects)
+    limit = "" if answers.empty else at_limit(answers.iloc[0].to_dict())
+    return f"Answers: {limit.replace('without it', 'without a mitigation')}." if limit else ""

@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, NOTHING, in_words
+from ostools.experiments.study.verdicts import (
+    ABOUT,
+    ABOUT_WORDS,
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    NOTHING,
+    SMALLER,
+    in_words,
+)
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.ground.words import factor, number
 from ostools.measure import Collapse, Comparison
@@ -20,6 +30,7 @@ from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import Case, cases, collapse_summary, overflow_sentence
 from ostools.reporting.findings.precision import Tail, tails
+from ostools.reporting.findings.study import floor_or_ceiling
 from ostools.reporting.look import theme
 from ostools.reporting.page.section import Finding
 from ostools.reporting.sections.measurements import Measurements
@@ -158,6 +169,9 @@ def behaviour_headline(result: Behaviour) -> Finding:
     """How many answers to a task are right."""
     right, asked = counted(result)
     task = theme.inert(task_of(result))
+    if not result.read:
+        said = f"No answer of {asked} to {task} could be read."
+        return Finding(said, answered(result), "behaviour", "Behaviour")
     return Finding(
         f"The model answers {right} of {asked} prompts of {task} right.", answered(result), "behaviour", "Behaviour"
     )
@@ -178,14 +192,21 @@ def mitigations_headline(study: Study | None) -> Finding | None:
     said = []
     for row in study.verdicts.to_dict("records"):
         for about in ABOUT:
-            if row.get(about) in (HELPS, HURTS):
+            if row.get(about) in (HELPS, HURTS, LARGER, SMALLER):
                 change = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
                 words = in_words(change.iloc[0].to_dict())
-                said.append(f"{row['mitigation']} {row[about]} ({about}: {words})")
+                said.append(f"{row['mitigation']} {_decided(row[about])} ({ABOUT_WORDS[about]}: {words})")
     verdict = f"{'; '.join(said)}." if said else "No mitigation is shown to help or to hurt."
+    if limit := floor_or_ceiling(study):
+        verdict, base = f"{limit} {verdict}", ""
     return Finding(
         verdict, f"Tried on {parameters['task']}: {_tried(study)}. {base}".strip(), "mitigations", "Mitigations"
     )
+
+
+def _decided(verdict: str) -> str:
+    """The verdict as a verb."""
+    return {LARGER: "raises", SMALLER: "lowers"}.get(verdict, verdict)
 
 
 def _tried(study: Study) -> str:

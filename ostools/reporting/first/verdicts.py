@@ -66,10 +66,12 @@ def _bounds(found: Measurements) -> str:
 
 
 def _behaviour(found: Measurements) -> str:
-    counts = [counted(one) for one in found.behaviours]
-    if not any(asked for _, asked in counts):
+    """Found where an answer that was read is wrong. What was cut off, or something else, is neither right nor wrong."""
+    if not any(one.read for one in found.behaviours):
         return UNTESTED
-    return FOUND if any(right < asked for right, asked in counts) else NOT_FOUND
+    if any(one.wrong for one in found.behaviours):
+        return FOUND
+    return OPEN if any(one.read < counted(one)[1] for one in found.behaviours) else NOT_FOUND
 
 
 def _mitigations(found: Measurements) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.values import digits_in
 from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
 

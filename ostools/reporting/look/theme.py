@@ -93,6 +93,8 @@ COLOURS: dict[str, str] = {
     "cut off": "#b07400",
     "helps": "#0072b2",
     "hurts": "#d1491f",
+    "larger": "#178a5b",
+    "smaller": "#b07400",
     "no measurable effect": "#7d7d7d",
     "no verdict": "#b0566f",
     "Pareto": "#178a5b",

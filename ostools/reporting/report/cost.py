@@ -33,9 +33,10 @@ def report_cost(
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)
     for name in report_asks.BEHAVIOUR if asked & {"behaviour", "mitigations"} else ():
-        tokens = model.asked(tasks.task(name), report_asks.ANSWERED)
+        form = tasks.task(name)
+        tokens = model.asked(form, report_asks.ANSWERED, elicitation=model.elicitation(form))
         every = replace(tokens, prompts=tokens.prompts * len(report_asks.SEEDS))
-        total += behaviour_cost(model.shape, every, probability=False)
+        total += behaviour_cost(model.shape, every)
     if "fate" in asked:
         form = tasks.task(report_asks.JUDGED)
         one, two = (model.asked(form, report_asks.JUDGED_LENGTHS, pairs=pairs) for pairs in (False, True))
@@ -53,7 +54,13 @@ def _study_cost(model: Unloaded, name: str) -> Cost:
     total = Cost()
     for one in (None, *report_asks.MITIGATIONS):
         given = None if one is None else mitigations.mitigation(one)
-        tokens = model.asked(tasks.task(name), report_asks.STUDY_LENGTHS, mitigation=given)
-        every = replace(tokens, prompts=tokens.prompts * len(report_asks.STUDY_SEEDS))
-        total += behaviour_cost(model.shape, every) + collapse_cost(model.shape, every, ("float64",))
+        form = tasks.task(name)
+        both = (model.elicitation(form), None)  # of answers, and of the questions alone
+        answers, pairs = (
+            model.asked(form, report_asks.STUDY_LENGTHS, mitigation=given, elicitation=how) for how in both
+        )
+        every, compared = (
+            replace(tokens, prompts=tokens.prompts * len(report_asks.STUDY_SEEDS)) for tokens in (answers, pairs)
+        )
+        total += behaviour_cost(model.shape, every) + collapse_cost(model.shape, compared, ("float64",))
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -28,7 +29,6 @@ from ostools.measure import (
     sensitivity,
     spectra,
 )
-from ostools.measure.answers import reading
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
 from ostools.measure.paths.described import undescribed
@@ -214,14 +214,14 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
     """Answers to each task; one whose answers cannot be read at all shows nothing, and is left out with the reason."""
 
     def answered(name: str, part: Progress | None) -> Behaviour:
-        return behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, probability=False, progress=part)
+        return behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, progress=part)
 
     results = steps.each("behaviour", "behaviour", BEHAVIOUR, answered)
     for result in results:
-        frame: Frame = frame_of(result)
-        if bool(frame["kind"].eq(reading.ANSWERED).any()):
+        if result.read:
             found.behaviours.append(result)
         else:
+            frame: Frame = frame_of(result)
             task = str(frame["task"].iloc[0])
             reason = f"{task}: none of {len(frame)} texts holds an answer in the form that was asked for"
             found.left_out.append(LeftOut("behaviour", reason))
@@ -233,7 +233,7 @@ def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
 
 def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progress | None) -> Study:
     """The study, on the task that `failed_on` names; refused where there is none: nothing could be helped, and nothing hurt."""
-    plain = known or [behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, probability=False) for name in BEHAVIOUR]
+    plain = known or [behaviour(model, name, lengths=ANSWERED, seeds=SEEDS) for name in BEHAVIOUR]
     return study(
         model,
         failed_on(plain),
@@ -254,19 +254,25 @@ def _right_share(result: Behaviour) -> float:
 def failed_on(plain: Sequence[Behaviour]) -> str:
     """Of tasks that were answered without a mitigation the one whose share of right answers is nearest to one half.
 
-    A task that is always right leaves nothing to gain, one that never is nothing to lose: neither is chosen. Raises
-    `InputError` where no other is left.
+    A task that is always right leaves nothing to gain, one that never is nothing to lose. Where there is no other, the task
+    is one that is never right, whose right line is likeliest: its log probability has room on both sides. Raises `InputError`
+    where no answer was read, or every one is right.
     """
-    shares = {
-        str(frame_of(one)["task"].iloc[0]): _right_share(one)
-        for one in plain
-        if bool(frame_of(one)["kind"].eq(reading.ANSWERED).any())
+    told = {str(frame_of(one)["task"].iloc[0]): one for one in plain if one.read}
+    shares = {name: _right_share(one) for name, one in told.items()}
+    open_still = [name for name, share in shares.items() if 0 < share < 1]
+    if open_still:
+        return min(open_still, key=lambda name: abs(shares[name] - 0.5))
+    likely = {
+        name: float(told[name].summary["log_probability"].to_numpy(dtype=float).mean())
+        for name, share in shares.items()
+        if share == 0
     }
-    open_still = {name: share for name, share in shares.items() if 0 < share < 1}
-    if not open_still:
+    likely = {name: mean for name, mean in likely.items() if math.isfinite(mean)}
+    if not likely:
         said = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items()) or "no answer could be read"
         raise InputError(f"nothing can help or hurt the answers to these tasks: {said}")
-    return min(open_still, key=lambda name: abs(open_still[name] - 0.5))
+    return max(likely, key=lambda name: likely[name])
 
 
 class _Steps:

@@ -10,7 +10,7 @@ from ostools.measure.answers.behaviour import Behaviour
 from ostools.models.families import EMBEDDED
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
-from ostools.reporting.findings.behaviour import answered, behaviour_findings, card_findings
+from ostools.reporting.findings.behaviour import answered, behaviour_findings, card_findings, unread_texts
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
@@ -18,7 +18,7 @@ from ostools.results import frame_of
 
 LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
-    "holds the right answer."
+    "holds the right answer. Beside it stands what the text asserts in whatever words (by content)."
 )
 
 
@@ -36,7 +36,9 @@ def _part(result: Behaviour, name: str) -> Part:
     task = str(frame_of(result)["task"].iloc[0])
     said = answered(result)
     caption = f"Answers by length, {task}"
-    more = More("In detail", findings=behaviour_findings(result), tables=[_lengths(result, task)])
+    more = More(
+        "In detail", findings=behaviour_findings(result) + unread_texts(result), tables=[_lengths(result, task)]
+    )
     figure = Figure(name, behaviour_chart(result), caption, f"{caption}. {said}")
     return Part(title=task, figure=figure, findings=[said], more=[more])
 
@@ -50,10 +52,11 @@ def _lengths(result: Behaviour, task: str) -> Table:
         rows.append(
             [
                 *(str(row["length"]), f"{row['right']} of {row['asked']}", interval),
+                f"{row['content_right']} of {row['content_read']}",
                 *(str(row["something_else"]), str(row["cut_off"]), trained),
             ]
         )
-    columns = ["items", "right", "Wilson 95%", "something else", "cut off", "length trained"]
+    columns = ["items", "right", "Wilson 95%", "right by content", "something else", "cut off", "length trained"]
     return Table(f"Answers, {task}", columns, rows)
 
 

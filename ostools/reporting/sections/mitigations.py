@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import ABOUT, QUANTITIES, in_words
+from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, QUANTITIES, in_words
 from ostools.reporting.charts.answers.study import study_chart
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.page.page import Figure
@@ -39,7 +39,9 @@ def _verdicts(study: Study) -> Table:
     """Verdicts on what was measured: what was not has no column."""
     measured = [name for name in ABOUT if name in set(study.effects["about"])]
     rows = [[row["mitigation"], *(row[name] for name in measured)] for row in study.verdicts.to_dict("records")]
-    return Table("Verdicts, all together at the study's level", ["mitigation", *measured], rows)
+    return Table(
+        "Verdicts, all together at the study's level", ["mitigation", *(ABOUT_WORDS[name] for name in measured)], rows
+    )
 
 
 def _effects(study: Study) -> Table:

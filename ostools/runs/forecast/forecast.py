@@ -17,7 +17,9 @@ import torch
 
 from mitigations import Mitigation
 from ostools.ground.memory import available_memory
+from ostools.measure.answers.elicitation import Elicitation
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
+from ostools.models.describe import read_trained_lengths
 from ostools.models.files.checks import check_config
 from ostools.models.files.config import quiet, read_config
 from ostools.models.files.shards import read_shards
@@ -26,7 +28,7 @@ from ostools.models.files.weights import check_stored
 from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.runs.asked.cells import to_load
-from ostools.runs.forecast.prompts import prompt_tokens, task_tokens, text_tokens
+from ostools.runs.forecast.prompts import elicited, prompt_tokens, task_tokens, text_tokens
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
@@ -106,13 +108,23 @@ class Unloaded:
         *,
         mitigation: Mitigation | None = None,
         pairs: bool = False,
+        elicitation: Elicitation | None = None,
         chat: bool | None = None,
         system: str | None = None,
         thinking: bool = False,
     ) -> PromptTokens:
-        """Tokens of a task's prompts."""
+        """Tokens of a task's prompts; `elicitation`: as `behaviour` asks them, None: alone, in a chat where there is a
+        template."""
         how: Any = {"mitigation": mitigation, "pairs": pairs, "chat": chat, "system": system, "thinking": thinking}
-        return task_tokens(form, self.source.tokenizer, lengths, **how)
+        return task_tokens(form, self.source.tokenizer, lengths, elicitation=elicitation, **how)
+
+    def elicitation(self, form: Task, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
+        """How `behaviour` would ask it that task."""
+        return elicited(form, self.source, elicitation, chat)
+
+    def trained_on(self, form: Task) -> bool:
+        """Whether its card lists the task."""
+        return form.trained_as in (read_trained_lengths(self.source.directory) or {})
 
     @property
     def _weights(self) -> _Weights:

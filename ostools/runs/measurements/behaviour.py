@@ -12,6 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, behaviour
 from ostools.measure.answers.behaviour import summarise
 from ostools.measure.answers.cost import behaviour_cost
+from ostools.measure.answers.elicitation import Elicitation
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
@@ -22,6 +23,7 @@ class BehaviourOptions(Options):
     name: Literal["behaviour"] = "behaviour"
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     samples: int = Field(1, ge=1, le=10_000)
+    elicitation: Elicitation | None = None
     max_new_tokens: int = Field(64, ge=1, le=1_000_000)
     """Where an answer is cut: one limit for all lengths, as a row may not depend on which others stand beside it.
 

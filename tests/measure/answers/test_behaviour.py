@@ -117,6 +117,7 @@ def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFram
         for sample, good in enumerate(goods)
     ]
     table: Any = pd.DataFrame(rows).assign(absolute_error=pd.NA, log_probability=math.log(0.5), within_training=pd.NA)
+    table = table.assign(content_correct=table["correct"])
     return table.astype({name: COLUMNS[name] for name in table if name in COLUMNS})
 
 
@@ -160,6 +161,7 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
 def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tuple[int, int]) -> None:
     (row,) = summarise(made([[False], [False]], kind), random=True, drawn=True).to_dict("records")
     assert (row["something_else"], row["cut_off"], row["right"]) == (*counts, 0)
+    assert row["wrong"] == 2 - sum(counts)
     assert math.isnan(row["mean_absolute_error"])
 
 
@@ -264,7 +266,9 @@ def test_chat_and_plain() -> None:
     found = behaviour(model, Parrot(), chat=False, **options)
     assert found.provenance.parameters["chat"] is False
     model.tokenizer.chat_template = None
-    assert behaviour(model, Parrot(), **options).frame["tokens"].tolist() == found.frame["tokens"].tolist()
+    bare = behaviour(model, Parrot(), elicitation="zero-shot", **options)
+    assert bare.frame["tokens"].tolist() == found.frame["tokens"].tolist()
+    assert bare.frame["elicitation"].tolist() == found.frame["elicitation"].tolist() == ["zero-shot"]
 
 
 def embedded_trained(model) -> int:
@@ -278,6 +282,9 @@ def test_the_provenance_says_what_was_run(embedded, counted: Behaviour) -> None:
         "measurement": "behaviour",
         "task": "count-ones",
         "mitigation": "none",
+        "elicitation": "zero-shot",
+        "examples": 0,
+        "repeats_after": "48 tokens, 4 more an item",
         "lengths": [3, 12, 140],
         "seeds": [0],
         "chat": False,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import line_written
 from ostools.measure.answers.judging import judge, judge_begun, stops_of
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, number_in, reader
+from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, reader
+from ostools.measure.answers.values import number_in
 from ostools.tasks import Task, task
 from tests.measure.answers.test_judging import answer, posed
 

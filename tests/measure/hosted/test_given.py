@@ -18,7 +18,7 @@ from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended"}
+OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
@@ -89,7 +89,9 @@ def test_the_texts_of_a_model_here_give_its_table(
     same = [name for name in frame.columns if name not in OWN]
     pd.testing.assert_frame_equal(found.frame[same], frame[same])
     there: Any = found.summary
-    measured = [name for name in there.columns if name not in ("within_training", "active", "probability")]
+    measured = [
+        name for name in there.columns if name not in ("within_training", "active", "probability", "log_probability")
+    ]
     pd.testing.assert_frame_equal(there[measured], here.summary[measured])
     assert set(found.frame["status"]) == ({"none"} if mitigation is None else {"active", "inactive"})
     found.plot().to_dict()

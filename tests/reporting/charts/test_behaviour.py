@@ -19,7 +19,16 @@ LONG = "</script><b>"
 def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = "count-ones", **how: Any) -> Behaviour:
     """A result of rows that say only what they care about."""
     plain: dict[str, Any] = {
-        **{"task": task, "mode": "none", "mitigation": "none", "status": "none", "seed": 0, "sample": 0, "tokens": 9},
+        **{
+            "task": task,
+            "mode": "none",
+            "mitigation": "none",
+            "elicitation": "zero-shot",
+            "status": "none",
+            "seed": 0,
+            "sample": 0,
+            "tokens": 9,
+        },
         **{
             "key": "3",
             "answer": LONG,
@@ -31,8 +40,12 @@ def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = 
         },
         **{"number": 5, "absolute_error": 2, "log_probability": -1.0, "seconds": 0.1, "within_training": None},
     }
-    frame: Any = pd.DataFrame([plain | dict(row) for row in rows])[list(COLUMNS)].astype(COLUMNS)
-    settings = {"task": task, "temperature": 0.0, "chat": False, "max_new_tokens": 20}
+    plain |= {"content": LONG, "rank": None}
+    full: Any = pd.DataFrame([plain | dict(row) for row in rows])
+    if "content_correct" not in full:
+        full = full.assign(content_correct=full["correct"].where(full["kind"] == "answered", None))
+    frame: Any = full[list(COLUMNS)].astype(COLUMNS)
+    settings = {"task": task, "elicitation": "zero-shot", "temperature": 0.0, "chat": False, "max_new_tokens": 20}
     settings |= {"rewritten": False, "trained_length": 4} | how
     model = {"name": "tiny", "trained_lengths": {"count-ones": 4}}
     provenance = Provenance(model, settings, None, {})
@@ -136,7 +149,7 @@ def test_a_task_that_nobody_registered_has_its_trained_length() -> None:
 
 def test_samples_are_said_to_be_of_one_prompt() -> None:
     rows = [{"length": 3, "sample": sample} for sample in range(3)]
-    (note, *_) = behaviour_notes(made(rows, random=False, temperature=0.7, chat=True))
+    (note, *_) = behaviour_notes(made(rows, random=False, temperature=0.7, elicitation="chat"))
     assert note == (
         "3 answers to 1 prompts, drawn at temperature 0.7, in the chat template. "
         "Intervals: Wilson's, 95%, over the samples of the one prompt."

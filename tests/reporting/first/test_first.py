@@ -225,6 +225,12 @@ def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> Non
     assert strip(behaviours=[some])["Wrong answers"] == "found"
     all_right = made_behaviour([{"length": 2, "correct": True}])
     assert strip(behaviours=[all_right])["Wrong answers"] == "not found"
+    cut = made_behaviour([{"length": n, "kind": "cut off"} for n in (2, 8)])
+    assert strip(behaviours=[cut])["Wrong answers"] == "not tested"
+    assert behaviour_headline(cut).verdict == "No answer of 2 to count-ones could be read."
+    half = made_behaviour([{"length": 2, "correct": True}, {"length": 8, "kind": "something else"}])
+    assert strip(behaviours=[half])["Wrong answers"] == "not decided"
+    assert "1 could not be read, and are neither right nor wrong" in behaviour_headline(half).text
     provenance = replace(PROVENANCE, parameters={"sections": ["behaviour"]})
     left = replace(measurements(left_out=[LeftOut("behaviour", "count-ones: no room")]), provenance=provenance)
     (part,) = findings_section(left, []).parts

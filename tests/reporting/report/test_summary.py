@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Sensitivity
+from ostools.ground.errors import InputError
+from ostools.measure import Behaviour, Collapse, Sensitivity
 from ostools.measure.profiles.looseness import CHAIN, looseness
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.precision import below_at_the_end, precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding, looseness_finding
 from ostools.reporting.findings.study import study_finding
+from ostools.reporting.report.measuring import failed_on
 from ostools.reporting.sections.precision import precision_section
 from ostools.results import Provenance
 from tests.reporting.charts.test_behaviour import made as made_behaviour
@@ -184,13 +186,13 @@ def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> 
     none = "no measurable effect"
     verdicts = [
         {"mitigation": "hint", "answers": none, "collapse": none},
-        {"mitigation": "separator", "answers": none, "collapse": "helps"},
+        {"mitigation": "separator", "answers": none, "collapse": "larger"},
     ]
     said = study_finding(_study(verdicts, [float(np.log10(0.5)), float(np.log10(2.0))]))
     assert said == (
-        "The task is copy-last (2 lengths, 4 to 8 items). Answers: no measurable effect (hint +0.0 points, separator +0.0 "
-        "points). Collapse: helps (separator ×2); no measurable effect (hint ×0.5). All answers are right without a "
-        "mitigation, so a mitigation could not make more of them right."
+        "The task is copy-last (2 lengths, 4 to 8 items). Answers: 8 of 8 right without a mitigation: nothing could be gained. "
+        "Answers: no measurable effect (hint +0.0 points, separator +0.0 points). Distance of the pair: larger (separator ×2); "
+        "no measurable effect (hint ×0.5)."
     )
     assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(
         " Without a mitigation 25% of the answers are right."
@@ -203,12 +205,30 @@ def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_c
     ratio: Any = made.effects["about"] == "collapse"
     sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
     said = study_finding(replace(made, effects=sure))
-    assert "Collapse: no measurable effect (separator ×2 [×1.25, ×4])." in said
-    assert "The interval of separator (collapse) excludes zero. A sign-flip test over so few lengths" in said
+    assert "Distance of the pair: no measurable effect (separator ×2 [×1.25, ×4])." in said
+    assert (
+        "The interval of separator (distance of the pair) excludes zero. A sign-flip test over so few lengths" in said
+    )
     assert "sign-flip" not in study_finding(made)
     lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
     assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))
     floored = sure.assign(baseline_floored=8)  # a bound has no interval
     assert "sign-flip" not in study_finding(replace(made, effects=floored))
-    decided = [verdicts[0] | {"collapse": "helps"}]
+    decided = [verdicts[0] | {"collapse": "larger"}]
     assert "sign-flip" not in study_finding(replace(made, effects=sure, verdicts=pd.DataFrame(decided)))
+
+
+def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
+    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Behaviour:
+        rows = [
+            {"length": n, "correct": n <= right, "kind": kind, "log_probability": likely, "number": None}
+            for n in range(1, 9)
+        ]
+        return made_behaviour(rows, task=task)
+
+    always, often, never = answers("copy", 8, -0.1), answers("sum-ones", 5, -1.0), answers("count-ones", 0, -3.0)
+    rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
+    assert failed_on([always, often, never]) == "sum-ones"
+    assert failed_on([always, rarer, never, unread]) == "count-ones"
+    with pytest.raises(InputError, match="100% right on copy"):
+        failed_on([always, unread])

@@ -82,7 +82,10 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
         assert part.count("does the model err on a task?") == 2  # options are not pooled
         for _, rows in behaviour[behaviour["mitigation"] == mitigation].groupby("options"):
             right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
-            assert f"The model answers {right} of {asked} prompts of copy-last right." in part
+            # What was cut off is neither right nor wrong, here as in a report.
+            read_any = bool(rows["kind"].eq("answered").any())
+            told = f"The model answers {right} of {asked} prompts of copy-last right."
+            assert (told if read_any else f"No answer of {asked} to copy-last could be read.") in part
         assert "Wrong answers (samples 1, temperature 0.0)" in part
         assert "Wrong answers (samples 2, temperature 1.0)" in part
         assert len(collapse[collapse["mitigation"] == mitigation])

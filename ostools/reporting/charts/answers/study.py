@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import bound
+from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
 from ostools.ground.words import short_name
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
@@ -26,10 +26,12 @@ _TITLES = {
     "tokens": "tokens of the prompt",
     "seconds": "time of one forward pass",
 }
-HELPS, HURTS, NO_EFFECT, NOT_JUDGED = "helps", "hurts", "no measurable effect", "no verdict"
+NOT_JUDGED = "no verdict"
 _LOOKS = {
     HELPS: "triangle-right",
     HURTS: "triangle-left",
+    LARGER: "triangle-up",
+    SMALLER: "triangle-down",
     NO_EFFECT: "circle",
     NOT_JUDGED: "diamond",
 }
