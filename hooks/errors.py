@@ -10,6 +10,8 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 Asked = ParamSpec("Asked")
@@ -21,6 +23,7 @@ _TYPES: dict[type, tuple[type, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
     str: (str, "a text"),
+    Path: (PathLike, "a path"),
     _FUNCTION: (_FUNCTION, "a function"),
     types.NoneType: (types.NoneType, "None"),
 }

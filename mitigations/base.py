@@ -19,11 +19,37 @@ class MitigationError(ValueError):
     """A mitigation cannot be built, or broke its promise. The message says what was expected and what was found."""
 
 
+LONGEST = 2**20
+"""The most characters of a prompt that a mitigation has rewritten. No model here reads as many; a few words could ask for a
+thousand times more."""
+
+
+def require_short(name: str, characters: int) -> None:
+    """Refuse, with `MitigationError`, a text of more than `LONGEST` characters: before it is made, where that is known."""
+    if characters > LONGEST:
+        raise MitigationError(f"{name}: expected a prompt of at most {LONGEST:,} characters, found {characters:,}")
+
+
 def require_whole(thing: object, field: str, least: int) -> None:
     """Refuse, with `MitigationError`, a field that is no whole number or below `least`."""
     value = getattr(thing, field)
     if type(value) is not int or value < least:
         raise MitigationError(f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}")
+
+
+def require_text(thing: object, field: str) -> None:
+    """Refuse, with `MitigationError`, a field that is no text."""
+    value = getattr(thing, field)
+    if not isinstance(value, str):
+        raise MitigationError(f"{type(thing).__name__}: expected {field} to be a text, found {_short(value)}")
+
+
+def checked(given: object) -> Mitigation:
+    """The same, if it is a mitigation. Raises `MitigationError` for anything else, and for a name."""
+    if not isinstance(given, Mitigation):
+        advice = f": mitigations.mitigation({given!r:.60})" if isinstance(given, str) else ""
+        raise MitigationError(f"expected a mitigation, found {_short(given)}{advice}")
+    return given
 
 
 class Label(str):
@@ -75,11 +101,10 @@ class Composed(Mitigation):
     parts: tuple[Mitigation, ...]
 
     def __post_init__(self) -> None:
-        if len(self.parts) < 2:
-            raise MitigationError(f"Composed: expected at least two mitigations, found {len(self.parts)}")
+        if not isinstance(self.parts, tuple | list) or len(self.parts) < 2:
+            raise MitigationError(f"Composed: expected at least two mitigations, found {_short(self.parts)}")
         for part in self.parts:
-            if not isinstance(part, Mitigation):
-                raise MitigationError(f"Composed: expected mitigations, found {type(part).__name__}")
+            checked(part)
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         for part in self.parts:
@@ -110,7 +135,7 @@ class Composed(Mitigation):
 
 def compose(*mitigations: Mitigation) -> Mitigation:
     """The mitigations as one, in their order. A single one stays itself."""
-    return mitigations[0] if len(mitigations) == 1 else Composed(mitigations)
+    return checked(mitigations[0]) if len(mitigations) == 1 else Composed(mitigations)
 
 
 def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
@@ -119,7 +144,7 @@ def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
         for part in mitigation.parts:
             yield from parts(part)
     elif mitigation is not None:
-        yield mitigation
+        yield checked(mitigation)
 
 
 def insert(
@@ -135,8 +160,13 @@ def insert(
     contains an item as a part of it: the answer key would not be the prompt's. A `Label` may contain one. It has to stand
     before an item, and the answer must be the same whether the labels between the items are read as text or as items.
     """
-    whole = tuple(mitigation.sequence(items))
+    if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
+        raise MitigationError(f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}")
+    if key is not None and not callable(key):
+        raise MitigationError(f"expected key to be a function from items to their answer, found {_short(key)}")
+    whole = tuple(checked(mitigation).sequence(items))
     name, known = type(mitigation).__name__, set(items)
+    require_short(f"{name}.sequence", sum(len(piece) for piece in whole if isinstance(piece, str)))
     pieces = tuple(piece for piece in whole if not isinstance(piece, Label))
     if any(not isinstance(piece, str) or not piece for piece in pieces):
         raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
@@ -186,15 +216,22 @@ def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Ca
 
 def rewrite(mitigation: Mitigation, text: str) -> str:
     """`mitigation.prompt(text)`, checked. Raises `MitigationError` if the text is empty."""
-    found: object = mitigation.prompt(text)
+    found: object = checked(mitigation).prompt(text)
     if not isinstance(found, str) or not found:
         raise MitigationError(f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {found!r}")
+    require_short(f"{type(mitigation).__name__}.prompt", len(found))
     return found
 
 
 def _is_subsequence(items: Sequence[str], pieces: Sequence[str]) -> bool:
     rest = iter(pieces)
     return all(item in rest for item in items)
+
+
+def _short(value: object) -> str:
+    """A value as an error message may quote it: on one line, and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _shown(pieces: Sequence[object]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mitigations.base import Label, Mitigation, MitigationError, require_whole
+from mitigations.base import Label, Mitigation, MitigationError, require_short, require_text, require_whole
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Separator(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "every", 1)
+        require_text(self, "text")
         if not self.text or any(character.isalnum() for character in self.text):
             raise MitigationError(f"Separator: expected text without letters and digits, found {self.text!r}")
 
@@ -71,6 +72,7 @@ class Hint(Mitigation):
     text: str = "*Hint* It's not necessarily a 1, check carefully"
 
     def __post_init__(self) -> None:
+        require_text(self, "text")
         if not self.text.strip():
             raise MitigationError("Hint: expected a text, found none")
 
@@ -91,6 +93,7 @@ class PositionalHint(Mitigation):
     text: str = "*Hint* The digits are numbered from the left"
 
     def __post_init__(self) -> None:
+        require_text(self, "text")
         if not self.text.strip():
             raise MitigationError("PositionalHint: expected a text, found none")
 
@@ -122,6 +125,7 @@ class Numbered(Mitigation):
     )
 
     def __post_init__(self) -> None:
+        require_text(self, "text")
         if not self.text.strip():
             raise MitigationError("Numbered: expected a text, found none")
 
@@ -145,7 +149,7 @@ class RepeatPrompt(Mitigation):
 
     Every token of the last copy can see every token of the first copy, also those that come after it in the prompt.
 
-    Raises `MitigationError` for times < 2.
+    Raises `MitigationError` for times < 2, and where all copies have more than `LONGEST` characters.
     """
 
     times: int = 2
@@ -153,6 +157,8 @@ class RepeatPrompt(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "times", 2)
+        require_text(self, "between")
 
     def prompt(self, text: str) -> str:
+        require_short(type(self).__name__, len(text) * self.times + len(self.between) * (self.times - 1))
         return self.between.join([text] * self.times)

@@ -21,6 +21,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 Thing = TypeVar("Thing")
 Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process that imports it."""
+_INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 _PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
 
@@ -71,9 +72,11 @@ class Registry(Generic[Thing]):
         self._require_all(name, maker, kinds, options)
         try:
             return maker(**options)
-        except self.error:
+        except (self.error, *_INTERRUPTS):
             raise
-        except Exception as error:  # what a plugin raises that is no refusal of ours is told in one line
+        except (
+            BaseException
+        ) as error:  # what a plugin raises that is no refusal of ours is told in one line; sys.exit() too
             raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}") from error
 
     def listing(self) -> list[Listed]:
@@ -126,7 +129,9 @@ class Registry(Generic[Thing]):
             )
         try:
             loaded = points[0].load()
-        except Exception as error:  # a plugin is somebody else's program: whatever it raises is told in one line
+        except _INTERRUPTS:
+            raise
+        except BaseException as error:  # a plugin is somebody else's program: whatever it raises is told in one line
             raise self.error(
                 f"{self.kind} {name!r} of {owners[0]} cannot be imported: {type(error).__name__}: {error}"
             ) from error

@@ -34,6 +34,8 @@ class Upcast(Mitigation):
     parts: Sequence[str] = PARTS
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parts, str | Sequence):
+            raise MitigationError(f"Upcast: expected parts such as {PARTS[:2]}, found {self.parts!r:.60}")
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
         for part in parts:
             if part not in PARTS:

@@ -43,12 +43,14 @@ class SlidingWindow(Mitigation):
     def __post_init__(self) -> None:
         require_whole(self, "window", 1)
         require_whole(self, "sinks", 0)
-        if self.layers in ("all", "alternate"):
+        if isinstance(self.layers, str) and self.layers in ("all", "alternate"):
             return
-        layers = tuple(self.layers) if isinstance(self.layers, Sequence) and not isinstance(self.layers, str) else ()
+        layers = (
+            tuple(self.layers) if isinstance(self.layers, Sequence) and not isinstance(self.layers, str | bytes) else ()
+        )
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
             raise MitigationError(
-                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r}"
+                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r:.60}"
             )
         object.__setattr__(self, "layers", tuple(sorted(set(layers))))
 

@@ -22,6 +22,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
+from ostools.ground.memory import require_room_to_draw
 from ostools.ground.words import title_of
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class Provenance:
         return f"{given} ({status})" if status == "inactive" else given
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain, JSON-able values."""
-        return json.loads(json.dumps(asdict(self), default=str))
+        """The same as plain, JSON-able values; NaN and infinity, which JSON has not, as texts."""
+        return json.loads(json.dumps(asdict(self), default=str), parse_constant=str)
 
 
 @cache
@@ -238,6 +239,8 @@ def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURE
     target = Path(path)
     if target.suffix.lower() not in endings:
         raise InputError(f"{asked} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+    if target.suffix.lower() in PICTURES:
+        require_room_to_draw()
     if os.path.isdir(target):
         raise InputError(f"{asked} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):

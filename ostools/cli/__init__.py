@@ -134,6 +134,14 @@ def main() -> NoReturn:
                 raise
             _drop_stdout()
         code = _refuse(f"{'stdout' if error.filename is None else os.fsdecode(error.filename)}: {error.strerror}")
+    except SystemExit as stopped:
+        code = _refuse(
+            f"a plugin or a library asked to end the program (SystemExit: {stopped.code}), in the midst of its work"
+        )
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # every library in Rust has one of its own, which is no Exception
+            raise
+        code = _refuse(f"a library failed: {type(error).__name__}: {error}")
     if code == _INTERRUPTED:
         sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)

@@ -26,7 +26,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.ground.errors import unknown_name
+from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
@@ -110,10 +110,9 @@ def error_prediction(
     Source: arXiv 2406.04267, Sections 3 to 5, which measure both and do not relate them.
     """
     form = tasks.task(task)
-    if linearisation is not None and linearisation not in LINEARISATIONS:
-        raise unknown_name("linearisation", linearisation, LINEARISATIONS)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    if linearisation is not None:
+        checked_name("linearisation", linearisation, LINEARISATIONS)
+    checked_name("method", method, METHODS)
     wanted, chosen = (
         checked_lengths(lengths),
         seeds_of(form, (SEEDS if form.random else (0,)) if seeds is None else seeds),

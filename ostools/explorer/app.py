@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hooks import HookError
 from mitigations import MitigationError
 from ostools.explorer.answer import answer
 from ostools.explorer.guard import Guard
@@ -78,9 +79,9 @@ def _answering(handler: Handler, runs: Runs) -> Any:
     async def answered(request: Request) -> Response:
         try:
             return await handler(await _asked(request), request, runs)
-        except (InputError, MitigationError) as error:
+        except (InputError, MitigationError, HookError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        except Stopped:
+        except (Stopped, ClientDisconnect):
             return Response(status_code=204)
 
     return answered
@@ -148,4 +149,8 @@ async def _asked(request: Request) -> dict[str, Any]:
         raise InputError("expected a request in JSON, found something else") from None
     if not isinstance(found, dict):
         raise InputError("expected a request that is a JSON object, found something else")
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
     return found

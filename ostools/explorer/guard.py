@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ostools.measure.hosted.address import is_loopback
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors http://127.0.0.1:* http://localhost:*"
@@ -28,7 +30,6 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = (".css", ".js")
 """The endings of files that are the same for everybody. A request for one of these needs no token."""
 
@@ -74,8 +75,8 @@ class Guard:
     def _is_ours(self, name: str) -> bool:
         """No name can be made to point here but those listed; an address of numbers cannot be rebound."""
         if self.token is None:
-            return name in _LOOPBACK
-        return name in (*_LOOPBACK, self.host) or _is_address(name)
+            return is_loopback(name)
+        return name in ("localhost", self.host) or _is_address(name)
 
 
 def _name(host: str) -> str:

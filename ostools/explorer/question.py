@@ -107,7 +107,7 @@ class Question:
             given["token"] = _whole("token", asked.get("token", 0), 0, LONGEST)
         if "towards" in view.takes:
             given["towards"] = _optional("next token", asked.get("towards"))
-        given |= _beside(asked, subject)
+        given |= _beside(asked, subject, given["prompt"])
         if "repeat" in view.takes:
             given |= _repeated(asked)
         return cls(**given)
@@ -159,8 +159,9 @@ def _whole(what: str, number: object, low: int, high: int) -> int:
     return number
 
 
-def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
-    """What stands beside. Refuses a mitigation that needs the items of a sequence: a text does not name them."""
+def _beside(asked: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
+    """What stands beside. Refuses a mitigation that needs the items of a sequence: a text does not name them. Refuses
+    one that makes of the prompt a text that nobody could type here."""
     kind = checked_name("second side", asked.get("beside", ""), subject.beside)
     if kind in ("", "model"):
         return {"beside": kind}
@@ -173,6 +174,7 @@ def _beside(asked: Mapping[str, Any], subject: Subject) -> dict[str, str]:
                 "items are: choose a mitigation of the whole prompt or of the forward pass, or type the changed text "
                 "as a second prompt"
             )
+        checked_text("prompt under the mitigation", mitigations.rewrite(given, prompt))
     return {"beside": kind, "other": other}
 
 

@@ -16,7 +16,7 @@ from hooks.errors import checked_arguments
 from ostools.explorer.question import Subject
 from ostools.explorer.runs import Runs
 from ostools.ground.errors import InputError
-from ostools.measure.hosted.endpoint import is_loopback
+from ostools.measure.hosted.address import is_loopback
 from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:

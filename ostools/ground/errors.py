@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
+"""What nobody may take for a failure of the work. Whatever else a plugin or a library raises is one: sys.exit(), a panic."""
+
 
 class InputError(ValueError):
     """A request that cannot be carried out. The message says what was expected, what was found, and what to do."""

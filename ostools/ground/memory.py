@@ -9,14 +9,20 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from ostools.ground.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
+_DRAWING = (
+    68 << 30
+)  # twice the 32 GiB of V8's heap, to find an aligned half, and what goes beside it; little of it is used
 _PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -44,6 +50,18 @@ def free_memory() -> Free:
     """The least that anything leaves: the machine, RLIMIT_AS, RLIMIT_DATA, or a control group (v1 or v2) this process is in."""
     machine = Free(psutil.virtual_memory().available, "on this machine")
     return min([machine, *_resource_limits(), *cgroup_limits()], key=lambda found: found.bytes)
+
+
+@cache
+def require_room_to_draw() -> None:
+    """Raises `InputError` where the first chart would end the process: V8, which draws, dies where it cannot reserve its
+    addresses. Once there was room it is not asked for again, as V8 keeps what it has."""
+    for found in _resource_limits():
+        if "RLIMIT_AS" in found.of and found.bytes < _DRAWING:
+            raise InputError(
+                f"charts and pages: expected {_DRAWING >> 30} GiB of addresses to reserve, found {found}: give no limit "
+                "(`ulimit -v unlimited`), or that of a control group, which counts what is used; a table (.parquet) needs none"
+            )
 
 
 def give_back() -> None:

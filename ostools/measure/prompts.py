@@ -50,7 +50,7 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
     """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block leaves. Others are refused."""
     last = int(model.cfg.n_layers)
-    if layers == "all":
+    if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
     found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]

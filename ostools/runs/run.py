@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostools.ground.errors import in_words
+from hooks.errors import checked_arguments
+from ostools.ground.errors import InputError, in_words, shown
 from ostools.ground.progress import Progress, tell
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
@@ -39,6 +40,7 @@ class Outcome:
     failed: tuple[str, ...]
 
 
+@checked_arguments(InputError)
 def plan(
     sweep: Sweep,
     directory: str | Path,
@@ -51,7 +53,14 @@ def plan(
 
     Raises `InputError` for a model that is not there, and for a directory that holds something else.
     """
-    return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
+    return _plan(_checked(sweep), Store(Path(directory), say), executor or ThisProcess(), retry_failed)
+
+
+def _checked(sweep: Sweep) -> Sweep:
+    """The sweep. Raises `InputError` for anything else."""
+    if not isinstance(sweep, Sweep):
+        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {shown(sweep)}")
+    return sweep
 
 
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
@@ -74,6 +83,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     return Plan(wanted, pending, failed, terms)
 
 
+@checked_arguments(InputError)
 def run(
     sweep: Sweep,
     directory: str | Path,
@@ -97,7 +107,7 @@ def run(
     A cell that fails is recorded with its error, and the others go on. If the run is killed at any moment, the same call
     resumes. Raises `InputError` if the directory cannot be written, or another run is writing to it.
     """
-    store, executor = Store(Path(directory), say), executor or ThisProcess()
+    sweep, store, executor = _checked(sweep), Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         found = _plan(sweep, store, executor, retry_failed)
         if replaced := store.ask(list(found.wanted)):
@@ -142,5 +152,5 @@ def _content(one: Wanted, found: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
         return file_of(one, *found, code=terms.code, checkpoint=terms.checkpoints[one.cell.model])
-    except Exception as error:
+    except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"

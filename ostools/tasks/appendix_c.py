@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mitigations import Hint
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, shown
+from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task, Wording
 from ostools.tasks.reasoning import ANSWER_ONLY, ZERO_SHOT, few_shot
@@ -151,18 +152,18 @@ class AppendixTask(Task):
     tidy: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in _FORMS:
-            raise unknown_name("task", self.name, _FORMS)
+        checked_name("task", self.name, _FORMS)
+        for flag in ("hint", "interleave", "uniform", "tidy"):
+            if not isinstance(getattr(self, flag), bool):
+                raise InputError(f"{flag}: expected True or False, found {shown(getattr(self, flag))}")
         self._require("hint", self.hint, ("copy-last", "copy-first"))
         self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
         self._require("interleave", self.interleave, _INTERLEAVED_NAMES)
         self._require("uniform", self.uniform, _UNIFORM_NAMES)
-        if self.mode not in MODES:
-            raise unknown_name("mode", self.mode, MODES)
+        checked_name("mode", self.mode, MODES)
         self._require("mode", self.mode != "none", _REASONING_NAMES)
         self._require("tidy", self.tidy, SLIPPED)
-        if self.examples not in PLACES:
-            raise unknown_name("place of the examples", self.examples, PLACES)
+        checked_name("place of the examples", self.examples, PLACES)
         if self.examples != "before" and self.mode != "cot-few-shot":
             raise InputError(
                 "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out"

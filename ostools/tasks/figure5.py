@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mitigations import Mitigation, Separator, insert
-from ostools.ground.errors import unknown_name
+from ostools.ground.names import checked_name
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.pairs import (
     Encoder,
@@ -49,8 +49,7 @@ class Figure5Task(FormPairs):
     items: ItemsAs
 
     def __post_init__(self) -> None:
-        if self.items not in ("text", "ids"):
-            raise unknown_name("items", self.items, ("text", "ids"))
+        checked_name("items", self.items, ("text", "ids"))
 
     @property
     def example(self) -> str:

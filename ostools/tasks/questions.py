@@ -14,7 +14,7 @@ from typing import Any
 
 import mitigations
 from mitigations import Label, Mitigation, insert, rewrite
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, shown
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
@@ -105,7 +105,15 @@ def prompts_jsonl(asked: Iterable[Question]) -> str:
     Keys: id (`Question.id`, which an answer has to repeat), task, length, seed, mitigation, prompt (what to send, as it
     stands), key (the right answer) and line (the right final line). The last two are for people: send neither.
     """
-    return "".join(json.dumps(as_row(one)) + "\n" for one in asked)
+    return "".join(json.dumps(as_row(one)) + "\n" for one in checked_questions(asked))
+
+
+def checked_questions(given: Any) -> tuple[Question, ...]:
+    """The questions. Raises `InputError` for anything else."""
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    if wrong := [one for one in found if not isinstance(one, Question)]:
+        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {shown(wrong[0])}")
+    return found
 
 
 def as_row(asked: Question) -> dict[str, Any]:

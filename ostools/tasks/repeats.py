@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, shown
+from ostools.ground.names import checked_name
 from ostools.tasks.pairs import (
     CollapseTask,
     Encoder,
@@ -42,8 +43,10 @@ class RepeatTask(CollapseTask):
     items: ItemsAs = "text"
 
     def __post_init__(self) -> None:
-        if self.items not in ("text", "ids"):
-            raise unknown_name("items", self.items, ("text", "ids"))
+        checked_name("items", self.items, ("text", "ids"))
+        if not isinstance(self.prompt, str) or not isinstance(self.item, str | None):
+            wrong = self.prompt if not isinstance(self.prompt, str) else self.item
+            raise InputError(f"{self.name}: expected a prompt and an item as texts, found {shown(wrong)}")
         if self.item == "" or (self.item is None and not self.prompt):
             raise InputError(f"{self.name}: expected something to repeat, found no text: give an item such as 'a'")
         if self.items == "ids" and not self.prompt:

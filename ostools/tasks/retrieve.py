@@ -210,7 +210,7 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
             and len(dict(pairs)) == len(pairs)
             and all(isinstance(word, str) for pair in pairs for word in pair)
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise InputError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from starlette.testclient import TestClient
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from hooks import HookError
 from ostools.explorer import runs as runs_module
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.question import Question, Subject
@@ -20,7 +23,7 @@ from ostools.explorer.recipe import run as real_run
 from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import COTANGENTS, VIEWS
 from ostools.ground.errors import InputError
-from ostools.measure.hosted.endpoint import is_loopback
+from ostools.measure.hosted.address import is_loopback
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
@@ -166,16 +169,41 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "collapse", "prompt": PROMPT, "dtypes": "float32"}, "at least one dtype"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
         ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
+        ({"view": "full", "prompt": "half \ud83d"}, "half of a character"),
+        ({"view": "full", "prompt": PROMPT, "beside": "prompt", "other": "\udc00"}, "half of a character"),
+        (
+            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "repeat-prompt:times=5000000"},
+            "at most 1,048,576 characters, found 34,999,999",
+        ),
+        (
+            {
+                "view": "full",
+                "prompt": PROMPT,
+                "beside": "mitigation",
+                "other": "repeat-prompt:times=10000",
+                "sure": True,
+            },
+            "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
+        ),
         ([1], "JSON object"),
         ("full", "JSON object"),
     ],
 )
 def test_a_wrong_request_is_refused_in_words(page: TestClient, asked: Any, words: str) -> None:
     for path in ("/run", "/save"):
-        found = page.post(path, json=asked)
+        found = page.post(path, content=json.dumps(asked), headers={"content-type": "application/json"})
         assert found.status_code == 400
         if path == "/run":
             assert words in found.json()["error"]
+
+
+def test_what_hooks_refuse_is_told(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: object) -> None:
+        raise HookError("expected a model without edits")
+
+    monkeypatch.setattr(runs_module, "run", refused)
+    found = page.post("/run", json={"view": "full", "prompt": "unmeasured", "sure": True})
+    assert (found.status_code, found.json()) == (400, {"error": "expected a model without edits"})
 
 
 def test_a_form_of_another_page_is_refused(page: TestClient) -> None:
@@ -277,6 +305,37 @@ def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
     explorer.stop()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{explorer.url}start", timeout=5)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
+def test_it_answers_at_the_address_that_it_prints(embedded: TransformerBridge, host: str) -> None:
+    import urllib.request
+
+    try:
+        explorer = ost.explore(embedded, PROMPT, host=host)
+    except InputError:
+        pytest.skip(f"this machine does not listen on {host}")
+    try:
+        with urllib.request.urlopen(f"{explorer.url}start", timeout=30) as got:
+            assert json.load(got)["prompt"] == PROMPT
+    finally:
+        explorer.stop()
+
+
+def test_who_leaves_in_the_midst_of_a_request_prints_nothing(
+    embedded: TransformerBridge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    explorer = ost.explore(embedded, PROMPT)
+    port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
+    head = (
+        f"POST /run HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(head.encode() + b'{"view"')
+        time.sleep(0.2)
+    time.sleep(0.2)
+    explorer.stop()
+    assert capfd.readouterr().err == ""
 
 
 def test_without_its_packages_it_says_what_to_install(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,7 +373,9 @@ def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
         attrs = draw(spoiled_json(attrs))
     elif what == "column":
         table[column] = draw(
-            st.sampled_from([[["a"]], ["a\x1b[31m"], [b"x"], [float("nan")], [2**62], [None], [{"a": 1}]])
+            st.sampled_from(
+                [[["a"]], ["a\x1b[31m"], [b"x"], [float("nan")], [float("inf")], [2**62], [None], [{"a": 1}]]
+            )
         ) * len(table)
     elif what == "added":
         name = draw(texts).encode("utf-8", "ignore").decode()

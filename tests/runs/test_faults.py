@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import Sweep, results, run, sweep_of
+from ostools.runs.forecast import forecast as forecasting
+from ostools.runs.measurements.record import Cell
+from ostools.runs.workers import local
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.local import Bench
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
@@ -281,6 +286,55 @@ def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> No
     assert (done.measured, len(done.failed)) == (2, 1)
     assert "the rows cannot be stored: ArrowInvalid" in done.failed[0]
     assert len(results(tmp_path / "out")) == 4
+
+
+class PanicException(BaseException):
+    """What a library in Rust raises where it panics: each has a class of its own, which is no Exception."""
+
+
+@pytest.mark.parametrize("stage", ["measure", "base_key", "forecast"])
+@pytest.mark.parametrize("kind", [PanicException, SystemExit, RecursionError])
+def test_what_a_library_or_a_plugin_raises_ends_one_cell_and_not_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], stage: str
+) -> None:
+    def failing(real: Any, rows: Any = None) -> Any:
+        def called(*given: Any) -> Any:
+            cell = next(one for one in given if isinstance(one, Cell))
+            if cell.task == "copy-last":
+                raise kind("planted")
+            return real(*given) if rows is None else rows(cell)
+
+        return called
+
+    def made(cell: Cell) -> Any:
+        return pd.DataFrame({"length": cell.lengths, "value": 0.5}), Provenance.without_model()
+
+    monkeypatch.setattr(Bench, "_model", lambda self, cell: None)
+    monkeypatch.setattr(local, "enough_threads", lambda models: nullcontext())
+    monkeypatch.setattr(local, "measure", lambda model, cell: made(cell))
+    if stage == "measure":
+        monkeypatch.setattr(local, "measure", failing(None, made))
+    elif stage == "base_key":
+        monkeypatch.setattr(local, "base_key", failing(local.base_key))
+    else:
+        monkeypatch.setattr(forecasting, "prompt_tokens", failing(forecasting.prompt_tokens))
+    done = run(sweep_of(SWEEP), tmp_path / "out")
+    if stage == "forecast":  # nothing is forecast of it, and it is measured
+        assert (done.measured, done.failed) == (3, ())
+    else:
+        assert done.measured == 2
+        (failed,) = done.failed
+        assert f"{kind.__name__}: planted" in failed
+
+
+def test_an_interrupt_is_no_failure_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "base_key", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(sweep_of(SWEEP), tmp_path / "out")
+    assert not list((tmp_path / "out" / "failed").iterdir())
 
 
 def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(

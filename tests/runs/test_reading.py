@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -156,12 +157,12 @@ BROKEN = {
 }
 
 
-def spoil(directory: Path, seed: int, change: Callable[[Any], Any]) -> Path:
+def spoil(directory: Path, seed: int, change: Callable[[Any], Any], **how: Any) -> Path:
     """The file of a cell with another table, under the hash of its bytes."""
     (path,) = (directory / "cells").glob(f"{seed:016x}.*")
     table = parquet.ParquetFile(path).read()
     to = pa.BufferOutputStream()
-    parquet.write_table(change(table), to)
+    parquet.write_table(change(table), to, **how)
     content = to.getvalue().to_pybytes()
     path.unlink()
     stem = path.name.rsplit(".", 2)[0]
@@ -186,6 +187,63 @@ def test_a_file_that_pandas_cannot_hold_costs_its_own_cell_only(
         assert list(store.stored()) == [f"{1 - place:016x}"]
     assert said[1:] == [f"{broken}: it is not a cell of a sweep; it is left out and measured again"]
     assert not broken.exists()
+
+
+def long_text(table: Any) -> Any:
+    """One text of a MiB in 2,000 rows."""
+    token = pa.DictionaryArray.from_arrays(np.zeros(2000, np.int8), ["x" * 2**20])
+    return pa.table({"length": np.full(2000, 3), "token": token}).replace_schema_metadata(table.schema.metadata)
+
+
+def many_rows(table: Any) -> Any:
+    """The same number in a hundred million rows."""
+    part = pa.table({"length": np.full(10**6, 3), "value": np.ones(10**6)})
+    return pa.concat_tables([part] * 100).replace_schema_metadata(table.schema.metadata)
+
+
+BOMBS = {
+    "a long text in many rows": (long_text, "at most 1 GiB, found 1.95 GiB once unpacked"),
+    "many rows": (many_rows, "at most 1 GiB, found 1.49 GiB once unpacked"),
+}
+WRONG = {
+    "an infinite log probability": (
+        lambda table: table.append_column("log_probability", pa.array([0.0, float("inf")])),
+        "row 1: expected log_probability to be a finite number or missing, found inf",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), (BOMBS | WRONG).values(), ids=BOMBS | WRONG)
+def test_what_is_wrong_with_the_rows_of_a_file_is_said_and_costs_its_own_cell_only(
+    tmp_path: Path, change: Callable[[Any], Any], words: str
+) -> None:
+    for seed in (0, 1):
+        keep(tmp_path, seed)
+    # Without Arrow's schema a dictionary is read as the words that it holds.
+    broken, said = spoil(tmp_path, 0, change, store_schema=False), []
+    assert broken.stat().st_size < 2**22
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    assert results(tmp_path, say=said.append)["seed"].tolist() == [1, 1]
+    assert pool.max_memory() - before < 2**26
+    (line,) = said
+    assert line.startswith(f"{broken}: ")
+    assert line.endswith(f"{words}; it is left out")
+    assert report(run=tmp_path, out=tmp_path / "r.html").exists()
+
+
+def test_such_rows_are_not_stored(tmp_path: Path) -> None:
+    table = pd.DataFrame({"length": [3, 4], "log_probability": [-1.0, float("-inf")]})
+    with pytest.raises(
+        ValueError, match="row 1: expected log_probability to be a finite number or missing, found -inf"
+    ):
+        file_of(wanted(0), table, GIVEN, code="c", checkpoint="w")
+
+
+def test_what_json_has_not_is_a_text_in_a_provenance(tmp_path: Path) -> None:
+    keep(tmp_path, 0, Provenance({"name": "made", "scale": float("nan")}, {}, None, {"torch": "1"}))
+    (model,) = results(tmp_path).attrs["ostools"]["models"]
+    assert model["scale"] == "NaN"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hooks.errors import checked_arguments
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
@@ -18,6 +19,7 @@ from ostools.measure.hosted.given import Hosted, Said
 from ostools.tasks.questions import Question
 
 
+@checked_arguments(InputError)
 def hosted_behaviour(hosted: Hosted) -> Behaviour:
     """What a model that runs elsewhere answered to one task's questions: the table, summary and chart of `ostools.behaviour`.
 

@@ -11,28 +11,27 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from ipaddress import ip_address
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.hosted.given import FINISHES, SETTINGS, Hosted, read_answers, rows_of, text_of
+from ostools.measure.hosted.address import KEY, key_of
+from ostools.measure.hosted.given import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
 from ostools.results import write_atomically
-from ostools.tasks.questions import Question
+from ostools.tasks.questions import Question, checked_questions
 
-KEY = "OPENAI_API_KEY"
-"""The environment variable that holds the key."""
 _NO_KEY = "none"  # what a server that wants none is sent: the client insists on one
 _FIRST = '{"model": '  # how every row begins that is written here
 _SHOWN = 300  # characters of what a server says
 
 
+@checked_arguments(InputError)
 def ask_endpoint(
     endpoint: str,
     model: str,
@@ -51,7 +50,7 @@ def ask_endpoint(
         model: the model's name there.
         path: JSON Lines, to which every answer is appended, and flushed to disk. Questions answered in it are not asked again.
         max_tokens: the tokens after which an answer is cut; None: where the server cuts it.
-        timeout: for how many seconds one answer is waited for.
+        timeout: for how many seconds one answer is waited for, until its last byte. It is not asked for again.
         retries: how often a question is asked again that a busy or broken server refused. The pauses between grow, or are as
             long as the server says.
         progress: called as progress(done, total) with the number of questions answered.
@@ -60,19 +59,19 @@ def ask_endpoint(
     that is not there or refuses, answers in the file of another model or with other settings, and a second run on the file.
     The answers until then are in the file.
     """
-    questions, file = tuple(asked), Path(path)
-    key = os.environ.get(KEY) or None
-    _check_url(endpoint, key)
+    questions, file = checked_questions(asked), Path(path)
+    key = key_of(endpoint)
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
     how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
     with _mine(file):
         left = _left(file, questions, how)
         if left:
-            server = _Server(endpoint, model, max_tokens, key, file, timeout, retries)
-            for done, one in enumerate(left, len(questions) - len(left) + 1):
-                _append(file, how | {"id": one.id} | server.answer(one))
-                tell(progress, done, len(questions))
+            with closing(_Server(endpoint, model, max_tokens, key, file, timeout, retries)) as server:
+                server.require_somebody()
+                for done, one in enumerate(left, len(questions) - len(left) + 1):
+                    _append(file, how | {"id": one.id} | server.answer(one))
+                    tell(progress, done, len(questions))
         return read_answers(file, questions)
 
 
@@ -90,55 +89,66 @@ class _Server:
         retries: int,
     ) -> None:
         self.library = _library()
+        from ostools.measure.hosted.client import client_of
+
         self.endpoint, self.model, self.key, self.file = endpoint, model, key, file
         self.options: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
-        self.client = self.library.OpenAI(
-            api_key=key or _NO_KEY, base_url=endpoint, timeout=timeout, max_retries=retries
-        )
-        self._require_somebody()
+        self.client = client_of(endpoint, key or _NO_KEY, timeout, retries)
 
-    def _require_somebody(self) -> None:
+    def close(self) -> None:
+        """Ends its connections."""
+        self.client.close()
+
+    def require_somebody(self) -> None:
         """One question without retries, whose answer does not matter: whether anybody listens there."""
         try:
-            self.client.with_options(max_retries=0, timeout=20).models.list()
+            self.client.with_options(max_retries=0, timeout=20).models.with_raw_response.list()
         except self.library.APIConnectionError as error:
             raise self._refused(error) from None
-        except (self.library.OpenAIError, ValueError):
+        except self.library.OpenAIError:
             return
+        except InputError as error:
+            raise self._odd(str(error)) from None
 
     def answer(self, asked: Question) -> dict[str, Any]:
         """What a row says of the answer."""
         start = time.perf_counter()
+        message: Any = {"role": "user", "content": asked.text}
         try:
-            found: Any = self.client.chat.completions.create(
-                model=self.model, messages=[{"role": "user", "content": asked.text}], temperature=0, **self.options
+            response = self.client.chat.completions.with_raw_response.create(
+                model=self.model, messages=[message], temperature=0, **self.options
             )
         except self.library.OpenAIError as error:
             raise self._refused(error) from None
-        except ValueError as error:  # what is no JSON although it says so
+        except InputError as error:
             raise self._odd(str(error)) from None
-        return self._row(found) | {"seconds": time.perf_counter() - start}
+        row = self._row(response.content) | {"seconds": time.perf_counter() - start}
+        check_values(f"{self.endpoint}: the answer to {asked.id!r} was not stored", row)
+        return row
 
-    def _row(self, found: Any) -> dict[str, Any]:
-        choices = getattr(found, "choices", None)
+    def _row(self, body: bytes) -> dict[str, Any]:
+        try:
+            completion: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            completion = None
+        choices = _part(completion, "choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        message = getattr(choice, "message", None)
-        if choice is None or message is None:
-            raise self._odd(str(found))
+        message = _part(choice, "message")
+        if not isinstance(message, dict):
+            raise self._odd(body[: 2 * _SHOWN].decode("utf-8", "replace"))
         # A model that ends without a word has none: of a content that is missing the reason says why.
-        text, reason = message.content or "", choice.finish_reason or "stop"
-        if reason not in FINISHES or not isinstance(text, str):
-            raise self._odd(f"finish_reason {reason!r}")
-        if self.key is not None and self.key in text:
+        text, reason = message.get("content") or "", _part(choice, "finish_reason") or "stop"
+        reason = self._scrubbed(reason) if isinstance(reason, str) else type(reason).__name__
+        if isinstance(text, str) and self.key is not None and self.key in text:
             raise InputError(
                 f"{self.endpoint}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
             )
-        tokens = getattr(getattr(found, "usage", None), "prompt_tokens", None)
+        served, tokens = _part(completion, "model"), _part(_part(completion, "usage"), "prompt_tokens")
         return {
             "text": None if reason == "content_filter" else text,
             "finish_reason": reason,
             "prompt_tokens": tokens if type(tokens) is int else None,
-            "served": self._scrubbed(found.model) if isinstance(found.model, str) else None,
+            "served": self._scrubbed(served) if isinstance(served, str) else None,
         }
 
     def _refused(self, error: Any) -> InputError:
@@ -146,7 +156,7 @@ class _Server:
         where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
         said = self._scrubbed(str(error))
         if isinstance(error, self.library.APITimeoutError):
-            return InputError(f"{where}: no answer in time{kept}")
+            return InputError(f"{where}: no whole answer in time{kept}")
         if isinstance(error, self.library.APIConnectionError):
             cause = self._scrubbed(str(error.__cause__ or error))
             return InputError(f"{where}: nobody answers there ({cause}): start the server, or mend the URL{kept}")
@@ -156,6 +166,11 @@ class _Server:
         if code == 404:
             return InputError(
                 f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): {said}{kept}"
+            )
+        if code is not None and 300 <= code < 400:
+            elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
+            return InputError(
+                f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts{kept}"
             )
         return InputError(f"{where} refuses: {said}{kept}")
 
@@ -171,6 +186,11 @@ class _Server:
         return line if len(line) <= _SHOWN else line[:_SHOWN] + " ..."
 
 
+def _part(value: Any, name: str) -> Any:
+    """What a JSON object has under a name; None of what is no object, too."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
 def _library() -> Any:
     try:
         return importlib.import_module("openai")
@@ -178,34 +198,6 @@ def _library() -> Any:
         raise InputError(
             "--endpoint: expected the package openai, found none: pip install 'oversquashing-tools[hosted]'"
         ) from None
-
-
-def _check_url(endpoint: str, key: str | None) -> None:
-    try:
-        parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError("--endpoint: expected a URL such as http://localhost:8000/v1, found something else")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        # Not shown: what stands there may be a secret.
-        raise InputError(
-            f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
-        )
-    if key is not None and parts.scheme == "http" and not is_loopback(host):
-        raise InputError(
-            f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: use https, or unset {KEY} "
-            "for a server that wants none"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether it is this machine, which nobody else can listen to or reach."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ostools.ground.errors import InputError, did_you_mean, unknown_name
+from hooks.errors import checked_arguments
+from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
+from ostools.ground.files.reading import TABLE_LIMIT, read_text
 from ostools.results import Provenance
-from ostools.tasks.questions import Question
+from ostools.tasks.questions import Question, checked_questions
 
 FINISHES = ("stop", "length", "content_filter")
 """Why a model ended, as OpenAI-compatible servers say it: by itself, cut at a limit, withheld by a filter."""
@@ -31,6 +33,7 @@ STOP_TOKENS = (
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
 )
 """With what Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows its own, so that no text holds it."""
+_LARGEST = 1e15  # of seconds and temperatures: what is larger is a mistake, and a float may not hold it
 _STOPPED = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z")
 
 
@@ -75,6 +78,7 @@ class Hosted:
         return replace(Provenance.without_model(**parameters, **how), model={"name": self.name})
 
 
+@checked_arguments(InputError)
 def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | None = None) -> Hosted:
     """The answers in a file to the questions `asked`.
 
@@ -87,7 +91,7 @@ def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | No
     twice, a prompt that is not the question's, answers made in several ways (`SETTINGS`), answers of another model, and a file
     without a row. A file in which every text is null is read: all its questions are counted as unanswered.
     """
-    file, questions = Path(path), tuple(asked)
+    file, questions = Path(path), checked_questions(asked)
     known = {one.id: one for one in questions}
     if len(known) != len(questions):
         raise InputError(f"expected every question once, found {len(questions)} of which {len(known)} differ")
@@ -105,7 +109,9 @@ def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | No
 def text_of(file: Path) -> str:
     """What the file holds. Raises `InputError` where it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file, TABLE_LIMIT)
+    except InputError as error:  # a pipe, a device, a directory
+        raise InputError(f"{file}: expected answers in JSON Lines: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"{file}: expected answers in JSON Lines, which cannot be read: {reason}") from None
@@ -144,7 +150,7 @@ def _checked(file: Path, known: Mapping[str, Question]) -> Iterator[tuple[str, d
                 f"{place}: expected the prompt of {name!r} as `ostools prompts` writes it, found another: an answer to a "
                 "changed prompt answers another question"
             )
-        _check_values(place, row)
+        check_values(place, row)
         yield place, row
 
 
@@ -163,21 +169,38 @@ def _not_asked(place: str, name: object, known: Mapping[str, Question]) -> Input
     )
 
 
-def _check_values(place: str, row: Mapping[str, Any]) -> None:
+def check_values(place: str, row: Mapping[str, Any]) -> None:
+    """Raises `InputError`, with the place, for a row that no table can hold: before it is stored, and when it is read."""
     text, reason = row["text"], row.get("finish_reason")
     if not isinstance(text, str | None):
         raise InputError(f"{place}: expected text, or null where no answer came, found {type(text).__name__}")
     if reason is not None and reason not in FINISHES:
         raise InputError(f"{place}: {unknown_name('finish_reason', reason, FINISHES)}")
-    tokens, seconds = row.get("prompt_tokens"), row.get("seconds")
-    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < 2**62):
-        raise InputError(f"{place}: expected prompt_tokens to be a whole number, found {tokens!r}")
-    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
-        raise InputError(f"{place}: expected seconds of at least 0, found {seconds!r}")
-    for key, kinds in (("model", str), ("endpoint", str), ("temperature", (int, float)), ("max_tokens", int)):
+    for key in ("text", "model", "endpoint", "served"):
         value = row.get(key)
-        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
-            raise InputError(f"{place}: expected {key} to be {'text' if kinds is str else 'a number'}, found {value!r}")
+        if not isinstance(value, str | None):
+            raise InputError(f"{place}: expected {key} to be text, found {shown(value)}")
+        if value is not None and not _is_unicode(value):
+            raise InputError(
+                f"{place}: expected {key} to be text in Unicode, found half of a character in {shown(value)}"
+            )
+    for key in ("prompt_tokens", "max_tokens"):
+        value = row.get(key)
+        if value is not None and (type(value) is not int or not 0 <= value < 2**62):
+            raise InputError(f"{place}: expected {key} to be a whole number of at least 0, found {shown(value)}")
+    for key in ("seconds", "temperature"):
+        value = row.get(key)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= _LARGEST):
+            raise InputError(f"{place}: expected {key} to be a number of at least 0, found {shown(value)}")
+
+
+def _is_unicode(text: str) -> bool:
+    """False for half of a pair of surrogates, which JSON can hold and no file, table or page."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _came(row: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from altair.utils.save import write_file_or_filename
 from markupsafe import escape
 
 from ostools.ground.errors import InputError
+from ostools.ground.memory import require_room_to_draw
 from ostools.ground.words import title_of
 from ostools.reporting.look import pixels
 from ostools.reporting.look.outlines import outlined
@@ -53,6 +54,7 @@ class Offline(alt.TopLevelMixin):
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
         """As Altair's `save`, but: a pixel is 1/96 inch in every kind of file, a PNG has 300 dots an inch, a PDF has its fonts
         embedded, and an SVG has its text as outlines."""
+        require_room_to_draw()
         kind = format or str(fp).rpartition(".")[2].lower()
         if kind == "svg":
             write_file_or_filename(fp, outlined(drawn_svg(self.to_dict(validate=False))), encoding="utf-8")
@@ -90,6 +92,7 @@ def pdf_of(svg: str) -> bytes:
 
 def drawn_svg(spec: dict[str, Any]) -> str:
     """The chart of a specification as SVG, its text as text."""
+    require_room_to_draw()
     drawn: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
     return drawn["image/svg+xml"]
 
@@ -144,6 +147,7 @@ def chart_bundle(chart: Any, words: str) -> Any:
 
 def picture_of(spec: dict[str, Any], scale: float) -> str:
     """The chart of a specification as a small PNG, in base64."""
+    require_room_to_draw()
     drawn: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=scale)
     return b64encode(pixels.reduced(drawn[0]["image/png"])).decode()
 
@@ -152,12 +156,11 @@ def result_bundle(result: Result) -> Any:
     """The chart of a result with its summary for a text; where no chart can be drawn the summary, why, and the first rows."""
     words = summary(result)
     try:
-        chart = result.plot()
+        return chart_bundle(result.plot(), words)
     except InputError as error:
         text = f"{words}\nNo chart: {error}"
         table = result.frame.head().to_html(border=0)
         return {"text/plain": text, "text/html": f"<p>{escape(text)}</p>{table}"}, {}
-    return chart_bundle(chart, words)
 
 
 def summary(result: Result) -> str:

@@ -19,6 +19,7 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from ostools.ground.memory import require_room_to_draw
 from ostools.reporting.look import theme
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -92,6 +93,7 @@ def library() -> Script:
     """Vega, Vega-Lite and Vega-Embed out of vl-convert, one classic script."""
     import vl_convert
 
+    require_room_to_draw()
     bundle: Callable[..., str] = vl_convert.javascript_bundle
     return Script(bundle().replace("\r", ""))
 

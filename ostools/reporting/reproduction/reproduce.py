@@ -25,7 +25,7 @@ from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
 from ostools.runs.asked.cells import code_version, digest
-from ostools.runs.stored.store import UNREADABLE
+from ostools.runs.stored.table import UNREADABLE
 
 _MEASURING = (
     "experiments/figures",

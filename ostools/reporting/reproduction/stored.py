@@ -19,7 +19,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.files.reading import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.reporting.reproduction.tables import put_together, taken_apart
 from ostools.results import Frame, Result, write_atomically
-from ostools.runs.stored.store import UNREADABLE, file_hash
+from ostools.runs.stored.store import file_hash
+from ostools.runs.stored.table import UNREADABLE
 
 MARK = "reproduction.json"
 LOCK = ".lock"

@@ -20,7 +20,7 @@ from ostools.results import Frame
 from ostools.runs.measurements.behaviour import BEHAVIOUR
 from ostools.runs.measurements.collapse import COLLAPSE
 from ostools.runs.stored.reading import MADE_BY, Reading
-from ostools.runs.stored.store import UNREADABLE
+from ostools.runs.stored.table import UNREADABLE
 
 MOST = 16
 """So many conditions are compared on the first screen; the sections have all."""

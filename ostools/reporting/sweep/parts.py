@@ -15,7 +15,7 @@ from ostools.reporting.page.section import Part, Section
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Measurement
 from ostools.runs.stored.reading import MADE_BY, Reading
-from ostools.runs.stored.store import UNREADABLE
+from ostools.runs.stored.table import UNREADABLE
 
 _PANELS = 8
 """How many panels a figure has at most; tables have all."""

@@ -34,7 +34,7 @@ from ostools.results import Frame, Provenance
 from ostools.runs.measurements.path_sum import PATH_SUM
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 from ostools.runs.stored.reading import MADE_BY, Reading, distinct
-from ostools.runs.stored.store import UNREADABLE
+from ostools.runs.stored.table import UNREADABLE
 
 _PATHS = (
     "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "

@@ -22,7 +22,7 @@ from ostools.reporting.sweep.compared import compared
 from ostools.reporting.sweep.parts import CellsSection
 from ostools.results import checked_output, write_atomically
 from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
-from ostools.runs.stored.store import UNREADABLE
+from ostools.runs.stored.table import UNREADABLE
 
 SECTIONS: dict[str, CellsSection] = {
     one.measurement.name: one

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, Union
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 
 import mitigations
+from hooks.errors import checked_arguments
 from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
@@ -134,6 +135,7 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
     return tasks.task(spec)
 
 
+@checked_arguments(InputError)
 def read_sweep(path: str | Path) -> Sweep:
     """The sweep of a YAML file. Raises `InputError` that names the file, the key and the nearest right name."""
     values = read_yaml(Path(path))
@@ -147,6 +149,7 @@ def read_sweep(path: str | Path) -> Sweep:
         raise InputError(f"{path}: {error}") from error
 
 
+@checked_arguments(InputError)
 def sweep_of(values: dict[Any, Any]) -> Sweep:
     """The sweep that a mapping describes, checked."""
     try:

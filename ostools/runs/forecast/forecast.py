@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mitigations import Mitigation
+from ostools.ground.errors import INTERRUPTS
 from ostools.ground.memory import available_memory
 from ostools.measure.answers.elicitation import Elicitation
 from ostools.measure.passes.cost import Cost, PromptTokens, machine
@@ -169,8 +170,10 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     try:
         model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
         shape, tokens = model.shape, prompt_tokens(cell, source)
+    except INTERRUPTS:
+        raise
     except (
-        Exception
+        BaseException
     ):  # whatever a plugin or a broken checkpoint raises: it is for the cell to fail, not for its forecast
         return Forecast(None, LIBRARIES if kind == "cpu" else 0)
     return model.forecast(MEASUREMENTS[cell.measurement].count(shape, cell, tokens))

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from ostools.runs.stored.reading import AskedCell, by_base, require_sweep
-from ostools.runs.stored.store import LOCK, UNREADABLE, Store
+from ostools.runs.stored.store import LOCK, Store
+from ostools.runs.stored.table import UNREADABLE
 
 _LOCKS = Path("/proc/locks")
 

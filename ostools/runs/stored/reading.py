@@ -18,10 +18,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame
-from ostools.runs.stored.store import MANIFEST, UNREADABLE, CellFile, Failure, Store, Wanted, why_broken
+from ostools.runs.stored.store import MANIFEST, CellFile, Failure, Store, Wanted, why_broken
+from ostools.runs.stored.table import UNREADABLE
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
@@ -116,6 +118,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
     return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
+@checked_arguments(InputError)
 def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
     """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
 
@@ -198,7 +201,7 @@ def _source(told: Any) -> dict[str, Any]:
     for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
         if not isinstance(given[name], form):
             raise TypeError(f"{name}: expected a {form.__name__}, found a {type(given[name]).__name__}")
-    json.dumps(given, ensure_ascii=False).encode()  # half of a character can be in no table and no report
+    json.dumps(given, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
     return given
 
 

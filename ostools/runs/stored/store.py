@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
@@ -27,6 +25,7 @@ from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame, Provenance, write_atomically
 from ostools.runs.asked.cells import lengths_key
 from ostools.runs.measurements.record import Cell
+from ostools.runs.stored.table import UNREADABLE, BadRowsError, rows_of
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"
@@ -37,27 +36,6 @@ _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
 _FORM = 1
 """The form of the manifest. This code cannot know what a later form means."""
-UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    NotImplementedError,
-    pa.ArrowException,
-)
-"""What reading a file raises that is not what we wrote: pyarrow's own errors are of many kinds."""
-_PLAIN = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_large_string,
-    pa.types.is_string,
-    pa.types.is_null,
-)
-"""The types that a column of a cell may have: numbers and words, which pandas holds whatever their values."""
 
 
 @dataclass(frozen=True)
@@ -257,12 +235,14 @@ class Store:
 def file_of(one: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
     """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
 
-    Raises what pyarrow raises for values that it cannot hold.
+    Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
     """
     kept = table.copy()
     told = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
     kept.attrs["ostools"] = {"lengths": list(one.cell.lengths), "provenance": told}
-    return kept.to_parquet(index=False)
+    content = kept.to_parquet(index=False)
+    rows_of(content)
+    return content
 
 
 class BytesChangedError(ValueError):
@@ -271,6 +251,8 @@ class BytesChangedError(ValueError):
 
 def why_broken(error: Exception) -> str:
     """What is wrong with a file, by what `CellFile.of` raised."""
+    if isinstance(error, BadRowsError):
+        return str(error)
     is_changed = isinstance(error, BytesChangedError)
     return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
 
@@ -289,20 +271,8 @@ class CellFile:
         """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
         if file_hash(content) != path.name.split(".")[2]:
             raise BytesChangedError
-        table, kept = _rows_of(content)
+        table, kept = rows_of(content)
         return cls(path, frozenset(map(int, kept["lengths"])), table, kept)
-
-
-def _rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
-    """The rows of a cell's file, and what `file_of` kept beside them; neither text that is no UTF-8, nor a column twice or of
-    no plain type."""
-    table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    table.validate(full=True)
-    table.schema.field("length")
-    plain = all(any(is_one(column.type) for is_one in _PLAIN) for column in table.schema)
-    if not plain or len(set(table.column_names)) < table.num_columns:
-        raise ValueError("a column twice, or of no plain type")
-    return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
 
 
 def missing(one: Wanted, stored: list[frozenset[int]]) -> Wanted | None:

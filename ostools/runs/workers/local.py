@@ -12,7 +12,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.chunks import smaller_chunks
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import INTERRUPTS, InputError, in_words
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import SMALLEST, free_what_is_left, held_to_what_is_free, is_out_of_memory
 from ostools.models import load_model
@@ -47,7 +47,9 @@ class Bench:
         cell, terms = wanted.cell, self.terms
         try:
             found = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
-        except Exception as error:  # a file that is gone, a plugin that another node lacks
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # a file that is gone, a plugin that another node lacks
             return in_words(error)
         if found != wanted.base:
             return (
@@ -81,7 +83,9 @@ class Bench:
             took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
             how = took if share == 1.0 else took | {"chunk_share": share}
             return table, replace(provenance, parameters={**provenance.parameters, **how})
-        except (Exception, SystemExit) as error:  # a plugin's sys.exit() ends its cell, and not the sweep
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
             said = in_words(error)
             if not is_out_of_memory(error):
                 return said

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError, in_words
@@ -151,9 +152,10 @@ class RayCluster(Executor):
         try:
             with _own_sigterm():
                 if self.address is None:
-                    self.ray.init(
-                        "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **said
-                    )
+                    with _own_files():
+                        self.ray.init(
+                            "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **said
+                        )
                 else:
                     self.ray.init(_answering(self.address), **said)
         except InputError:
@@ -233,6 +235,19 @@ def _muted(ray: Any) -> Iterator[None]:
         yield
     finally:
         internal._worker_logs_enabled = shown
+
+
+@contextmanager
+def _own_files() -> Iterator[None]:
+    """Files that Ray makes are for this user alone, its token among them: whoever has that runs code as this user."""
+    token = Path.home() / ".ray" / "auth_token"
+    before = os.umask(0o077)
+    try:
+        if token.is_file():  # of an earlier cluster
+            token.chmod(0o600)
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,14 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         ([good | {"prompt_tokens": -1}], "prompt_tokens"),
         ([good | {"seconds": float("nan")}], "seconds"),
         ([good | {"temperature": "hot"}], "temperature"),
+        (
+            [good | {"temperature": float("nan")}],
+            "line 1: expected temperature to be a number of at least 0, found nan",
+        ),
+        ([good | {"seconds": 10**400}], "line 1: expected seconds"),
+        ([good | {"served": ["a"]}], "line 1: expected served to be text"),
+        ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: expected text to be text in Unicode"),
+        ([good | {"model": "\udc00"}], "line 1: expected model to be text in Unicode"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
         ([good | {"temperature": 0}, {"id": other.id, "text": "x"}], "made in one way"),
         (["x"], "line 1: expected a JSON object"),
@@ -279,6 +288,10 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
     for path, words in ((tmp_path / "bytes", "UTF-8"), (tmp_path / "absent", "No such file"), (tmp_path, "directory")):
         with pytest.raises(InputError, match=words):
+            read_answers(path, [one])
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):  # reading would not end
+        with pytest.raises(InputError, match="found a (named pipe|device)"):
             read_answers(path, [one])
     with pytest.raises(InputError, match="answers of 'other', found answers of 'm'"):
         read_answers(write(tmp_path / "m", good | {"model": "m"}), [one], model="other")

@@ -1,0 +1,81 @@
+"""The table of one cell in the bytes of its file: plain columns, of bounded size, without what no report could say."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    pa.ArrowException,
+)
+"""What reading a file raises that is not what we wrote: pyarrow's own errors are of many kinds."""
+LARGEST = 2**30
+"""The most bytes that a table may have once it is unpacked. A small file of Parquet can hold more than a memory does."""
+_WORDS = (pa.types.is_string, pa.types.is_large_string)
+_PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_null, *_WORDS)
+"""The types that a column of a cell may have: numbers and words, which pandas holds whatever their values."""
+_FINITE = ("log_probability", "temperature", "seconds")
+"""Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and what a user gave."""
+
+
+class BadRowsError(ValueError):
+    """Rows that cannot be those of a measurement. The message says what is wrong, and with which of them."""
+
+
+def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
+    """The rows of a cell's file, and what was kept beside them.
+
+    Raises `BadRowsError` for a table of more than `LARGEST` bytes and for an infinite number where none can be, and what is in
+    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, or one of no plain type.
+    """
+    file = parquet.ParquetFile(pa.BufferReader(content))
+    schema = file.schema_arrow
+    plain = all(any(is_one(field.type) for is_one in _PLAIN) for field in schema)
+    if not plain or len(set(schema.names)) < len(schema):
+        raise ValueError("a column twice, or of no plain type")
+    _require_bounded(content, file)
+    table = file.read(use_threads=False)
+    table.validate(full=True)
+    table.schema.field("length")
+    _require_finite(table)
+    return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+
+
+def _require_bounded(content: bytes, file: Any) -> None:
+    """Sizes by what the file says of itself; then of its words, as one long text may stand in millions of rows."""
+    told, schema = file.metadata, file.schema_arrow
+    packed = sum(told.row_group(index).total_byte_size for index in range(told.num_row_groups))
+    size = max(packed, 8 * told.num_rows * told.num_columns)
+    if size <= LARGEST and (words := [field.name for field in schema if any(is_one(field.type) for is_one in _WORDS)]):
+        source = parquet.ParquetFile(pa.BufferReader(content), read_dictionary=words)
+        size += sum(map(_unpacked, source.read(columns=words, use_threads=False).columns))
+    if size > LARGEST:
+        raise BadRowsError(
+            f"expected a table of at most {LARGEST >> 30} GiB, found {size / 2**30:.3g} GiB once unpacked"
+        )
+
+
+def _unpacked(column: Any) -> int:
+    """The bytes of a column of words that is read as its different words, and which of them stands where."""
+    lengths = (compute.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
+    return sum(compute.sum(each.cast(pa.int64())).as_py() or 0 for each in lengths)
+
+
+def _require_finite(table: Any) -> None:
+    for name in set(_FINITE) & set(table.column_names):
+        for row, value in enumerate(table.column(name).to_pylist()):
+            if isinstance(value, float) and math.isinf(value):
+                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")

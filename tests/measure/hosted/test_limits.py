@@ -1,0 +1,243 @@
+"""What leaves this machine towards an endpoint, how long an answer may take, how large it may be, and what it may hold."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.hosted.endpoint import ask_endpoint
+from tests.measure.hosted.server import completion, served
+
+MARKER = "sk-marker-0123456789"
+PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
+ASKED = tasks.questions("count-ones", lengths=[1])
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", MARKER)
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def raw_server(answer: Callable[[socket.socket, bytes], None]) -> Iterator[tuple[str, list[bytes]]]:
+    """A server of bytes: its address, and the requests as they came. `answer` writes to the socket what it likes."""
+    heard: list[bytes] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            request = connection.recv(2**20)
+            heard.append(request)
+            answer(connection, request)
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=[listening.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+
+
+def send_nothing(connection: socket.socket, request: bytes) -> None:
+    connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_proxy_of_the_environment_sees_nothing_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    with raw_server(send_nothing) as (proxy, seen), served(lambda _: (200, completion("1"))) as (url, heard):
+        for name in PROXIES[:6]:
+            monkeypatch.setenv(name, proxy)
+        ask_endpoint(url.replace("127.0.0.1", host), "m", ASKED, tmp_path / "a.jsonl")
+        assert seen == []
+    assert [one["authorization"] for one in heard] == [f"Bearer {MARKER}"]
+
+
+def test_a_proxy_of_the_environment_sees_nothing_of_plain_http_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """192.0.2.1 is of a net that is for documentation: nobody answers there."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with raw_server(send_nothing) as (proxy, seen):
+        for name in PROXIES[:6]:
+            monkeypatch.setenv(name, proxy)
+        with pytest.raises(InputError):
+            ask_endpoint("http://192.0.2.1:9/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0, retries=0)
+        assert seen == []
+
+
+def test_a_proxy_sees_of_https_the_name_of_the_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raw_server(lambda connection, _: connection.sendall(b"HTTP/1.1 502 no\r\n\r\n")) as (proxy, seen):
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        with pytest.raises(InputError, match="nobody answers there"):
+            ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
+    assert seen
+    assert all(one.startswith(b"CONNECT example.org:443 ") and MARKER.encode() not in one for one in seen)
+
+
+def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: team-secret\nAuthorization: Bearer other-secret")
+    with raw_server(send_nothing) as (url, heard), pytest.raises(InputError, match="expected a chat completion"):
+        ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert len(heard) == 2
+    assert all(b"secret" not in request for request in heard)
+    assert all(f"authorization: Bearer {MARKER}".lower() in request.decode().lower() for request in heard)
+
+
+def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:
+    with raw_server(send_nothing) as (other, seen):
+        moved = b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: " + other.encode() + b"/v1\r\n\r\n"
+        refused = pytest.raises(InputError, match=rf"sends the question on to {other}/v1")
+        with raw_server(lambda connection, _: connection.sendall(moved)) as (url, _), refused:
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+        assert seen == []
+
+
+def drip_body(connection: socket.socket, request: bytes) -> None:
+    drip(connection, HEAD + b"Content-Length: 100000\r\n\r\n")
+
+
+def drip_head(connection: socket.socket, request: bytes) -> None:
+    drip(connection, HEAD + b"X-Slow: ")
+
+
+def drip(connection: socket.socket, start: bytes) -> None:
+    connection.sendall(start)
+    for _ in range(400):
+        time.sleep(0.05)
+        connection.sendall(b" ")
+
+
+def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[socket.socket, bytes], None]:
+    """Whoever asks for the models is answered at once."""
+    return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
+
+
+@pytest.mark.parametrize("answer", [drip_body, drip_head])
+def test_a_server_that_drips_does_not_outlive_the_time(
+    tmp_path: Path, answer: Callable[[socket.socket, bytes], None]
+) -> None:
+    with raw_server(on_questions(answer)) as (url, _):
+        start = time.monotonic()
+        with pytest.raises(InputError, match="no whole answer in time"):
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
+        assert time.monotonic() - start < 6
+
+
+@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
+def test_a_body_without_an_end_is_cut(tmp_path: Path, when: Any) -> None:
+    sent: list[int] = []
+
+    def endless(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+        for _ in range(1000):
+            connection.sendall(b" " * 2**20)
+            sent.append(1)
+
+    with raw_server(when(endless)) as (url, _), pytest.raises(InputError, match="at most 8 MiB, found a longer one"):
+        ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert len(sent) < 64  # what the network itself holds comes to that
+
+
+def test_a_small_packed_answer_is_not_unpacked(tmp_path: Path) -> None:
+    body = gzip.compress(b" " * 2**26)
+    head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with raw_server(on_questions(lambda connection, _: connection.sendall(head + body))) as (url, heard):
+        with pytest.raises(InputError, match="not compressed, as was asked for, found 'gzip'"):
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+        assert all(b"accept-encoding: identity" in request.lower() for request in heard)
+
+
+@pytest.mark.parametrize("models", [b"<html>hello</html>", b"[" * 100_000, b"\xff", b"null", b'{"data": 3}'])
+def test_what_lists_the_models_may_say_anything(tmp_path: Path, models: bytes) -> None:
+    """Only whether somebody answers counts."""
+    right = json.dumps(completion(ASKED[0].line)).encode()
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        body = models if request.startswith(b"GET") else right
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n"
+        connection.sendall(head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    with raw_server(answer) as (url, _):
+        found = ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert found.said[ASKED[0].id].text == ASKED[0].line
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    return completion("1") | values
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"[" * 100_000, "expected a chat completion"),
+        (b'{"choices": ' + b"[" * 100_000, "expected a chat completion"),
+        (changed(choices="text"), "expected a chat completion"),
+        (changed(choices=[{"message": "text"}]), "expected a chat completion"),
+        ([completion("1")], "expected a chat completion"),
+        (completion("half \ud83d"), r"was not stored: expected text to be text in Unicode, found half of a character"),
+        (changed(model="half \ud83d"), "expected served to be text in Unicode"),
+        (completion("1", tokens=-1), "expected prompt_tokens to be a whole number of at least 0, found -1"),
+        (completion("1", tokens=10**30), "expected prompt_tokens"),
+        (changed(choices=[{"message": {"content": ["1"]}}]), "expected text, or null"),
+        (completion("1", reason=f"because {MARKER}"), "unknown finish_reason"),
+    ],
+)
+def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: Any, words: str) -> None:
+    file = tmp_path / "a.jsonl"
+    with served(lambda _: (200, sent)) as (url, _), pytest.raises(InputError, match=words) as refused:
+        ask_endpoint(url, "m", ASKED, file)
+    assert not file.exists()
+    assert MARKER not in str(refused.value)
+    str(refused.value).encode()
+    with served(lambda _: (200, completion("1"))) as (url, _):
+        assert ask_endpoint(url, "m", ASKED, file).said
+
+
+@pytest.mark.parametrize("name", ["usage", "model", "object"])
+@pytest.mark.parametrize("value", [None, [], {}, "text", 3, {"prompt_tokens": [1]}])
+def test_what_stands_beside_an_answer_may_be_anything(tmp_path: Path, name: str, value: Any) -> None:
+    with served(lambda _: (200, changed(**{name: value}))) as (url, _):
+        assert ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl").said
+
+
+@pytest.mark.parametrize("key", ["sk one", "sk\none", "skä", "sk\x00"])
+def test_a_key_that_no_header_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
+    with pytest.raises(InputError, match="OPENAI_API_KEY: expected a key") as refused:
+        ask_endpoint("http://127.0.0.1:9/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://999.999.999.999/v1", "http://a b/v1", "http://ä.de/v1", "http://h/" + "a" * 70_000]
+)
+def test_an_address_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(InputError, match="--endpoint"):
+        ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl")
