@@ -25,7 +25,7 @@ from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
-from ostools.measure.asked import asked
+from ostools.measure.measurement import measurement
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.models import Prompt, null_model
 from ostools.models.tokens import frame as special_tokens
@@ -76,7 +76,7 @@ class PositionEffect(Result):
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
 
 
-@asked
+@measurement
 def position_effect(
     model: TransformerBridge,
     *,
