@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 

@@ -14,12 +14,11 @@ Cells = dict[str, dict[str, Any]]
 
 HEAD = """# What holds on real models
 
-Every headline of this tool, measured on two pretrained models that nobody here trained. `make real-models` measures what is not
-stored yet and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story), five of each, of 32, 48, 64, 96
-and 128 tokens. Intervals are 95%, by Student's t over prompts (or passages); a prompt is one sample. The weights are those of the
-4-bit files that the package index carries, dequantised.
-
-"""
+Every headline of this tool, measured on two pretrained models that nobody here trained. `make real-models` measures what is not stored
+yet and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
+tokens. Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
+the package index carries, dequantised.
+"""  # noqa: E501
 
 
 def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
@@ -57,7 +56,13 @@ def _models(stored: dict[str, Cells]) -> str:
     for cells in stored.values():
         dates = sorted({cell["date"] for cell in cells.values()})
         first = next(iter(cells.values()))
-        rows.append([first["model"], f"`{first['weights'][:16]}…`", dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"])
+        rows.append(
+            [
+                first["model"],
+                f"`{first['weights'][:16]}…`",
+                dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+            ]
+        )
     return table(["model", "SHA-256 of the weights", "measured"], rows)
 
 
@@ -65,7 +70,9 @@ def _of(cells: Cells, prefix: str) -> list[dict[str, Any]]:
     return [cell for name, cell in cells.items() if name.startswith(prefix) and "refused" not in cell]
 
 
-def _each(stored: dict[str, Cells], prefix: str, row: Callable[[str, list[dict[str, Any]]], list[list[str]]]) -> list[list[str]]:
+def _each(
+    stored: dict[str, Cells], prefix: str, row: Callable[[str, list[dict[str, Any]]], list[list[str]]]
+) -> list[list[str]]:
     """The rows of every model that has cells of this kind."""
     rows = []
     for name, cells in stored.items():
@@ -83,8 +90,15 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
                 ranks = [pair["spearman"] for pair in pairs]
                 sizes = [10 ** abs(pair["log10_size"]) for pair in pairs]
                 made.append(
-                    [name, f"{max(int(count), 2)} cotangents", linearisation, f"{np.median(ranks):.3f}", f"{min(ranks):.3f}",
-                     f"{np.median(sizes):.2f}×", f"{max(sizes):.2f}×"]
+                    [
+                        name,
+                        f"{max(int(count), 2)} cotangents",
+                        linearisation,
+                        f"{np.median(ranks):.3f}",
+                        f"{min(ranks):.3f}",
+                        f"{np.median(sizes):.2f}×",
+                        f"{max(sizes):.2f}×",
+                    ]
                 )
         return made
 
@@ -92,7 +106,7 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
     if not body:
         return ""
     known = [
-        f"{name}, {linearisation}: median Spearman {np.median([c['reference_against_exact'][linearisation]['spearman'] for c in exact]):.3f}"
+        f"{name}, {linearisation}: median Spearman {_median_rank(exact, linearisation):.3f}"
         for name, cells in stored.items()
         if (exact := [c for c in _of(cells, "sensitivity/") if "reference_against_exact" in c])
         for linearisation in ("full", "frozen")
@@ -106,12 +120,16 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
     columns = ["model", "sketch", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
     return (
         "## Sensitivity: a sketch of few cotangents\n\n"
-        "Against the Frobenius norms of d y_n / d v_i^(0): exact ones for the prompts of 32 tokens, a sketch of 64 other cotangents "
-        f"for longer ones. That reference against the exact norms: {'; '.join(known)}.\n\n"
+        "Against the Frobenius norms of d y_n / d v_i^(0): exact ones for the prompts of 32 tokens, a sketch of 64 other "
+        f"cotangents for longer ones. That reference against the exact norms: {'; '.join(known)}.\n\n"
         f"{table(columns, body)}\n"
-        f"The 95% intervals of a sketch of 8 hold the reference at this share of the tokens: {'; '.join(covered)}. The reference has "
-        "an error of its own.\n"
+        f"The 95% intervals of a sketch of 8 hold the reference at this share of the tokens: {'; '.join(covered)}. The "
+        "reference has an error of its own.\n"
     )
+
+
+def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
+    return float(np.median([cell["reference_against_exact"][linearisation]["spearman"] for cell in cells]))
 
 
 def _bounds(stored: dict[str, Cells]) -> str:
@@ -122,7 +140,9 @@ def _bounds(stored: dict[str, Cells]) -> str:
             made.append(_form_row(name, f"`{form}`", frozen, full))
         baselines = {"mean attention of the last token": "mean_attention"}
         for words, key in baselines.items():
-            made.append(_form_row(name, words, [cell[key]["frozen"] for cell in cells], [cell[key]["full"] for cell in cells]))
+            made.append(
+                _form_row(name, words, [cell[key]["frozen"] for cell in cells], [cell[key]["full"] for cell in cells])
+            )
         return made
 
     body = _each(stored, "sensitivity/", rows)
@@ -131,8 +151,8 @@ def _bounds(stored: dict[str, Cells]) -> str:
     columns = ["model", "form", "Spearman, frozen", "Spearman, full", "log10 (size / frozen), median over prompts"]
     return (
         "## Does Theorem 5.1 say which tokens matter?\n\n"
-        "Each form against the measured norms, token by token. `local` is certified: it is a true upper bound of the frozen operator "
-        "norm. The others are the paper's printed forms and attention rollout; they bound nothing.\n\n"
+        "Each form against the measured norms, token by token. `local` is certified: it is a true upper bound of the frozen "
+        "operator norm. The others are the paper's printed forms and attention rollout; they bound nothing.\n\n"
         f"{table(columns, body)}"
     )
 
@@ -156,8 +176,8 @@ def _position(stored: dict[str, Cells]) -> str:
     columns = ["model", "of", "first third", "last third", "passages", "shape"]
     return (
         "## Over-squashing by position\n\n"
-        "Natural passages of 48 tokens, each in three rotations, so that every token stands once in each third: position alone is "
-        "left (`ost.position_effect`). Times the middle third's norm.\n\n"
+        "Natural passages of 48 tokens, each in three rotations, so that every token stands once in each third: position alone "
+        "is left (`ost.position_effect`). Times the middle third's norm.\n\n"
         f"{table(columns, body)}"
     )
 
@@ -177,8 +197,8 @@ def _collapse(stored: dict[str, Cells]) -> str:
         return ""
     return (
         "## Collapse: the paper's prompts\n\n"
-        "Lengths at which the pair at y is closer than the rounding noise of bfloat16 (`figure-5a`: up to 520 ones, the others up to "
-        "256).\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
+        "Lengths at which the pair at y is closer than the rounding noise of bfloat16 (`figure-5a`: up to 520 ones, the "
+        "others up to 256).\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
     )
 
 
@@ -192,7 +212,9 @@ def _ranges(cell: dict[str, Any]) -> str:
 
 def _repeated(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
-        hidden = [cell for cell in cells if any(r.get("site") == "y" and r.get("first") is not None for r in cell["ranges"])]
+        hidden = [
+            cell for cell in cells if any(r.get("site") == "y" and r.get("first") is not None for r in cell["ranges"])
+        ]
         return [[name, str(len(cells)), str(len(hidden))]]
 
     body = _each(stored, "repeated/", rows)

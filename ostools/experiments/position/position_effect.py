@@ -25,8 +25,8 @@ from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
-from ostools.measure.measurement import measurement
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.measurement import measurement
 from ostools.models import Prompt, null_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids

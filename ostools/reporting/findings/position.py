@@ -16,6 +16,8 @@ SHAPES = {
     "inverted U": "The middle of a text counts for more than both its ends.",
     "no shape shown": "The test does not show that any part of a text counts for less.",
 }
+FALLS_BEHIND = ("U-shape", "rises at the end only")
+"""Shapes in which the middle of a text counts for less than its end."""
 SUBJECTS = {MODEL: "The model", UNTRAINED: "The same architecture before training"}
 
 

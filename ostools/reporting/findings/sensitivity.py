@@ -28,8 +28,6 @@ LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
 CLOSE, ROUGH = 0.1, 0.5
 """A prediction within 10^CLOSE (26%) of the measured size in the median is close; beyond 10^ROUGH (a factor of 3) it misses."""
-FALLS_BEHIND = ("U-shape", "rises at the end only")
-"""Shapes in which the middle of a prompt counts for less than its end."""
 SHAPES = {
     "U-shape": "The middle of the prompt counts for less than both ends.",
     "rises at the end only": "The middle of the prompt counts for less than its end.",

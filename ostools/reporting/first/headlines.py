@@ -17,6 +17,7 @@ from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import collapse_ends, collapse_summary
+from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import Tail, below_at_the_end, tails
 from ostools.reporting.look import theme
 from ostools.reporting.page.section import Finding
@@ -37,6 +38,7 @@ def headlines(found: Measurements) -> list[Finding]:
     """A headline for each question whose data exist."""
     said = [
         collapse_headline(found.casts or found.collapses),
+        None if found.position is None else position_headline(found.position),
         of_sensitivity.shape_headline(found.profile),
         bounds_headline(found.comparison),
         prediction_headline(found.comparison),

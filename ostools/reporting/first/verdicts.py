@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
+from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.verdicts import HELPS, NOTHING, UNDECIDED
-from ostools.measure.profiles.profile import Profile
-from ostools.reporting.findings.sensitivity import FALLS_BEHIND, shape_of
+from ostools.reporting.findings.position import FALLS_BEHIND
 from ostools.reporting.first.headlines import counted, late, nearest, reached
 from ostools.reporting.page.section import Verdict
 from ostools.reporting.sections.measurements import Measurements
@@ -22,7 +20,9 @@ def verdicts(found: Measurements) -> list[Verdict]:
         Verdict(
             "Collapse", _collapse(found), "is the pair closer than the rounding noise of each sequence?", "collapse"
         ),
-        Verdict("Over-squashing", _squashing(found.profile), "is the middle weaker than the end?", "sensitivity"),
+        Verdict(
+            "Over-squashing", _squashing(found.position), "is the middle of a text weaker than its end?", "position"
+        ),
         Verdict("Bounds", _bounds(found), "do all certified bounds hold?", "sensitivity"),
         Verdict("Wrong answers", _behaviour(found), "does the model err on a task?", "behaviour"),
         Verdict("Mitigations", _mitigations(found), "does one make more answers right?", "mitigations"),
@@ -38,11 +38,11 @@ def _collapse(found: Measurements) -> str:
     return OPEN if late(results) else NOT_FOUND
 
 
-def _squashing(profile: Profile | None) -> str:
-    row = None if profile is None else shape_of(profile)
-    if row is None or pd.isna(row["middle"]):
+def _squashing(position: PositionEffect | None) -> str:
+    """Decided on natural text with token identity taken out: in one prompt, place and content are confounded."""
+    if position is None:
         return UNTESTED
-    return FOUND if row["verdict"] in FALLS_BEHIND else NOT_FOUND
+    return FOUND if position.verdict in FALLS_BEHIND else NOT_FOUND
 
 
 def _bounds(found: Measurements) -> str:
