@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.experiments import ablation as ablation
+    from ostools.experiments import position_effect as position_effect
     from ostools.experiments import study as study
     from ostools.experiments import windows as windows
     from ostools.explorer import explore as explore
@@ -89,7 +90,7 @@ _NAMES = {
         "sensitivity",
         "spectra",
     ),
-    "ostools.experiments": ("ablation", "study", "windows"),
+    "ostools.experiments": ("ablation", "position_effect", "study", "windows"),
     "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
     "ostools.runs": ("corpus",),

@@ -33,6 +33,7 @@ SOUND = {
     e.lab: dict(study="depth", lengths=[3], seeds=[0], depths=[1], encodings=["none"]),
     e.repeats: dict(prompts=["letters"], lengths=[3], dtypes=["float32"]),
     e.retrieval: dict(positions=[0], length=2, seeds=[0], records="words"),
+    e.position_effect: dict(passages=3, tokens=6, untrained=False),
     e.study: dict(task=TASK, mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
     e.theory: dict(lemmas=["B.1"]),
     e.windows: dict(task=TASK, lengths=[3], seeds=[0], windows=[4], pairs="figure-5a", layers="all"),

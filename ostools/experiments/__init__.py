@@ -20,6 +20,7 @@ from ostools.experiments.lab.summary import (
 )
 from ostools.experiments.lab.trained import TrainedLab, trained_lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
+from ostools.experiments.position.position_effect import PositionEffect, position_effect
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
 from ostools.experiments.reproduce.reproduction import Reproduction
@@ -38,6 +39,7 @@ __all__ = [
     "Figure8",
     "Figure9",
     "Lab",
+    "PositionEffect",
     "Repeats",
     "Reproduction",
     "Retrieval",
@@ -58,6 +60,7 @@ __all__ = [
     "figure_prompts",
     "lab",
     "load_lab",
+    "position_effect",
     "repeats",
     "retrieval",
     "study",

@@ -86,6 +86,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Fate": lambda: _fate(),
     "Readout": lambda: ost.readout(model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)),
     "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
+    "PositionEffect": lambda: ost.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
     ),

@@ -52,6 +52,7 @@ from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.nulls import nulls_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.position import position_chart
 from ostools.reporting.charts.sensitivity.reasoning import chain_of_thought_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.charts.sensitivity.spectra import spectra_chart
@@ -112,6 +113,7 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Figure8: figure_8_chart,
     experiments.Figure9: figure_9_chart,
     experiments.Lab: lab_chart,
+    experiments.PositionEffect: position_chart,
     experiments.Repeats: repeats_chart,
     experiments.Reproduction: claims_chart,
     experiments.Retrieval: retrieval_chart,
@@ -175,6 +177,7 @@ __all__ = [
     "looseness_chart",
     "nulls_chart",
     "path_sum_chart",
+    "position_chart",
     "precision_chart",
     "profile_chart",
     "repeats_chart",

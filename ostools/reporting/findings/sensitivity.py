@@ -27,8 +27,6 @@ from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
 """A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
-FALLS_BEHIND = ("U-shape", "rises at the end only")
-"""Shapes in which the middle of a prompt counts for less than its end."""
 SHAPES = {
     "U-shape": "The middle of the prompt counts for less than both ends.",
     "rises at the end only": "The middle of the prompt counts for less than its end.",

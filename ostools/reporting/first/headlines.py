@@ -29,6 +29,7 @@ from ostools.measure.paths.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import Case, cases, collapse_summary, overflow_sentence
+from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import Tail, tails
 from ostools.reporting.findings.study import floor_or_ceiling
 from ostools.reporting.look import theme
@@ -44,6 +45,7 @@ def headlines(found: Measurements) -> list[Finding]:
     """A headline for each question whose data exist."""
     said = [
         collapse_headline(found.casts or found.collapses),
+        None if found.position is None else position_headline(found.position),
         of_sensitivity.shape_headline(found.profile),
         bounds_headline(found.comparison),
         forms_headline(found.comparison),

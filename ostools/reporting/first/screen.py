@@ -13,6 +13,7 @@ from ostools.reporting.sections.measurements import Measurements
 
 NEEDED = {
     "Collapse": ("collapse", "precision"),
+    "Position": ("position",),
     "Sensitivity": ("sensitivity", "looseness"),
     "Bounds": ("sensitivity", "looseness"),
     "Forms": ("sensitivity", "looseness"),

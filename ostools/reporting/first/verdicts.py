@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
+from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.verdicts import HELPS, NOTHING
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
-from ostools.measure.profiles.profile import Profile
 from ostools.reporting.findings.collapse import cases
-from ostools.reporting.findings.sensitivity import FALLS_BEHIND, no_size, shape_of
+from ostools.reporting.findings.position import FALLS_BEHIND
+from ostools.reporting.findings.sensitivity import no_size
 from ostools.reporting.first.headlines import counted
 from ostools.reporting.page.section import Verdict
 from ostools.reporting.sections.measurements import Measurements
@@ -25,7 +24,9 @@ def verdicts(found: Measurements) -> list[Verdict]:
         Verdict(
             "Collapse", _collapse(found), "is the pair closer than the rounding noise of its difference?", "collapse"
         ),
-        Verdict("Over-squashing", _squashing(found.profile), "is the middle weaker than the end?", "sensitivity"),
+        Verdict(
+            "Over-squashing", _squashing(found.position), "is the middle of a text weaker than its end?", "position"
+        ),
         Verdict(
             "Bounds", _bounds(found), "do all certified bounds hold, and is the tightest within 10^3?", "sensitivity"
         ),
@@ -43,11 +44,11 @@ def _collapse(found: Measurements) -> str:
     return OPEN if UNDECIDED in kinds else NOT_FOUND
 
 
-def _squashing(profile: Profile | None) -> str:
-    row = None if profile is None else shape_of(profile)
-    if row is None or pd.isna(row["middle"]):
+def _squashing(position: PositionEffect | None) -> str:
+    """Decided on natural text with token identity taken out: in one prompt, place and content are confounded."""
+    if position is None:
         return UNTESTED
-    return FOUND if row["verdict"] in FALLS_BEHIND else NOT_FOUND
+    return FOUND if position.verdict in FALLS_BEHIND else NOT_FOUND
 
 
 def _bounds(found: Measurements) -> str:

@@ -39,9 +39,12 @@ NOT_BOUNDED = (
     "take longer than all the rest; `ostools path-sum --variant local-full` gives them"
 )
 
+PASSAGES, PASSAGE_TOKENS = 6, 48
+"""How many natural passages, two of each kind, show whether the middle of a text counts for less; tokens of each."""
 NAMES = (
     "collapse",
     "precision",
+    "position",
     "sensitivity",
     "looseness",
     "layers",

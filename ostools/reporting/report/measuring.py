@@ -12,7 +12,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks import HookError
 from mitigations import MitigationError
 from ostools import tasks
-from ostools.experiments import Study, TheoryChecks, study, theory
+from ostools.experiments import Study, TheoryChecks, position_effect, study, theory
+from ostools.experiments.position.position_effect import PositionEffect
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import (
@@ -50,6 +51,8 @@ from ostools.reporting.report.asked import (
     MITIGATIONS,
     NAMES,
     NOT_BOUNDED,
+    PASSAGE_TOKENS,
+    PASSAGES,
     SEEDS,
     STUDY_LENGTHS,
     STUDY_SEEDS,
@@ -64,6 +67,7 @@ Found = TypeVar("Found")
 _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "casts": (30, frozenset({"collapse", "precision"})),
     "formats": (10, frozenset({"precision"})),
+    "position": (20, frozenset({"position"})),
     "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
     "path sum": (10, frozenset({"sensitivity", "looseness"})),
     "attention": (1, frozenset({"attention"})),
@@ -99,6 +103,8 @@ def measure(
             found.left_out.append(LeftOut(name, reason))
     steps = _Steps(asked, progress, found.left_out)
     _collapses(steps, found, model, lengths)
+    if "position" in asked:
+        found.position = steps.run("position", "position", lambda part: _position(model, part))
     _profiles(steps, found, model, prompt)
     if "attention" in asked:
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
@@ -225,6 +231,11 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
             task = str(frame["task"].iloc[0])
             reason = f"{task}: none of {len(frame)} texts holds an answer in the form that was asked for"
             found.left_out.append(LeftOut("behaviour", reason))
+
+
+def _position(model: TransformerBridge, progress: Progress | None) -> PositionEffect:
+    """By a sketch: the contrasts average over hundreds of tokens, and its error is small beside their intervals."""
+    return position_effect(model, passages=PASSAGES, tokens=PASSAGE_TOKENS, method="sketch", progress=progress)
 
 
 def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:

@@ -14,6 +14,7 @@ from ostools.reporting.sections.collapse import collapse_section
 from ostools.reporting.sections.fate import fate_section
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.mitigations import mitigations_section
+from ostools.reporting.sections.position import position_section
 from ostools.reporting.sections.precision import precision_section
 from ostools.reporting.sections.sensitivity import layers_section, sensitivity_section
 from ostools.reporting.sections.theory import theory_section
@@ -21,6 +22,7 @@ from ostools.reporting.sections.theory import theory_section
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "collapse": collapse_section,
     "precision": precision_section,
+    "position": position_section,
     "sensitivity": sensitivity_section,
     "layers": layers_section,
     "attention": attention_section,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ostools.experiments.lemmas.theory import TheoryChecks
+from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity, Spectra
 from ostools.measure.answers.behaviour import Behaviour
@@ -38,6 +39,7 @@ class Measurements:
     sensitivity: Sensitivity | None = None
     layers: Sensitivity | None = None
     profile: Profile | None = None
+    position: PositionEffect | None = None
     comparison: Comparison | None = None
     looseness: Looseness | None = None
     attention: Attention | None = None
@@ -51,5 +53,5 @@ class Measurements:
     @property
     def empty(self) -> bool:
         """Whether nothing at all was measured on the model."""
-        single = (self.precision, self.sensitivity, self.layers, self.attention, self.fate, self.study)
+        single = (self.precision, self.sensitivity, self.layers, self.attention, self.position, self.fate, self.study)
         return not (self.collapses or self.casts or self.behaviours or any(one is not None for one in single))

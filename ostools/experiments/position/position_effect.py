@@ -1,0 +1,242 @@
+"""Over-squashing by position, on natural text, with the identity of the tokens taken out.
+
+In one prompt, position and content are confounded: the paper's copy prompt has a question at its end and equal digits in its
+middle. Here every passage of n tokens is measured in three rotations, by a third of its length each. Every token then stands
+once in each third. The difference of two thirds, averaged over the rotations, holds no token's own size: only position is left.
+
+The token whose y is read is the same in all three rotations (the passage's next token), and so is what stands before the text.
+A passage is one sample. Cost: three sensitivities a passage, and as many of an untrained model where that stands beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from ostools.experiments.position.passages import NATURAL, PASSAGES, Passage
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure import sensitivity
+from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.measurement import measurement
+from ostools.models import Prompt, null_model
+from ostools.models.tokens import frame as special_tokens
+from ostools.models.tokens import text_ids
+from ostools.results import Frame, Provenance, Result
+from ostools.theory.profiles import Shape, TestedValue, by_student, named_by_ends
+
+THIRDS = ("start", "middle", "end")
+MODEL, UNTRAINED = "model", "untrained"
+FEWEST_PASSAGES = 3
+"""A standard error of fewer passages says nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class PositionEffect(Result):
+    """Sensitivity by position, over passages that were rotated through the prompt.
+
+    `frame`, one row a token in a rotation of a passage: source ("model", or "untrained": the same architecture before
+    training), passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0), text_position
+    (where the token stands in the passage as it was written), token_id, token, kind ("measured" or "estimated"), norm
+    (Frobenius norm of d y / d v_i^(0)).
+    """
+
+    @property
+    def contrasts(self) -> Frame:
+        """One row a source, and one for the difference of both: `start` and `end`, how far that third stands above the middle
+        one (decades: differences of mean log10 norms), with a 95% interval over passages (Student's t) and a p-value; the
+        number of passages; and the shape, which is named only where the intervals exclude 0.
+        """
+        rows = self._by_passage()
+        samples = {str(source): group for source, group in rows.groupby("source", sort=False)}
+        if UNTRAINED in samples:
+            own, untrained = (samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED))
+            samples["model minus untrained"] = pd.DataFrame(own - untrained, columns=["start", "end"])
+        return pd.DataFrame([_tested(source, group) for source, group in samples.items()])
+
+    def _by_passage(self) -> Frame:
+        """Both contrasts of each passage and source."""
+        logs: Any = self.frame.assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
+        thirds = logs.pivot_table(index=["source", "passage"], columns="third", values="log", sort=False)
+        contrasts = pd.DataFrame({end: thirds[end] - thirds["middle"] for end in ("start", "end")})
+        return contrasts.reset_index()
+
+    @property
+    def verdict(self) -> Shape:
+        """The shape of the model's own profile."""
+        contrasts = self.contrasts
+        return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
+
+
+@measurement
+def position_effect(
+    model: TransformerBridge,
+    *,
+    texts: Sequence[str] | None = None,
+    passages: int | None = None,
+    tokens: int = 48,
+    linearisation: str = "full",
+    method: str = "auto",
+    untrained: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> PositionEffect:
+    """Measure ||d y / d v_i^(0)||_F at every token of passages in three rotations, and test thirds against each other.
+
+    Args:
+        texts: passages of your own, each of more than `tokens` tokens. None: the natural ones of `PASSAGES` (facts, code,
+            story), which were written for this project.
+        passages: how many of them, spread over the kinds; None: all.
+        tokens: tokens of each passage that are rotated; a multiple of three.
+        linearisation, method, seed: as in `ost.sensitivity`.
+        untrained: whether `ost.null_model(model, "initialised")` is measured on the same prompts. What it shows too was not
+            learnt. It needs the memory of a second model.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` for fewer than three passages, a passage that is too short, a length that is no multiple of three, an
+    active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
+    """
+    checked_name("linearisation", linearisation, LINEARISATIONS)
+    chosen = _chosen(texts, passages)
+    _check_length(tokens)
+    if untrained and (edits := hooks.active_edits(model)):
+        raise InputError(
+            f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
+            f"{edits[0].where}: leave its block, or say untrained=False"
+        )
+    prompts = _rotated(model, chosen, tokens)
+    settings = {
+        "linearisation": linearisation,
+        "method": method,
+        "untrained": untrained,
+        "seed": seed,
+        "tokens": tokens,
+    }
+    provenance = Provenance.collect(model, passages=len(chosen), own_texts=texts is not None, **settings)
+    sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
+    tables = []
+    for index, source in enumerate(sources):
+        subject = model if source == MODEL else null_model(model, "initialised", seed=seed)
+        share = part_of(progress, index, index + 1, len(sources), units=100)
+        tables.append(_norms(subject, prompts, linearisation, method, seed, share).assign(source=source))
+    table: Any = pd.concat(tables, ignore_index=True)
+    columns = ["source", *(name for name in table.columns if name != "source")]
+    return PositionEffect(table[columns], provenance)
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """One prompt: the passage's number and kind, by how many tokens it was rotated, and where its text begins."""
+
+    passage: int
+    kind: str
+    number: int
+    shift: int
+    start: int
+    prompt: Prompt
+
+
+def _chosen(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
+    if isinstance(texts, str):
+        raise InputError("position_effect: expected a list of texts, found one text: put it into a list with others")
+    natural = [passage for passage in PASSAGES if passage.kind in NATURAL]
+    every = natural if texts is None else [Passage("own", text) for text in texts]
+    wanted = len(every) if count is None else whole_number("passages", count)
+    if not FEWEST_PASSAGES <= wanted <= len(every):
+        raise InputError(
+            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {wanted}: a passage is one "
+            "sample of the test"
+        )
+    # The kinds in turn, so that few passages are of every kind.
+    in_turn = sorted(range(len(every)), key=lambda place: [p.kind for p in every[:place]].count(every[place].kind))
+    return [every[place] for place in sorted(in_turn[:wanted])]
+
+
+def _check_length(tokens: int) -> None:
+    whole_number("tokens", tokens)
+    if tokens < 6 or tokens % 3:
+        raise InputError(
+            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
+        )
+
+
+def _rotated(model: TransformerBridge, chosen: Sequence[Passage], tokens: int) -> list[_Rotation]:
+    """Three prompts a passage: special tokens, the rotated text, and the passage's next token, whose y is read."""
+    if model.tokenizer is None:
+        raise InputError("position_effect: expected a model with a tokenizer, found none: passages are texts")
+    before, _ = special_tokens(model.tokenizer)
+    rotations = []
+    for number, passage in enumerate(chosen):
+        ids = text_ids(model.tokenizer, passage.text)
+        if len(ids) <= tokens:
+            raise InputError(
+                f"position_effect: expected more than {tokens} tokens in passage {number}, found {len(ids)}: ask for "
+                "fewer tokens"
+            )
+        for turn in range(3):
+            shift = turn * tokens // 3
+            text = [*ids[shift:tokens], *ids[:shift], ids[tokens]]
+            prompt = Prompt.from_ids(model, [*before, *text])
+            rotations.append(_Rotation(number, passage.kind, turn, shift, len(before), prompt))
+    return rotations
+
+
+def _norms(
+    model: TransformerBridge,
+    rotations: Sequence[_Rotation],
+    linearisation: str,
+    method: str,
+    seed: int,
+    progress: Progress | None,
+) -> Frame:
+    prompts = [rotation.prompt for rotation in rotations]
+    measured = sensitivity(
+        model, prompts, linearisations=[linearisation], method=method, seed=seed, progress=progress or False
+    )
+    tables = []
+    for rotation, result in zip(rotations, measured.results, strict=True):
+        rows: Any = result.frame.iloc[rotation.start : -1]
+        places = np.arange(len(rows))
+        tables.append(
+            pd.DataFrame(
+                {
+                    "passage": rotation.passage,
+                    "passage_kind": rotation.kind,
+                    "rotation": rotation.number,
+                    "third": np.repeat(THIRDS, len(rows) // 3),
+                    "position": places,
+                    "text_position": (places + rotation.shift) % len(rows),
+                    "token_id": rows["token_id"].to_numpy(),
+                    "token": rows["token"].to_numpy(),
+                    "kind": np.where(rows["method"] == "exact", "measured", "estimated"),
+                    "norm": rows["frobenius_norm"].to_numpy(dtype=float),
+                }
+            )
+        )
+    table: Any = pd.concat(tables, ignore_index=True)
+    if (zeros := int((table["norm"] == 0).sum())) > 0:
+        raise InputError(
+            f"position_effect: expected norms above zero, found {zeros} of {len(table)} that are zero: these tokens are out of "
+            "every window's reach; ask for fewer tokens"
+        )
+    return table
+
+
+def _tested(source: str, contrasts: Frame) -> dict[str, Any]:
+    ends: dict[str, TestedValue] = {}
+    for name in ("start", "end"):
+        values = contrasts[name].to_numpy(dtype=float)
+        error = float(values.std(ddof=1) / np.sqrt(len(values)))
+        ends[name] = by_student(float(values.mean()), error, float(len(values) - 1))
+    row: dict[str, Any] = {"source": source, "passages": len(contrasts)}
+    for name, tested in ends.items():
+        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high, f"{name}_p": tested.p}
+    return row | {"shape": named_by_ends(ends["start"], ends["end"])}
