@@ -11,7 +11,7 @@ be a change of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.measure.posed import Posed, pose
 from ostools.models import encode
+from ostools.models.text.calling import token_ids
 from ostools.models.tokens import tokenizer_of
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question
@@ -131,8 +132,8 @@ def worked_examples(asked: Question, mitigation: Mitigation | None) -> list[Ques
 def _own_token(tokenizer: Any, text: str) -> bool:
     """Whether the blank at the text's end stays a token of its own before an answer."""
 
-    def ids(one: str) -> Sequence[int]:
-        return tokenizer(one, add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
+    def ids(one: str) -> list[int]:
+        return token_ids(tokenizer, one, add_special_tokens=False)
 
     alone = ids(text)
     return text.endswith(" ") and all(ids(text + answer)[: len(alone)] == alone for answer in _NUMBERS)
