@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.saved_settings import without_saved
 from ostools.models.quantised.formats import Quantisation, check_quantisation
 
 
@@ -32,9 +35,13 @@ def quiet() -> Iterator[None]:
 
 
 def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
-    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
+    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation.
+
+    What the machine that saved it says of itself is left out (`saved_settings`)."""
+    settings = read_json(directory / "config.json")
+    quantisation = check_quantisation(settings, directory)
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        config = _config_of(settings)
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
         raise InputError(
             f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
@@ -45,10 +52,14 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
         config = text
     _check_module(config, family, directory)
     without_unread(config, family)
-    quantisation = check_quantisation(read_json(directory / "config.json"), directory)
-    if quantisation is not None:
-        delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
     return config, quantisation
+
+
+def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
+    """What transformers makes of a config.json that says these, without those of the machine that saved it."""
+    with tempfile.TemporaryDirectory(prefix="ostools-") as own:
+        (Path(own) / "config.json").write_text(json.dumps(without_saved(settings)), encoding="utf-8")
+        return AutoConfig.from_pretrained(own, trust_remote_code=False, local_files_only=True)
 
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
@@ -82,7 +93,9 @@ def read_tokenizer(directory: Path) -> Any:
     if not has_tokenizer(directory):
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        file = directory / "config.json"  # an adapter's directory has none
+        options = {"config": _config_of(read_json(file))} if file.exists() else {}
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         tokenizer.decode([*tokenizer("a").input_ids, *tokenizer.all_special_ids])
         return tokenizer
     except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
