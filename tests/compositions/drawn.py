@@ -37,6 +37,28 @@ LAYERS, HEADS = 2, 4
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def _massive_first_token(model: Any) -> None:
+    """The row of `<bos>` is a thousand times as large as others, as activations of a real model's first token are."""
+    model.get_input_embeddings().weight[2].mul_(1e3)
+
+
+def _uneven_gains(model: Any) -> None:
+    """Gains of every norm from 0.1 to 100, as those of a real Gemma are."""
+    generator = torch.Generator().manual_seed(5)
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            gains = 10 ** (3 * torch.rand(weight.shape, generator=generator) - 1)
+            weight.copy_(gains - 1.0 if "gemma" in model.config.model_type else gains)
+
+
+PLANTED: dict[str, Callable[[Any], None]] = {
+    "nothing": lambda model: None,
+    "massive-first-token": _massive_first_token,
+    "uneven-gains": _uneven_gains,
+}
+"""What real models have and random weights lack."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """A tiny model by what it is made from."""
@@ -46,6 +68,7 @@ class Weights:
     scale: float = 1.0
     sharp: float = 1.0
     dtype: str = "float64"
+    planted: str = "nothing"
 
     def model(self) -> TransformerBridge:
         """The family's one model with these weights: building it takes longer than what is measured on it."""
@@ -54,6 +77,7 @@ class Weights:
         _fill(original, self.seed, self.scale)
         for block in model.blocks:
             block.attn.q.weight.mul_(self.sharp)
+        PLANTED[self.planted](original)
         return model
 
 
@@ -200,6 +224,7 @@ def weights(*dtypes: str) -> st.SearchStrategy[Weights]:
         scale=st.sampled_from([0.3, 1.0, 3.0]),
         sharp=st.sampled_from([1.0, 20.0]),
         dtype=st.sampled_from(dtypes),
+        planted=st.sampled_from(list(PLANTED)),
     )
 
 

@@ -25,6 +25,7 @@ from ostools.measure.passes.last_tokens import Way, last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
+from ostools.tasks import RepeatedIds
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.paths import test_certified as chain
@@ -331,6 +332,26 @@ def test_keys_are_rounded_after_their_rotation_or_not_at_all(family: str) -> Non
     with hooks.rounded(model, "kv", "bfloat16"):
         edited = model(IDS[None])
     assert not torch.equal(edited, model(IDS[None]))
+
+
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_a_window_that_starts_to_slide(length: int) -> None:
+    """Window 5 and a token less, as many, and one more: the derivative is autograd's, the distance that of two passes."""
+    model = tiny_model("gemma3", seed=4, dtype=torch.float64, window=5, n_layers=2)
+    ids = IDS[:length]
+    found = ost.sensitivity(model, Prompt.from_ids(model, ids.tolist()), linearisations=["full"])
+    with true_arithmetic(model):
+        expected = torch.linalg.matrix_norm(jacobian(model, model.input_to_embed(ids[None])[0][0]), ord=2)
+    assert found.frame["operator_norm"].to_numpy() == pytest.approx(expected.numpy(), rel=1e-9)
+    pairs = collapse(model, RepeatedIds(ids[:-1].tolist(), int(ids[-1])), lengths=[1], dtypes=["float64"])
+    rows: Any = pairs.frame.query("site == 'y' and norm == 'l2' and per == 'vector'")
+    longer = torch.cat([ids, ids[-1:]])
+    with torch.no_grad(), hooks.capture(model, "final_norm") as seen:
+        model(ids[None])
+        y = seen["final_norm"][0, -1].clone()
+        model(longer[None])
+        y_more = seen["final_norm"][0, -1]
+    assert rows["mean"].tolist() == pytest.approx([float((y - y_more).norm())], rel=1e-6)  # norms round to float32
 
 
 def test_the_first_five_are_walked_by_the_tests_beside() -> None:

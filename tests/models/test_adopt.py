@@ -287,6 +287,18 @@ def test_observers_of_transformers_are_no_hooks() -> None:
     ost.adopt(model)
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("still_on", [False, True])
+def test_gradient_checkpointing_leaves_no_hook_of_the_users(still_on: bool) -> None:
+    """transformers puts one on the embedding, which only asks for gradients, and leaves it there."""
+    model = make_model("llama")
+    expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
+    model.gradient_checkpointing_enable()
+    if not still_on:
+        model.gradient_checkpointing_disable()
+    assert torch.equal(ost.adopt(model)(torch.tensor([IDS])), expected)
+
+
 def test_bridges_that_are_not_raw_are_refused() -> None:
     bridge = _bridged(make_model("llama"), "llama")
     bridge.blocks[0].hook_in.add_hook(lambda tensor, hook: tensor)

@@ -30,6 +30,7 @@ from ostools.models.files.checks import check_same, family_of_settings, one_line
 from ostools.models.files.config import quiet, without_unread
 from ostools.models.files.vocabulary import check_tokenizer, without_negative_ids
 from ostools.models.files.weights import check_finite
+from ostools.models.files.saved_settings import without_saved
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.wrapping import give_tokenizer, probe_of, wrapped
@@ -122,7 +123,7 @@ def _config(theirs: PreTrainedModel, family: Family) -> PreTrainedConfig:
             f"expected a {family.module} of transformers, found {type(theirs).__module__}.{type(theirs).__name__}: save it and "
             "use load_model"
         )
-    config = copy.deepcopy(theirs.config)
+    config = type(theirs.config).from_dict(without_saved(copy.deepcopy(theirs.config.to_dict())))
     config.architectures = [family.architecture]
     without_unread(config, family)
     return config

@@ -17,9 +17,10 @@ _WRAPPED = "_original_component."
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OBSERVERS = (
     "transformers.utils.output_capturing.",
+    "transformers.modeling_utils.PreTrainedModel.enable_input_require_grads.",
     "transformer_lens.model_bridge.generalized_components.block.BlockBridge._maybe",
 )
-"""What output_hidden_states=True, and a bridge's first pass, leave on modules: they look, and change nothing."""
+"""What output_hidden_states=True, gradient checkpointing, and a bridge's first pass, leave on modules: no number changes."""
 _OF_TRAINING = {"training", "gradient_checkpointing"}
 _OF_LENS = {"q", "k", "v", "gate", "in", "up"}  # what TransformerLens makes of a joint weight
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

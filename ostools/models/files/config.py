@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
 from ostools.models.files.vocabulary import check_declared_ids, read_declared
+from ostools.models.files.saved_settings import without_saved
 from ostools.models.quantised.formats import Quantisation, check_quantisation
 from ostools.models.text.calling import decoded, is_failure, token_ids
 
@@ -34,9 +37,13 @@ def quiet() -> Iterator[None]:
 
 
 def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
-    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation."""
+    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation.
+
+    What the machine that saved it says of itself is left out (`saved_settings`)."""
+    settings = read_json(directory / "config.json")
+    quantisation = check_quantisation(settings, directory)
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        config = _config_of(settings)
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
         raise InputError(
             f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
@@ -47,10 +54,14 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
         config = text
     _check_module(config, family, directory)
     without_unread(config, family)
-    quantisation = check_quantisation(read_json(directory / "config.json"), directory)
-    if quantisation is not None:
-        delattr(config, "quantization_config")  # the weights are dequantised before the model sees them
     return config, quantisation
+
+
+def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
+    """What transformers makes of a config.json that says these, without those of the machine that saved it."""
+    with tempfile.TemporaryDirectory(prefix="ostools-") as own:
+        (Path(own) / "config.json").write_text(json.dumps(without_saved(settings)), encoding="utf-8")
+        return AutoConfig.from_pretrained(own, trust_remote_code=False, local_files_only=True)
 
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
@@ -85,7 +96,9 @@ def read_tokenizer(directory: Path) -> Any:
         return None
     try:
         declared = read_declared(directory)
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        file = directory / "config.json"  # an adapter's directory has none
+        options = {"config": _config_of(read_json(file))} if file.exists() else {}
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
         check_declared_ids(tokenizer, declared, directory)
         return tokenizer

@@ -14,6 +14,8 @@ from ostools.models.packed import Stored
 from ostools.models.quantised import bitsandbytes, fp8, grouped, int8
 from ostools.models.quantised.taking import Tensors, refusal
 
+_LEFT_OVER = "gguf"
+"""The `quant_method` of a model that transformers dequantised from a GGUF file and saved: its weights are dense by then."""
 _Words = Callable[[Mapping[str, Any]], str | None]
 _Matrices = Callable[[Mapping[str, Any], Tensors, Mapping[str, str]], dict[str, Stored]]
 
@@ -74,7 +76,7 @@ class Quantisation:
 def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisation | None:
     """The quantisation of the checkpoint, None in full precision; `InputError` for one that is not read here."""
     settings = config.get("quantization_config")
-    if settings is None:
+    if settings in (None, {}) or (isinstance(settings, dict) and settings.get("quant_method") == _LEFT_OVER):
         return None
     settings = settings if isinstance(settings, dict) else {}
     method = str(settings.get("quant_method"))

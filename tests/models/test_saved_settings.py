@@ -1,0 +1,89 @@
+"""Settings of the machine that saved a model never decide how we compute: in the forecast, in loading, in adopting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+import ostools as ost
+from ostools.models import describe, load_model
+from ostools.models.files.saved_settings import SAVED, without_saved
+from ostools.models.files.sources import locate
+from ostools.runs.forecast.forecast import Unloaded
+from tests.checkpoints import edit_config, make_model, write_checkpoint
+from tests.models.gguf.write import stands_for, write_gguf
+
+IDS = torch.tensor([[2, 40, 50, 60, 60, 61]])
+OTHERS: dict[str, Any] = {
+    "attn_implementation": "flash_attention_2",
+    "_attn_implementation": "flash_attention_2",
+    "_attn_implementation_internal": "sdpa",
+    "_experts_implementation": "grouped_mm",
+    "fusion_config": {"unheard_of": True},
+    "dtype": "nonsense",
+    "torch_dtype": ["bfloat16"],
+    "quantization_config": {"quant_method": "gguf", "dequantize": True},
+    "use_cache": False,
+    "torchscript": True,
+    "return_dict": False,
+    "use_return_dict": False,
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "device_map": "auto",
+}
+
+
+def test_every_one_of_them_is_in_the_list() -> None:
+    assert set(OTHERS) <= SAVED
+    assert without_saved({"hidden_size": 4, "text_config": OTHERS | {"vocab_size": 3}, **OTHERS}) == {
+        "hidden_size": 4,
+        "text_config": {"vocab_size": 3},
+    }
+
+
+@pytest.mark.parametrize("family", ["gemma3-multimodal", "mixtral"])
+def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(family: str, tmp_path: Path) -> None:
+    own, other = (write_checkpoint(tmp_path / name, family) for name in ("own", "other"))
+    edit_config(other, **OTHERS)
+    ours, theirs = (load_model(path, device="cpu") for path in (own, other))
+    assert torch.equal(ours(IDS), theirs(IDS))
+    assert describe(theirs).config_hash == describe(ours).config_hash
+    assert describe(theirs).attention_implementation == "eager"
+    shapes = [Unloaded(locate(path, None), torch.float32, "cpu").shape for path in (own, other)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("setting", sorted(OTHERS))
+def test_each_alone_is_forecast(setting: str, tmp_path: Path) -> None:
+    """The door that ended in an ImportError."""
+    path = write_checkpoint(tmp_path / "tiny", "gemma")
+    expected = Unloaded(locate(path, None), torch.float32, "cpu").shape
+    edit_config(path, **{setting: OTHERS[setting]})
+    assert Unloaded(locate(path, None), torch.float32, "cpu").shape == expected
+
+
+def test_an_adopted_model_keeps_its_own_settings_and_ours_does_not_have_them() -> None:
+    model = make_model("llama")
+    expected = ost.adopt(make_model("llama"))
+    own = {"use_cache": False, "output_hidden_states": True, "_attn_implementation": "sdpa"}
+    for name, value in own.items():
+        setattr(model.config, name, value)
+    adopted = ost.adopt(model)
+    assert torch.equal(adopted(IDS), expected(IDS))
+    assert describe(adopted).config_hash == describe(expected).config_hash
+    assert {name: getattr(model.config, name) for name in own} == own
+
+
+@pytest.mark.parametrize(
+    "asked", [{"quantization_config": GgufConfig(dequantize=True)}, {}], ids=["dequantised", "plain"]
+)
+def test_a_model_that_transformers_read_from_a_gguf_is_adopted(asked: dict[str, Any], tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", "llama")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32, **asked)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
+    adopted = ost.adopt(theirs, tokenizer=tokenizer, name="mine")
+    assert torch.equal(adopted(IDS), stands_for("llama")(IDS, use_cache=False).logits)

@@ -1,0 +1,42 @@
+"""Gemma 3 270M and SmolLM2-135M-Instruct, each loaded once, and each as transformers alone loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM
+
+
+@dataclass(frozen=True)
+class Real:
+    """The model as ostools loads it, and `plain(dtype)`: transformers' own of the same weights."""
+
+    name: str
+    model: TransformerBridge
+    plain: Callable[[torch.dtype], Any]
+
+
+@pytest.fixture(scope="module", params=["smollm2-135m-instruct", "gemma-3-270m"])
+def real(request: pytest.FixtureRequest) -> Real:
+    from ostools.models import load_model
+    from ostools.models.files.converted import in_cache
+    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.sources import locate
+
+    name = request.param
+    if in_cache(PACKAGED_MODELS[name].sha256) is None and not is_installed(name):
+        pytest.skip(f"needs {name}: {PACKAGED_MODELS[name].install}, or make real")
+    model, folder = load_model(name, device="cpu"), locate(name, None).directory
+
+    @cache
+    def plain(dtype: torch.dtype) -> Any:
+        found = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        return found.requires_grad_(False)
+
+    return Real(name, model, plain)
