@@ -83,8 +83,8 @@ def _check_limits(config: dict[str, Any], where: Path) -> None:
             heads, length = sizes
             if (size := heads * length**power) > _LARGEST_TABLE:
                 raise InputError(
-                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} and "
-                    f"{names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
+                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} "
+                    f"and {names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
                 )
 
 

@@ -87,8 +87,8 @@ class Shard:
 def read_shards(directory: Path) -> list[Shard]:
     """The headers of every safetensors file that the model in `directory` needs.
 
-    Raises `InputError` for a file that is missing, cut short, or a pickle; for too many tensors; for a tensor that stands in two
-    files; and for one that stands in another file than the index says.
+    Raises `InputError` for a file that is missing, cut short, or a pickle; for too many tensors; for a tensor that stands in
+    two files; and for one that stands in another file than the index says.
     """
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.exists():
