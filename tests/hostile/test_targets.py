@@ -107,7 +107,7 @@ def test_a_tensor_in_two_files(ground: Ground, tmp_path: Path) -> None:
     size = struct.unpack("<Q", weights[:8])[0]
     names = [name for name in json.loads(weights[8 : 8 + size]) if name != "__metadata__"]
     index = json.dumps({"weight_map": dict.fromkeys(names, "model-1.safetensors") | {names[0]: "model-2.safetensors"}})
-    files = {
+    files: dict[str, bytes | str] = {
         "model-1.safetensors": weights,
         "model-2.safetensors": weights,
         "model.safetensors.index.json": index.encode(),
@@ -140,12 +140,11 @@ def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Groun
     tokenizer = json.loads(ground.checkpoint["tokenizer.json"]) | {"pre_tokenizer": _BACKTRACKS}
     write_files(tmp_path / "bad", {**ground.checkpoint, "tokenizer.json": json.dumps(tokenizer).encode()})
     write_files(tmp_path / "good", dict(ground.checkpoint))
-    task = "{name: copy-last}"
-    sweep = f"models: [./bad, ./good]\ntasks: [{task}]\nlengths: [40]\nmeasurements: [behaviour]\ndevice: cpu\n"
+    sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [behaviour]\ndevice: cpu\n"
     (tmp_path / "sweep.yaml").write_text(sweep)
     found = attempt(["run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
     assert found.code in (0, 1)
-    assert list((tmp_path / "results" / "cells").glob("*.parquet"))
+    assert len(list((tmp_path / "results" / "cells").glob("*.parquet"))) >= 1
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link to /dev/zero"])

@@ -18,6 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.files import shards
 from ostools.models.files.adapter_settings import LoraSettings
+from ostools.models.placed import shard
 from tests.checkpoints import edit_config, make_model, tiny_model, write_checkpoint
 
 _CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
@@ -71,6 +72,7 @@ def test_a_file_is_opened_as_often_for_many_tensors_as_for_few(gemma: Path, monk
         return lambda path, *args: (opened.append(Path(path)), call(path, *args))[1]
 
     monkeypatch.setattr(shards, "open_regular", counted(plain))
+    monkeypatch.setattr(shard, "open_regular", counted(plain))
     monkeypatch.setattr(shards, "safe_open", counted(safe))
     load_model(gemma)
     few = len(opened)
@@ -179,7 +181,8 @@ def test_nobody_else_calls_a_tokenizer() -> None:
 
 
 def test_a_model_on_the_meta_device() -> None:
-    theirs = make_model("gemma").to("meta")
+    theirs: Any = make_model("gemma")
+    theirs.to("meta")
     match = "expected a model with weights, found one on torch's meta device"
     with pytest.raises(InputError, match=match):
         ost.adopt(theirs)

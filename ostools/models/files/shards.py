@@ -7,81 +7,25 @@ against the dtypes that a weight may have.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from ostools.ground.errors import InputError, shown
 from ostools.ground.files.reading import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
+from ostools.models.placed.shard import Shard, StoredTensor
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""The dtypes that checkpoints are stored in, quantised ones too, by their names in a header."""
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 """Those in which a number stands for itself."""
 MOST_TENSORS = 100_000
 """Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor as a header describes it: its dtype there, its shape, and the bytes of the file from `start` to `end`."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A safetensors file: its tensors by name, and what else its header says."""
-
-    file: Path
-    tensors: Mapping[str, StoredTensor]
-    metadata: Mapping[str, str]
-
-    def read(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in memory of its own, in the order in which the file holds them. The file is opened once.
-
-        A tensor of a dtype that no model is stored in is left out.
-        """
-        with open_regular(self.file) as file:
-            for name, stored in sorted(self.tensors.items(), key=lambda item: item[1].start):
-                if stored.dtype not in DTYPES:
-                    continue
-                numbers = torch.empty(stored.end - stored.start, dtype=torch.uint8)
-                file.seek(stored.start)
-                if file.readinto(numbers.numpy()) != len(numbers):  # pyright: ignore[reportAttributeAccessIssue]
-                    raise InputError(f"expected a whole safetensors file, found {self.file} cut while it was read")
-                yield name, numbers.view(DTYPES[stored.dtype]).view(stored.shape)
 
 
 def read_shards(directory: Path) -> list[Shard]:

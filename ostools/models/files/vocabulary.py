@@ -116,7 +116,7 @@ def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> N
         tokens[index] = token
 
 
-def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
+def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
     """The token ids that a setting such as `eos_token_id` names: one, a list, or none.
 
     A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything

@@ -13,7 +13,8 @@ from torch import nn
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.shards import Shard, check_dtypes
+from ostools.models.files.shards import check_dtypes
+from ostools.models.placed.shard import Shard
 
 _IN_A_WORD = 16
 """Weights that a number of a quantised checkpoint stands for, at most: 2 bits each in a word of 32."""
