@@ -166,8 +166,8 @@ def require_numbers(weights: Iterable[Tensor]) -> None:
     """Refuse weights on torch's meta device, which have shapes and no numbers."""
     if any(weight.is_meta for weight in weights):
         raise InputError(
-            "expected a model with weights, found one on torch's meta device, which has no numbers: load it with load_model, or "
-            "fill it before it is adopted"
+            "expected a model with weights, found one on torch's meta device, which has no numbers: load it with load_model, "
+            "or fill it before it is adopted"
         )
 
 

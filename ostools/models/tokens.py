@@ -152,7 +152,7 @@ def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
         low, high = (rendered := render(tokenizer, _HARMLESS)).chat.message
         first, last = rendered.text[:low], rendered.text[high:]
         message = text.removeprefix(first).removesuffix(last)
-        found = render(tokenizer, message) if message else None
+        found = render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
     except InputError:  # a template that takes no single turn, or rewrites this message
         return None
     return found if found is not None and found.text == text else None

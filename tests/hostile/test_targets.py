@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +44,10 @@ def test_a_checkpoint_in_which_reading_would_not_end(ground: Ground, tmp_path: P
     ("changes", "said"),
     [
         ({"hidden_size": 10**9}, "weights"),
-        ({"num_hidden_layers": 10**9}, "expected a weight for each of 1000000000 layers"),
+        ({"num_hidden_layers": 10**9}, "expected at most 10000 as num_hidden_layers"),
+        ({"num_hidden_layers": 10**4}, "expected a weight for each of 10000 layers"),
+        ({"num_labels": 10**9}, "expected at most 10000 as num_labels"),
+        ({"eos_token_id": -1, "pad_token_id": -1}, None),
         ({"vocab_size": 10**12}, "tokenizer"),
         ({"intermediate_size": 10**10}, "expected 240000002360 weights"),
         ({"head_dim": 10**12}, "weights"),
@@ -56,6 +61,112 @@ def test_a_configuration_of_a_giant_asks_for_no_memory(
     found = loaded(ground, tmp_path, {"config.json": json.dumps(config).encode()})
     assert found.code == (0 if said is None else 2)
     assert (said or "") in found.err
+
+
+_TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a|aa|a+)+b"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [_TENFOLD] * 10}},
+            "that makes a text at most 100 times longer",
+        ),
+        ({"decoder": {"type": "Sequence", "decoders": [_TENFOLD] * 10}}, "that makes a text at most 100 times longer"),
+        ({"added_tokens": [{"id": 70, "content": "<new>", "special": True}]}, "expected"),
+    ],
+)
+def test_a_tokenizer_that_is_an_attack(ground: Ground, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    tokenizer = json.loads(ground.checkpoint["tokenizer.json"]) | changes
+    found = loaded(ground, tmp_path, {"tokenizer.json": json.dumps(tokenizer).encode()})
+    assert found.code == 2
+    assert said in found.err
+
+
+def _with_tensors(weights: bytes, entries: dict[str, Any], more: bytes = b"") -> bytes:
+    """A safetensors file with these entries in its header too, and these bytes behind its own."""
+    size = struct.unpack("<Q", weights[:8])[0]
+    header = json.dumps(json.loads(weights[8 : 8 + size]) | entries).encode()
+    return struct.pack("<Q", len(header)) + header + weights[8 + size :] + more
+
+
+@pytest.mark.parametrize("count", [10_000, 300_000])
+def test_a_checkpoint_of_empty_tensors(ground: Ground, tmp_path: Path, count: int) -> None:
+    empty = {f"x{index}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for index in range(count)}
+    found = loaded(
+        ground, tmp_path, {"model.safetensors": _with_tensors(ground.checkpoint["model.safetensors"], empty)}
+    )
+    assert found.code == 2
+    assert ("expected at most 100000 tensors" if count > 100_000 else "found 10000 more") in found.err
+
+
+def test_a_tensor_in_two_files(ground: Ground, tmp_path: Path) -> None:
+    weights = ground.checkpoint["model.safetensors"]
+    size = struct.unpack("<Q", weights[:8])[0]
+    names = [name for name in json.loads(weights[8 : 8 + size]) if name != "__metadata__"]
+    index = json.dumps({"weight_map": dict.fromkeys(names, "model-1.safetensors") | {names[0]: "model-2.safetensors"}})
+    files: dict[str, bytes | str] = {
+        "model-1.safetensors": weights,
+        "model-2.safetensors": weights,
+        "model.safetensors.index.json": index.encode(),
+    }
+    write_files(
+        tmp_path / "model",
+        {name: text for name, text in ground.checkpoint.items() if name != "model.safetensors"} | files,
+    )
+    found = attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], tmp_path)
+    assert found.code == 2
+    assert "expected each tensor in one file" in found.err
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 'a' * 10**9 }}", "expected a chat template that writes a text about as long"),
+        ("{% if x %}" * 9000 + "{% endif %}" * 9000, "expected a chat template that can be read"),
+        ("{{ messages[0]['content'] }}{{ ['a', 'b']|random }}", "one that draws at random"),
+    ],
+)
+def test_a_chat_template_that_is_an_attack(ground: Ground, tmp_path: Path, template: str, said: str) -> None:
+    write_files(tmp_path / "model", {**ground.checkpoint, "chat_template.jinja": template.encode()})
+    found = attempt(["behaviour", "--task", "copy-last", "--lengths", "2", "--model", "./model", "--chat"], tmp_path)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Ground, tmp_path: Path) -> None:
+    tokenizer = json.loads(ground.checkpoint["tokenizer.json"]) | {"pre_tokenizer": _BACKTRACKS}
+    write_files(tmp_path / "bad", {**ground.checkpoint, "tokenizer.json": json.dumps(tokenizer).encode()})
+    write_files(tmp_path / "good", dict(ground.checkpoint))
+    sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [behaviour]\ndevice: cpu\n"
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    found = attempt(["run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
+    assert found.code in (0, 1)
+    assert len(list((tmp_path / "results" / "cells").glob("*.parquet"))) >= 1
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link to /dev/zero"])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("x.txt", ["path-sum", "--prompts", "x.txt"]),
+        ("x.jsonl", ["path-sum", "--prompts", "x.jsonl"]),
+        ("x", ["path-sum", "--ids", "x"]),
+        ("x.txt", ["corpus", "x.txt"]),
+        ("x.parquet", ["corpus", "x.parquet"]),
+        ("x.yaml", ["run", "x.yaml", "--out", "results"]),
+    ],
+)
+def test_a_file_whose_reading_would_not_end(
+    ground: Ground, tmp_path: Path, file: str, words: list[str], kind: str
+) -> None:
+    write_files(tmp_path / "files", {file: kind})
+    (tmp_path / file).symlink_to(tmp_path / "files" / file)
+    found = attempt(words, tmp_path)
+    assert found.code == 2
+    assert "expected a regular file" in found.err
 
 
 # --- the law itself sees what breaks it

@@ -262,7 +262,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         _tensors(lambda found: found.update({"model.hada_w1_a": torch.ones(2)})),
         "only tensors of a LoRA, found model.hada_w1_a",
     ),
-    "not a number": (_tensors(lambda found: found[f"{Q}.lora_A.weight"].fill_(math.nan)), "finite numbers of 16 bits or more, found others in"),
+    "not a number": (
+        _tensors(lambda found: found[f"{Q}.lora_A.weight"].fill_(math.nan)),
+        "finite numbers of 16 bits or more, found others in",
+    ),
     "whole numbers": (
         _tensors(lambda found: found.update({f"{Q}.lora_A.weight": torch.ones(4, 32, dtype=torch.int8)})),
         "finite numbers of 16 bits or more, found others in",

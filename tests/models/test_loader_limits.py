@@ -15,10 +15,11 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import load_model
+from ostools.models import describe, load_model
 from ostools.models.files import shards
 from ostools.models.files.adapter_settings import LoraSettings
-from tests.checkpoints import edit_config, tiny_model, write_checkpoint
+from ostools.models.placed import shard
+from tests.checkpoints import edit_config, make_model, tiny_model, write_checkpoint
 
 _CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
 _BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a|aa|a+)+b"}, "behavior": "Isolated", "invert": False}
@@ -71,6 +72,7 @@ def test_a_file_is_opened_as_often_for_many_tensors_as_for_few(gemma: Path, monk
         return lambda path, *args: (opened.append(Path(path)), call(path, *args))[1]
 
     monkeypatch.setattr(shards, "open_regular", counted(plain))
+    monkeypatch.setattr(shard, "open_regular", counted(plain))
     monkeypatch.setattr(shards, "safe_open", counted(safe))
     load_model(gemma)
     few = len(opened)
@@ -105,7 +107,7 @@ def test_a_pattern_of_an_adapter_that_never_ends(tmp_path: Path, name: str) -> N
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
     found, module = LoraSettings.read(tmp_path), f"{'a' * 60}.a"
     with pytest.raises(
-        InputError, match="expected names or regular expressions in .*, found .*, which takes too long to match"
+        InputError, match=r"expected names or regular expressions in .*, found .*, which takes too long to match"
     ):
         assert found.targets(module) or found.scale(module, 2)
 
@@ -173,3 +175,19 @@ def test_nobody_else_calls_a_tokenizer() -> None:
         if isinstance(node, ast.Call) and _CALLS.search(ast.unparse(node.func))
     }
     assert callers == {"models/text/calling.py", "models/chat.py"}
+
+
+# --- weights without numbers
+
+
+def test_a_model_on_the_meta_device() -> None:
+    theirs: Any = make_model("gemma")
+    theirs.to("meta")
+    match = "expected a model with weights, found one on torch's meta device"
+    with pytest.raises(InputError, match=match):
+        ost.adopt(theirs)
+    model = tiny_model("gemma", fresh=True)
+    for measure in (describe, lambda model: ost.sensitivity(model, "ab"), lambda model: ost.path_sum(model, "ab")):
+        model.to("meta")
+        with pytest.raises(InputError, match=match):
+            measure(model)

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError
 
 JSON_LIMIT = 64 << 20
 """Bytes of a JSON file; the largest known index or tokenizer has a few MB."""
@@ -61,11 +61,11 @@ def require_regular(path: Path, limit: int | None = None) -> None:
 
 
 def _name(path: Path) -> str:
-    return shown(os.fspath(path))
+    return repr(os.fspath(path)[-200:])
 
 
 def _too_large(path: Path, limit: int) -> InputError:
-    return InputError(f"expected at most {limit >> 20} MiB in {_name(path)}, found more: is it the right file?")
+    return InputError(f"expected at most {limit} bytes in {_name(path)}, found more: is it the right file?")
 
 
 def _kind(mode: int) -> str:

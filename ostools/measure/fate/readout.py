@@ -143,8 +143,8 @@ def first_tokens(asked: Asked) -> dict[int, int]:
             tokenizer: Any = asked.model.tokenizer
             raise InputError(
                 f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
-                f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said of "
-                "both. Ask for lengths whose answers differ there, such as 2 to 9"
+                f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said "
+                "of both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
         first[token] = number
     return found

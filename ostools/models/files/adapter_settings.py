@@ -69,7 +69,7 @@ class _Matching:
     seconds: float = 2.0
 
     def match(self, pattern: str, text: str) -> regex.Match[str] | None:
-        """Where the text begins with the pattern. Raises `InputError` for what is no pattern, and for one that takes too long."""
+        """Where the text begins with the pattern. Raises `InputError` for no pattern, and for one that takes too long."""
         if len(pattern) > _LONGEST_PATTERN:
             raise self._refusal(f"one of {len(pattern)} characters")
         begin = time.perf_counter()

@@ -17,14 +17,14 @@ from ostools.models.families import Family
 from ostools.models.files.adapter import Adapter
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
-from ostools.models.files.shards import Shard
+from ostools.models.files.shards import check_finite, check_loaded, check_stored
 from ostools.models.files.sources import Source
 from ostools.models.files.vocabulary import without_negative_ids
-from ostools.models.files.weights import check_finite, check_loaded, check_stored
 from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
 from ostools.models.placed.mapped import MappedWeights, brought
 from ostools.models.placed.place import Placing, fill, placeholders
+from ostools.models.placed.shard import Shard
 from ostools.models.quantised.formats import Quantisation
 
 

@@ -80,11 +80,11 @@ def _check_limits(config: dict[str, Any], where: Path) -> None:
     for kind, names, power in _TABLES:
         sizes = [config.get(name) for name in names]
         if config.get("model_type") == kind and all(isinstance(size, int) for size in sizes):
-            heads, length = sizes
+            heads, length = (int(size or 0) for size in sizes)
             if (size := heads * length**power) > _LARGEST_TABLE:
                 raise InputError(
-                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} and "
-                    f"{names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
+                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} "
+                    f"and {names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
                 )
 
 

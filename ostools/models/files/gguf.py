@@ -30,7 +30,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, in_words,
 from ostools.ground.memory import free_memory
 from ostools.models.families import Family
 from ostools.models.files.checks import family_of_settings, one_line
-from ostools.models.files.weights import check_described, check_finite, check_loaded
+from ostools.models.files.shards import check_described, check_finite, check_loaded
 
 _MOST_ENTRIES = 1 << 20  # settings, or tensors, of one file; the largest known has some thousands
 _READ_FAULTS = (ValueError, struct.error, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError)

@@ -1,4 +1,4 @@
-"""The safetensors files of a checkpoint: what their headers say, and their numbers.
+"""The safetensors files of a checkpoint: what their headers say, and whether they make the model that config.json describes.
 
 A header is read once, before anything is built from it. It is held against limits, against the index of the checkpoint, and
 against the dtypes that a weight may have.
@@ -7,88 +7,39 @@ against the dtypes that a weight may have.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import nn
 
 from ostools.ground.errors import InputError, shown
 from ostools.ground.files.reading import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
+from ostools.models.placed.shard import Shard, StoredTensor
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""The dtypes that checkpoints are stored in, quantised ones too, by their names in a header."""
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 """Those in which a number stands for itself."""
 MOST_TENSORS = 100_000
 """Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+_IN_A_WORD = 16
+"""Weights that a number of a quantised checkpoint stands for, at most: 2 bits each in a word of 32."""
+_CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor as a header describes it: its dtype there, its shape, and the bytes of the file from `start` to `end`."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A safetensors file: its tensors by name, and what else its header says."""
-
-    file: Path
-    tensors: Mapping[str, StoredTensor]
-    metadata: Mapping[str, str]
-
-    def read(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in memory of its own, in the order in which the file holds them. The file is opened once.
-
-        A tensor of a dtype that no model is stored in is left out.
-        """
-        with open_regular(self.file) as file:
-            for name, stored in sorted(self.tensors.items(), key=lambda item: item[1].start):
-                if stored.dtype not in DTYPES:
-                    continue
-                numbers = torch.empty(stored.end - stored.start, dtype=torch.uint8)
-                file.seek(stored.start)
-                if file.readinto(numbers.numpy()) != len(numbers):  # pyright: ignore[reportAttributeAccessIssue]
-                    raise InputError(f"expected a whole safetensors file, found {self.file} cut while it was read")
-                yield name, numbers.view(DTYPES[stored.dtype]).view(stored.shape)
 
 
 def read_shards(directory: Path) -> list[Shard]:
     """The headers of every safetensors file that the model in `directory` needs.
 
-    Raises `InputError` for a file that is missing, cut short, or a pickle; for too many tensors; for a tensor that stands in two
-    files; and for one that stands in another file than the index says.
+    Raises `InputError` for a file that is missing, cut short, or a pickle; for too many tensors; for a tensor that stands in
+    two files; and for one that stands in another file than the index says.
     """
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.exists():
@@ -144,6 +95,82 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> No
                     "and no quantization_config in config.json that says what its numbers stand for: use the original, or "
                     "copy the checkpoint's own config.json there"
                 )
+
+
+def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path, quantised: bool) -> None:
+    """The model that config.json describes is about as large as its weights, before memory for it is asked for, and their
+    numbers stand for themselves unless they are quantised.
+
+    Which weight is missing or of another shape, `check_loaded` says.
+    """
+    if not quantised:
+        check_dtypes(shards, family, directory)
+    stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
+    check_described(config, family, stored, directory, quantised)
+
+
+def check_described(config: Any, family: Family, stored: Sequence[int], where: Path, quantised: bool) -> None:
+    """The model of the configuration is about as large as the stored tensors, whose sizes these are."""
+    layers = config.num_hidden_layers
+    if layers > len(stored):  # building so many would not end
+        raise InputError(
+            f"expected a weight for each of {layers} layers in {where}, found {len(stored)} in all: "
+            "weights and config.json belong to different models"
+        )
+    with torch.device("meta"):  # shapes without memory
+        described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
+    if described > 2 * sum(stored) * (_IN_A_WORD if quantised else 1):
+        raise InputError(
+            f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
+            "weights and config.json belong to different models"
+        )
+
+
+def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
+    """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
+    missing = sorted(info["missing_keys"])
+    unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
+    mismatched = sorted((key, tuple(found), tuple(want)) for key, found, want in info["mismatched_keys"])
+    if mismatched:
+        key, found, want = mismatched[0]
+        raise InputError(
+            f"expected {key} of shape {want} as config.json says, found {found} in {directory}"
+            f"{_and_more(len(mismatched))}: weights and config.json belong to different models"
+        )
+    if missing:
+        raise InputError(
+            f"expected every weight of {family.module} in {directory}, found {len(missing)} missing "
+            f"({_first(missing)}): they would be random; fetch the checkpoint again"
+        )
+    if unexpected:
+        raise InputError(
+            f"expected only weights of {family.module} in {directory}, found {len(unexpected)} more "
+            f"({_first(unexpected)}): the model would ignore them; is config.json this checkpoint's own?"
+        )
+
+
+def _first(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _and_more(count: int) -> str:
+    return "" if count == 1 else f" (and {count - 1} more)"
+
+
+def check_finite(module: nn.Module, directory: Path) -> None:
+    """No weight is NaN or infinite in the dtype that was asked for."""
+    for name, weight in module.named_parameters():
+        ends = torch.stack(
+            torch.aminmax(weight.detach())
+        )  # NaN wherever there is one, and no second tensor of its size
+        if not bool(ends.isfinite().all()):
+            bad = sum(int((~part.isfinite()).sum()) for part in weight.detach().flatten().split(_CHUNK))
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise InputError(
+                f"expected finite weights, found {bad} NaN or infinite in {name} ({dtype}) of {directory}: "
+                f"{'the checkpoint is broken' if dtype in ('float32', 'float64') else 'try dtype float32'}"
+            )
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -89,8 +89,8 @@ def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: P
         found = tokenizer.convert_tokens_to_ids(token)
         if found != where:
             raise InputError(
-                f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id {found} "
-                "in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id "
+                f"{found} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
 
 
@@ -110,13 +110,13 @@ def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> N
     for token, index in vocabulary.items():
         if index in tokens:
             raise InputError(
-                f"expected an id for each token of {directory}, found id {index} for {shown(min(tokens[index], token))} and for "
-                f"{shown(max(tokens[index], token))}: copy the model's own tokenizer there"
+                f"expected an id for each token of {directory}, found id {index} for {shown(min(tokens[index], token))} and "
+                f"for {shown(max(tokens[index], token))}: copy the model's own tokenizer there"
             )
         tokens[index] = token
 
 
-def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
+def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
     """The token ids that a setting such as `eos_token_id` names: one, a list, or none.
 
     A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ostools.models.files.shards import DTYPES, Shard
+from ostools.models.placed.shard import DTYPES, Shard
 
 _LINE = 64
 """Bytes at whose multiples torch's own memory begins."""

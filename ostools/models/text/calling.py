@@ -1,7 +1,7 @@
 """Calls of a tokenizer: text to ids and back, with one refusal for whatever a tokenizer raises.
 
-The library is written in Rust, whose panics reach Python as a `BaseException` that no `except Exception` catches: a pattern that
-backtracks too long ends so. Nothing else in ostools calls a tokenizer; a test holds to that.
+The library is written in Rust, whose panics reach Python as a `BaseException` that no `except Exception` catches: a pattern
+that backtracks too long ends so. Nothing else in ostools calls a tokenizer; a test holds to that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A trial run of a chat template, which counts the work before transformers does it without a limit.
 
-A template is a program of a stranger's: a few characters of it can write a text of a gigabyte, loop for ever, or draw at random.
-The trial runs it in transformers' own environment, with every operation that makes a text, and every turn of a loop, counted
-first. What transformers writes afterwards is what is measured.
+A template is a program of a stranger's: a few characters of it can write a text of a gigabyte, loop for ever, or draw at
+random. The trial runs it in transformers' own environment, with every operation that makes a text, and every turn of a loop,
+counted first. What transformers writes afterwards is what is measured.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Budget:
         self.left -= work
         if self.left < 0 or work > _AT_ONCE:
             raise InputError(
-                "expected a chat template that writes a text about as long as the message, found one that makes far longer ones "
-                "or does not end: use the model's own template, or leave chat out"
+                "expected a chat template that writes a text about as long as the message, found one that makes far longer "
+                "ones or does not end: use the model's own template, or leave chat out"
             )
 
 

@@ -23,9 +23,8 @@ from ostools.measure.passes.cost import Cost, PromptTokens, machine
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.checks import check_config
 from ostools.models.files.config import quiet, read_config
-from ostools.models.files.shards import read_shards
+from ostools.models.files.shards import check_stored, read_shards
 from ostools.models.files.sources import Source
-from ostools.models.files.weights import check_stored
 from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.runs.asked.cells import to_load
