@@ -123,7 +123,7 @@ def __dir__() -> list[str]:
 
 
 class _Beside:
-    """Imports `ostools.hooks` and `ostools.mitigations`, and all inside them, as the modules `hooks` and `mitigations` themselves.
+    """Imports `ostools.hooks` and `ostools.mitigations`, and all inside them, as the modules `hooks` and `mitigations`.
 
     `from ostools.hooks import capture` works, and there is no second copy of a module.
     """

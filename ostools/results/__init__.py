@@ -244,6 +244,8 @@ def _read_json(source: Path) -> tuple[pd.DataFrame, Any, Any]:
         raise InputError(f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB")
     found = json.loads(source.read_text("utf-8"))
     stored = _stored(found.get("result"))
+    if any(row.keys() != stored["dtypes"].keys() for row in found["rows"]):
+        raise ValueError("rows that have not the columns of the table")
     columns = {name: [row[name] for row in found["rows"]] for name in stored["dtypes"]}
     return pd.DataFrame(columns, dtype=object), found["provenance"], stored
 

@@ -19,6 +19,7 @@ Plain: TypeAlias = dict[str, Any]
 Build: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Makes a result of the name of its class and its decoded fields."""
 
+_DTYPES = ("float64", "float32", "int64", "int32", "Int64", "bool", "boolean", "str", "object")
 _TENSORS = ("float64", "float32", "int64", "bool")
 
 
@@ -52,8 +53,12 @@ def _is_odd(column: pd.Series) -> bool:
 
 
 def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: int) -> pd.DataFrame:
+    if not dtypes and rows:
+        raise ValueError(f"{rows} rows of no column")
     made = {}
     for name, dtype in dtypes.items():
+        if dtype not in _DTYPES:
+            raise ValueError(f"a column of {dtype!r}")
         values = [_decoded(value, _no_result) for value in columns[name]]
         if len(values) != rows:
             raise ValueError(f"{len(values)} values in column {name!r} of {rows} rows")
