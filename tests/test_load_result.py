@@ -63,7 +63,8 @@ def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> N
 
 
 def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) -> None:
-    measured, paths = EVERY["Sensitivity"](), EVERY["PathSum"]()
+    measured: Any = EVERY["Sensitivity"]()
+    paths: Any = EVERY["PathSum"]()
     loaded: Any = ost.load_result(measured.save(tmp_path / "x.json"))
     other: Any = ost.load_result(paths.to_parquet(tmp_path / "x.parquet"))
     assert loaded.plot().to_dict() == measured.plot().to_dict()
@@ -71,7 +72,7 @@ def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) ->
 
 
 def _written(directory: Path, change: dict[str, Any]) -> Path:
-    path = EVERY["Flow"]().save(directory / "x.json")
+    path = EVERY["Looseness"]().save(directory / "x.json")
     whole = json.loads(path.read_text())
     whole["result"] |= change
     path.write_text(json.dumps(whole))
@@ -85,10 +86,10 @@ def _written(directory: Path, change: dict[str, Any]) -> Path:
         {"class": ["os"]},
         {"class": "Attention"},
         {"fields": {}},
-        {"fields": {"nodes": 3}},
-        {"fields": {"nodes": {"pickle": "gASVAAAA"}}},
-        {"fields": {"nodes": {"tensor": {"dtype": "object", "shape": [1], "data": "AAAA"}}}},
-        {"fields": {"nodes": {"table": {"rows": 10**15, "dtypes": {}, "columns": {}}}}},
+        {"fields": {"summary": 3}},
+        {"fields": {"summary": {"pickle": "gASVAAAA"}}},
+        {"fields": {"summary": {"tensor": {"dtype": "object", "shape": [1], "data": "AAAA"}}}},
+        {"fields": {"summary": {"table": {"rows": 10**15, "dtypes": {}, "columns": {}}}}},
         {"dtypes": {"layer": "object"}},
     ],
     ids=str,

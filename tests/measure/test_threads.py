@@ -11,7 +11,7 @@ from tests.measure.test_torch_state import NO_MODEL, _expected, assert_equal, me
 from tests.reporting.every import EVERY
 
 FAST = [
-    *("Sensitivity", "PathSum", "Attention", "Contributions", "Collapse", "Flow", "Spectra", "HeadScores", "Behaviour"),
+    *("Sensitivity", "PathSum", "Attention", "Contributions", "Collapse", "Spectra", "HeadScores", "Behaviour"),
     *("AttentionVariation", "Faithfulness", "Counting"),
 ]
 
