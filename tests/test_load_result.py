@@ -24,7 +24,7 @@ QUICK = (
     "Attention",
     "AttentionDifference",
     "Collapse",
-    "Flow",
+    "Looseness",
     "HeadScores",
     "Profile",
 )
