@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
@@ -61,11 +64,13 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import spectra as spectra
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
+    from ostools.models import describe as describe
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.models import null_model as null_model
     from ostools.reporting import report as report
     from ostools.reporting import reproduce as reproduce
+    from ostools.results import load_result as load_result
     from ostools.runs import corpus as corpus
 
 _NAMES = {
@@ -91,8 +96,9 @@ _NAMES = {
         "spectra",
     ),
     "ostools.experiments": ("ablation", "position_effect", "study", "windows"),
-    "ostools.models": ("Prompt", "adopt", "encode", "load_model", "null_model"),
+    "ostools.models": ("Prompt", "adopt", "describe", "encode", "load_model", "null_model"),
     "ostools.reporting": ("report", "reproduce"),
+    "ostools.results": ("load_result",),
     "ostools.runs": ("corpus",),
     "ostools.explorer": ("explore",),
 }
@@ -117,6 +123,25 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+class _Beside:
+    """Imports `ostools.hooks` and `ostools.mitigations`, and all inside them, as the modules `hooks` and `mitigations`.
+
+    `from ostools.hooks import capture` works, and there is no second copy of a module.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_ours = name.startswith(tuple(f"ostools.{room}" for room in _BESIDE)) and name.split(".")[1] in _BESIDE
+        return ModuleSpec(name, self) if is_ours else None  # pyright: ignore[reportArgumentType]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(spec.name.removeprefix("ostools."))
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has put the other name's in its place
+
+
 def _refuse_shadowed() -> None:
     """A user's own hooks.py beside the script would be imported in place of the package of that name."""
     for name in _BESIDE:
@@ -126,8 +151,9 @@ def _refuse_shadowed() -> None:
         if found is None or not own.samefile(found):
             raise ImportError(
                 f"expected the package '{name}' of oversquashing-tools, found {found} in its way: give that file another "
-                f"name, or move it; in your code write `from ostools import {name}`"
+                f"name, or move it; in your code write `from ostools.{name} import ...`"
             )
 
 
 _refuse_shadowed()
+sys.meta_path.insert(0, _Beside())  # pyright: ignore[reportArgumentType]

@@ -54,3 +54,22 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
 def test_unknown_attributes_are_attribute_errors() -> None:
     assert not hasattr(ostools, "sensitivty")
     assert set(ostools.__all__) <= set(dir(ostools))
+
+
+def test_hooks_and_mitigations_are_one_module_under_both_names() -> None:
+    code = """
+from ostools.hooks.edit import ablate_heads
+from ostools.mitigations import SlidingWindow
+import hooks, hooks.edit, hooks.register, importlib, mitigations, ostools, ostools.hooks.register, sys
+assert ostools.hooks is hooks is sys.modules["ostools.hooks"] and ostools.mitigations is mitigations
+assert ablate_heads is hooks.ablate_heads is hooks.edit.ablate_heads
+assert ostools.hooks.register is hooks.register and hooks.register.__spec__.name == "hooks.register"
+assert SlidingWindow is mitigations.SlidingWindow
+try:
+    import ostools.hooks.nothing
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "No module named 'hooks.nothing'"

@@ -40,8 +40,9 @@ class Tracer:
         if not (name.startswith(OURS) or name.endswith(THEIRS)):
             return None
         text = linecache.getline(name, frame.f_lineno).strip()
-        # Python looks for signals at calls, jumps back and function starts: never between `try` and what follows it.
-        if event == "line" and not text.startswith(("try:", "finally:")):
+        # Python looks for signals at calls, jumps back and function starts: never between `try` and what follows it, nor before
+        # a lock of C is given back.
+        if event == "line" and not text.startswith(("try:", "finally:", "with _GUARD:")):
             line = (name, frame.f_lineno)
             self.hits[line] += 1
             if line == self.line and self.hits[line] == self.hit:

@@ -109,6 +109,7 @@ def _check_model(model: TransformerBridge) -> None:
         raise InputError(
             f"attention_variation runs on a float64 view, which the active edit {edits[0].kind!r} at {edits[0].where} "
             "would not reach: leave the edit's block first"
+            "; hooks.clear(model) removes one that an interrupted call left"
         )
     if next(model.parameters()).device.type == "mps":
         raise InputError(

@@ -234,6 +234,7 @@ def _check_model(model: TransformerBridge) -> None:
         raise InputError(
             f"collapse reads the model in other dtypes, which the active edit {edits[0].kind!r} at "
             f"{edits[0].where} would not reach: leave the edit's block first"
+            "; hooks.clear(model) removes one that an interrupted call left"
         )
     device = next(model.parameters()).device
     if device.type == "mps":

@@ -134,6 +134,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
         raise InputError(
             f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
+            "; hooks.clear(model) removes one that an interrupted call left"
         )
     available = hooks.available_sites(model)
     require_described(model, available)

@@ -122,6 +122,7 @@ def _refuse_unseen(model: TransformerBridge) -> None:
         raise InputError(
             f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
             f"products would describe another network; leave the edit's block"
+            "; hooks.clear(model) removes one that an interrupted call left"
         )
 
 

@@ -12,18 +12,20 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
 from mitigations.named import NONE
-from ostools.ground.errors import InputError
-from ostools.ground.memory import require_room_to_draw
+from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.memory import free_memory, require_room_to_draw
 from ostools.ground.words import title_of
+from ostools.results.encoding import decoded_fields, encoded_fields
 
 if TYPE_CHECKING:
     import altair as alt
@@ -195,7 +197,92 @@ class Result:
         if ending in PICTURES:
             chart = self.plot(**layout or {})
             return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:])))
-        return save_table(self.frame, self.provenance.as_dict(), target)
+        return save_table(self.frame, self.provenance.as_dict(), target, encoded_fields(self))
+
+
+def load_result(path: str | Path) -> Result:
+    """The result that `Result.save` or `to_parquet` wrote: its class, all of its tables and its provenance, to the last bit.
+
+    It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in `provenance.parameters` are lists.
+
+    path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the file is run: the class is found
+    by its name among the results of ostools. Raises `InputError` for a file that holds no result.
+    """
+    source = Path(path)
+    if source.suffix.lower() not in (".parquet", ".json"):
+        raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
+    if not source.is_file():
+        raise InputError(f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}")
+    drawing()  # knows all charts, and so every class of results
+    try:
+        read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
+        frame, provenance, stored = read(source)
+        return _built(stored["class"], {**decoded_fields(stored, frame, _built), "provenance": provenance})
+    except (InputError, OSError, MemoryError) as error:
+        raise InputError(f"{source}: {' '.join(str(error).split())[:200]}") from None
+    except Exception as error:  # whatever a broken or hostile file makes a reader raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        raise InputError(
+            f"{source}: expected a result as Result.save writes it, found another file ({reason})"
+        ) from None
+
+
+def _read_parquet(source: Path) -> tuple[pd.DataFrame, Any, Any]:
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(source)
+    size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    size = max(size, 8 * metadata.num_rows * metadata.num_columns)
+    if size > free_memory().bytes // 4:
+        raise InputError(f"expected a table that fits into the memory, found {size / 2**30:.1f} GiB")
+    frame = pd.read_parquet(source)
+    return frame, frame.attrs["ostools"], _stored(frame.attrs.get("ostools_result"))
+
+
+def _read_json(source: Path) -> tuple[pd.DataFrame, Any, Any]:
+    if source.stat().st_size > free_memory().bytes // 16:  # plain values take more than their text
+        raise InputError(f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB")
+    found = json.loads(source.read_text("utf-8"))
+    stored = _stored(found.get("result"))
+    if any(row.keys() != stored["dtypes"].keys() for row in found["rows"]):
+        raise ValueError("rows that have not the columns of the table")
+    columns = {name: [row[name] for row in found["rows"]] for name in stored["dtypes"]}
+    return pd.DataFrame(columns, dtype=object), found["provenance"], stored
+
+
+def _stored(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        raise InputError(
+            "expected a result, found a table alone: it was written by an older ostools, or is of a class that cannot be "
+            "stored whole"
+        )
+    return value
+
+
+def _built(name: str, values: Mapping[str, Any]) -> Result:
+    """A result of the class of ostools with that name. Raises `ValueError` for fields that are not the class's own."""
+    classes, waiting = {}, [Result]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.startswith("ostools."):
+            classes[kind.__name__] = kind
+    if name not in classes:
+        raise unknown_name("result", name, classes)
+    hints = get_type_hints(classes[name], localns={"pd": pd})
+    expected = {field.name for field in fields(classes[name])}
+    if values.keys() != expected:
+        raise ValueError(f"{name} has the fields {sorted(expected)}, found {sorted(values)}")
+    where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
+    where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
+    made = {**values, "provenance": Provenance(**where)}
+    for place, value in made.items():
+        hint = hints[place]
+        parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+        kinds = tuple(kind for part in parts if isinstance(kind := get_origin(part) or part, type))
+        if kinds and not isinstance(value, kinds):
+            raise ValueError(f"{place} of {name} is a {type(value).__name__}")
+    return classes[name](**made)
 
 
 def frame_of(result: Result) -> Frame:
@@ -203,23 +290,31 @@ def frame_of(result: Result) -> Frame:
     return result.frame
 
 
-def save_table(frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path) -> Path:
+def save_table(
+    frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path, result: Mapping[str, Any] | None = None
+) -> Path:
     """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers come from.
 
-    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it.
+    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it. So has
+    what else `load_result` needs, if it is given (`frame.attrs["ostools_result"]`, "result").
     """
-    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower()))
+    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower(), result))
 
 
-def _write_table(frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str) -> None:
+def _write_table(
+    frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str, result: Mapping[str, Any] | None
+) -> None:
     if ending == ".parquet":
         table = frame.copy()
         table.attrs["ostools"] = provenance
+        if result is not None:
+            table.attrs["ostools_result"] = result
         table.to_parquet(part, index=False)
     elif ending == ".csv":
         frame.to_csv(part, index=False)
     else:
-        part.write_text(json.dumps(table_as_json(frame, provenance), indent=1, allow_nan=False))
+        whole = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
+        part.write_text(json.dumps(whole, indent=1, allow_nan=False))
 
 
 def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:

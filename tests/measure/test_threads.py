@@ -1,0 +1,42 @@
+"""Several threads on one model get the numbers that one thread gets, whatever they measure."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.measure.test_torch_state import NO_MODEL, _expected, assert_equal, measure
+from tests.reporting.every import EVERY
+
+FAST = [
+    *("Sensitivity", "PathSum", "Attention", "Contributions", "Collapse", "Spectra", "HeadScores", "Behaviour"),
+    *("AttentionVariation", "Faithfulness", "Counting"),
+]
+
+
+def _at_once(threads: int, names: list[str]) -> None:
+    """Each thread measures every name once, and begins at another one."""
+    for name in names:
+        _expected(name)
+    barrier = threading.Barrier(threads)
+
+    def run(first: int) -> None:
+        barrier.wait()
+        for name in names[first:] + names[:first]:
+            assert_equal(measure(name), _expected(name))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(run, len(names) * number // threads) for number in range(threads)]:
+            done.result()
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_measurements_at_once_give_the_numbers_of_one_after_the_other(threads: int) -> None:
+    _at_once(threads, FAST)
+
+
+@pytest.mark.slow
+def test_every_measurement_at_once() -> None:
+    _at_once(2, [name for name in EVERY if name not in NO_MODEL | {"Decodable"}])
