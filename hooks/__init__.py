@@ -13,6 +13,7 @@ from hooks.edit import mask_scores as mask_scores
 from hooks.edit import replace_pattern as replace_pattern
 from hooks.edit import scale_scores as scale_scores
 from hooks.errors import HookError as HookError
+from hooks.errors import RangeError as RangeError
 from hooks.freeze import activation_of as activation_of
 from hooks.freeze import activation_ratio as activation_ratio
 from hooks.freeze import frozen as frozen
@@ -50,6 +51,7 @@ __all__ = [
     "Head",
     "HookError",
     "Norm",
+    "RangeError",
     "Record",
     "Site",
     "StripAttention",

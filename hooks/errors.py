@@ -1,4 +1,4 @@
-"""The one error of this package; the wording of a name that does not exist, and of an argument of another type."""
+"""The errors of this package; the wording of a name that does not exist, and of an argument of another type."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ _TYPES: dict[type, tuple[type, str]] = {
 
 class HookError(ValueError):
     """A hook cannot be placed, or did not do what it was asked to. The message says what was expected and what was found."""
+
+
+class RangeError(HookError):
+    """A number is beyond what a format holds, or is not finite."""
 
 
 def nearest(found: object, known: Iterable[str]) -> str:

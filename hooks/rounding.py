@@ -17,7 +17,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, nearest
+from hooks.errors import HookError, RangeError, nearest
 from hooks.lock import model_block
 from hooks.precision import SIXTEEN_BITS
 from hooks.register import HookBody, Order, attached
@@ -128,7 +128,7 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
     # Written so that NaN fails too.
     size = x.detach().abs().amax() if x.numel() else torch.zeros(())
     if not bool(size <= largest) or not bool(size.isfinite()):
-        raise HookError(
+        raise RangeError(
             f"{what}: expected finite numbers up to {largest:.5g} to store as {format}, found {float(size):.5g}; use a format "
             "with a wider range"
         )

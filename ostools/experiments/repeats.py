@@ -22,15 +22,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names, several
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.measure.collapse.collapse import (
-    FITTED_FROM,
-    SAME_IN_FLOAT64,
-    Collapse,
-    collapse,
-    exact_from,
-    float64_rounding,
-)
-from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.prompt_sets import ModelEncoder, PromptSet
+from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
+from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.nulls import OWN
 from ostools.models import null_model
@@ -38,6 +33,7 @@ from ostools.models.null import KINDS
 from ostools.models.tokens import frame, token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask
+from ostools.tasks.pairs import MergedItemError
 from ostools.tasks.repeats import TaskOfIds
 
 PRESENT, ABSENT = "present", "absent"
@@ -54,11 +50,12 @@ class Repeats(Result):
     measured). `band`, a row a kind of null, prompt, sink and length: low, median, high of the distance over the draws: the
     range of those drawn, and no confidence interval.
 
-    `summary`, a row for each source, draw, prompt and sink: first_token (what stands first and
-    can serve as a sink), first_token_share (of the last token's attention on the longest prompt, the mean over heads and
-    layers), exact_from (from here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate
-    with its 95% interval low to high; `theory.fits`), and for every dtype the collapse length at y, of the logits, and of the
-    top token (NA: not reached), in words in `status`.
+    `summary`, a row for each source, draw, prompt and sink: items ("text"; "ids" where the item was put in by its token),
+    first_token (what stands first and can serve as a sink),
+    first_token_share (of the last token's attention on the longest prompt, the mean over heads and layers), exact_from (from
+    here on the distance is float64's rounding; NA: nowhere), the fit of the decay (verdict, law, rate with its 95% interval low
+    to high; `theory.fits`), and for every dtype where the first hidden range begins at y, of the logits, and of the top token
+    (NA: there is none), in words in `status`.
     """
 
     summary: pd.DataFrame
@@ -85,18 +82,20 @@ def repeats(
     """Collapse on every prompt, with the tokenizer's BOS and without it, and the law by which each curve falls.
 
     Args:
-        prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names.
+        prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names. Of a name
+            whose item the tokenizer merges with its copy, the item is put in by its own token (`items` says which).
         fitted_from: the shortest length that is fitted. At shorter ones the copies are few, and the law is about many.
         nulls: kinds of `ost.null_model` on which all is measured too: was the fall there before training? `seeds`: of each
             kind.
 
     A tokenizer without BOS gives only the rows without it. Token ids (`tasks.RepeatedIds`) are taken as they are. Raises
-    `InputError` for whatever `collapse` refuses, for a task with pairs of which the theorem does not speak, for unknown kinds
-    of null models, and for null models of a model with active edits, because a null model would not have them. Cost: one
-    `collapse` or two for each prompt, for the model and for every null model, one of which is in memory at a time. Source:
-    arXiv 2406.04267, Theorem 4.2.
+    `InputError` before any measurement for whatever `collapse` refuses of a prompt, for a task with pairs of which the theorem
+    does not speak, for unknown kinds of null models, and for null models of a model with active edits, because a null model
+    would not have them. Cost: one `collapse` or two for each prompt, for the model and for every null model, one of which is in
+    memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
-    chosen, wanted = _checked_prompts(prompts), checked_lengths(lengths)
+    wanted = checked_lengths(lengths)
+    chosen = _checked_prompts(model, prompts, wanted)
     kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
     cases: list[tuple[str, int | None]] = [(OWN, None)]
     cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
@@ -115,6 +114,7 @@ def repeats(
         None,
         measurement="repeats",
         prompts={task.name: task.example for task in chosen},
+        items={task.name: task.items for task in chosen},
         lengths=wanted,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
@@ -124,7 +124,8 @@ def repeats(
     table, summary = (
         pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in ("frame", "summary")
     )
-    return Repeats(table, provenance, summary)
+    lengths = [name for name in summary if name.endswith((f"_{SITE}", "_logits", "_top_token"))]
+    return Repeats(table, provenance, summary.astype(dict.fromkeys(lengths, "Int64")))
 
 
 @dataclass(frozen=True)
@@ -163,18 +164,23 @@ def _of_one(
     for task in chosen:
         own = [_begins_with_bos(model, task, wanted[0])] if isinstance(task, TaskOfIds) else sinks
         runs += [(task, bos) for bos in own]
+    for task, bos in runs:  # what one of them refuses is refused before any is measured
+        PromptSet.build(model, task, list(wanted), 0, _keeps_bos(task, bos, has_bos))
     for done, (task, bos) in enumerate(runs):
         tell(progress, done, len(runs))
-        found = collapse(
-            model, task, lengths=wanted, dtypes=dtypes, bos=bos or not has_bos or isinstance(task, TaskOfIds)
-        )
+        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=_keeps_bos(task, bos, has_bos))
         _require_theorem(found, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
+        items = {"items": task.items}
         curve = found.reference_curve("theorem", SITE)
         curves.append(curve.reset_index().assign(**key))
         exact = exact_from(curve)
         rows.append(
-            key | _first_token(model, found) | _lengths(found) | {"exact_from": pd.NA if exact is None else exact}
+            key
+            | items
+            | _first_token(model, found)
+            | _hidden(found)
+            | {"exact_from": pd.NA if exact is None else exact}
         )
         differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_at_probed_lengths"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
@@ -187,16 +193,34 @@ def _of_one(
     return _OfOne(table, summary, differences)
 
 
-def _checked_prompts(prompts: Sequence[CollapseTask | str]) -> list[CollapseTask]:
+def _keeps_bos(task: CollapseTask, bos: bool, has_bos: bool) -> bool:
+    """Whether nothing is taken out of the prompt: it is to have its BOS, or has none of the tokenizer's."""
+    return bos or not has_bos or isinstance(task, TaskOfIds)
+
+
+def _checked_prompts(
+    model: TransformerBridge, prompts: Sequence[CollapseTask | str], lengths: list[int]
+) -> list[CollapseTask]:
+    """The tasks; each name with items that this tokenizer keeps apart."""
     given = (
         [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
     )
-    chosen = [tasks.task(prompt, CollapseTask) for prompt in given]
+    chosen = [_kept_apart(model, prompt, lengths) if isinstance(prompt, str) else prompt for prompt in given]
     names = [task.name for task in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"repeats: found {twice!r} twice: give each prompt once, and a name of its own")
     return chosen
+
+
+def _kept_apart(model: TransformerBridge, name: str, lengths: list[int]) -> CollapseTask:
+    """The task of that name, its items put in by their ids where the tokenizer merges them as text."""
+    task = tasks.task(name, CollapseTask)
+    try:
+        PromptSet.build(model, task, lengths, 0)
+    except MergedItemError:
+        return tasks.task(f"{name}{',' if ':' in name else ':'}items=ids", CollapseTask)
+    return task
 
 
 def _adds_bos(model: TransformerBridge) -> bool:
@@ -235,13 +259,13 @@ def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
     return {"first_token": first, "first_token_share": float(share)}
 
 
-def _lengths(found: Collapse) -> dict[str, Any]:
-    """Collapse lengths by dtype at y, of the logits and of the top token; the statuses in words."""
-    table: Any = found.collapse_lengths()
-    table = table[(table["pair"] == "theorem") & table["site"].isin([SITE, "logits", "top-token"])]
-    columns: dict[str, Any] = {}
-    for (dtype, site), rows in table.groupby(["dtype", "site"], sort=False):
-        reached = rows["collapse_length"]
-        columns[f"{dtype}_{str(site).replace('-', '_')}"] = pd.NA if reached.isna().any() else int(reached.max())
-    said = table[table["site"] == SITE].groupby("dtype", sort=False)["status"].agg("; ".join)
-    return columns | {"status": ", ".join(f"{dtype} {status}" for dtype, status in said.items())}
+def _hidden(found: Collapse) -> dict[str, Any]:
+    """Where the first hidden range begins, by dtype at y, of the logits and of the top token; the verdicts at y in words."""
+    every = {(dtype, site): v for (kind, dtype, site, _), v in found.verdicts_over_seeds().items() if kind == "theorem"}
+    columns = {
+        f"{dtype}_{site.replace('-', '_')}": verdict.ranges[0].first if verdict.ranges else pd.NA
+        for (dtype, site), verdict in every.items()
+        if site in (SITE, "logits", TOP_TOKEN)
+    }
+    said = [f"{dtype} {verdict.words}" for (dtype, site), verdict in every.items() if site == SITE]
+    return columns | {"status": "; ".join(said)}

@@ -11,15 +11,16 @@ from ostools.measure.collapse.readings import Reading
 from ostools.reporting.findings.collapse import collapse_findings
 from ostools.results import Frame
 
-_COLUMNS = {"distance": "mean", "float64": "float64_distance", "noise": "noise", "step": "machine_line"}
+_COLUMNS = {"distance": "mean", "float64": "float64_distance", "noise": "pair_noise", "step": "machine_line"}
 
 
 def lengths(result: Collapse) -> dict[str, Any]:
-    """The distance at y in L2 (whole vectors), by dtype and length; with it the float64 distance, the rounding noise and one
-    representable step. `hidden`: the float64 distance is below the noise, or y and y* are the same numbers. `from`: the
-    collapse length, None where it was not reached, with the finding in words."""
-    rows: Frame = Reading.named("y", None, "l2").of(result.frame)
-    ends: Any = result.collapse_lengths().query("site == 'y'").set_index("dtype")
+    """The distance at y in L2 (whole vectors), by dtype and length; with it the float64 distance, the rounding noise of the
+    difference and one representable step. `hidden`: the float64 distance is below that noise, or y and y* are the same numbers.
+    `from`: where the first range of hidden lengths begins, None without one; `status`: the verdict in words. A dtype that
+    overflows has no row here; the findings say so."""
+    rows: Frame = Reading.named("y", None, "l2").of(result.measured())
+    ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
     hidden: Any = result.hidden().query("site == 'y'")
     dtypes = []
     for name, own in rows.groupby("dtype", sort=False):
@@ -30,7 +31,7 @@ def lengths(result: Collapse) -> dict[str, Any]:
                 "dtype": str(name),
                 **{key: own[column].tolist() for key, column in _COLUMNS.items()},
                 "hidden": at["hidden"].tolist(),
-                "from": None if pd.isna(end["collapse_length"]) else int(end["collapse_length"]),
+                "from": None if pd.isna(end["first"]) else int(end["first"]),
                 "status": str(end["status"]),
             }
         )

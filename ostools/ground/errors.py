@@ -14,6 +14,10 @@ class InputError(ValueError):
     """A request that cannot be carried out. The message says what was expected, what was found, and what to do."""
 
 
+class RangeError(InputError):
+    """Numbers that are not finite, or beyond what a dtype or a format holds."""
+
+
 class InsufficientMemoryError(InputError):
     """What was asked for is forecast not to fit, and was not begun: smaller chunks may fit."""
 

@@ -7,7 +7,8 @@ from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
-from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.contributions.contributions import Contributions, contributions
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.fate.decodable import Decodable, decodable

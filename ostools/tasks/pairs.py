@@ -136,6 +136,10 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
     return known
 
 
+class MergedItemError(InputError):
+    """A tokenizer merges the repeated item with its copy."""
+
+
 def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int], extended: Sequence[int]) -> None:
     """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair on ids.
 
@@ -150,8 +154,8 @@ def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int],
     start = max(0, min(common, len(ids) - 1))
     before = [encoder.token(index) for index in ids[start:]]
     after = [encoder.token(index) for index in extended[start:]]
-    raise InputError(
+    raise MergedItemError(
         f"{what}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, found "
         f"{''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
-        "this tokenizer merges the repeat; build the pair on token ids with items='ids'"
+        "this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('letters:items=ids')"
     )

@@ -6,8 +6,6 @@ representable step in every coordinate; a fixed threshold would mean something e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -127,21 +125,3 @@ def head_chunks(x: Float[Tensor, "*batch d_model"], n_heads: int) -> Float[Tenso
             f"head chunks: expected a number of heads that divides d_model = {x.shape[-1]}, found {n_heads}"
         )
     return rearrange(x, "... (head chunk) -> ... head chunk", head=n_heads)
-
-
-def collapse_start(below: Sequence[bool], lengths: Sequence[int], margin: int = 32) -> int | None:
-    """The smallest n0 such that `below` holds at every length n >= n0; None where that is not shown.
-
-    `below[i]`: at `lengths[i]` the distance is below the rounding noise. The lengths from n0 on have to be consecutive
-    and reach n_max >= max(2 n0, n0 + margin): without that, chance at the end of the range would report a collapse.
-    `lengths` ascending.
-    """
-    start = None
-    for index in reversed(range(len(lengths))):
-        consecutive = index == len(lengths) - 1 or lengths[index + 1] == lengths[index] + 1
-        if not below[index] or not consecutive:
-            break
-        start = lengths[index]
-    if start is None or lengths[-1] < max(2 * start, start + margin):
-        return None
-    return start

@@ -93,11 +93,11 @@ def figure_5(
     }  # fmt: skip
     origin = Provenance({"name": "made"}, {"site": "residual", "per": "head-chunk", "norm": "linf"}, None, {})
     rows = [
-        {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "collapse_length": end, "n_max": max(lengths)}
+        {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "first": end, "longest": max(lengths)}
         for (panel, dtype), end in (ends or {}).items()
     ]
-    columns = ["panel", "pair", "seed", "dtype", "collapse_length", "n_max"]
-    collapsed = pd.DataFrame(rows, columns=columns).astype({"collapse_length": "Int64"})
+    columns = ["panel", "pair", "seed", "dtype", "first", "longest"]
+    collapsed = pd.DataFrame(rows, columns=columns).astype({"first": "Int64"})
     measured = {panel: Collapse(table, origin, reference[panel]) for panel, table in whole.items()}
     return {"figure-5": {"figure": Figure5(frame, origin, collapsed, measured)}}
 

@@ -121,26 +121,26 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     assert f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}" in found.plot().to_json(
         ensure_ascii=False
     )
-    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).collapse_lengths(per, norm)
-    columns = ["dtype", "collapse_length", "pair_collapse_length", "status"]
-    marks: Any = found.collapse_lengths
+    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(per, norm)
+    columns = ["dtype", "verdict", "first", "last", "status"]
+    marks: Any = found.verdicts
     of_site: Any = expected[expected["site"] == site]
     pd.testing.assert_frame_equal(marks[columns], of_site[columns].reset_index(drop=True))
 
 
-def test_collapse_lengths_are_those_of_the_panels() -> None:
+def test_verdicts_are_those_of_the_panels() -> None:
     """Under windows in every layer the theorem pairs of (a) and (c) collapse for certain in bfloat16, at v^(L) over heads."""
     kinds = ["sliding_attention"] * 2
     model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
     found = figure_5(model, "ac", lengths=range(1, 41), dtypes=["float32", "bfloat16"])
-    table: Any = found.collapse_lengths
+    table: Any = found.verdicts
     drawn = table[["site", "per", "norm"]].drop_duplicates().values.tolist()
     assert drawn == [["residual", "head-chunk", "linf"]]
     low = table[table["dtype"] == "bfloat16"]
     assert len(low) == 2
-    assert bool((low["collapse_length"] <= 5).all())
+    assert bool((low["first"] <= 5).all())
     page = found.plot().to_json()
-    assert all(f"from n = {length} in bfloat16" in page for length in low["collapse_length"])
+    assert all(f"bfloat16: {first} on, up to 40" in page for first in low["first"])
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "`deviations` has ",
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
-        "the float64 distance stays below the rounding noise, both as drawn.",
+        "the float64 distance is below the rounding noise of the difference, both as drawn.",
         "not by 9 in float32",
     ):
         assert words in page, words

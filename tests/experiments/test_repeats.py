@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from ostools.reporting.look.axes import ROUNDING_NOTE
 from ostools.results import Provenance
 from ostools.theory.statistics.fits import fit_decay
 from tests.checkpoints import make_model, tiny_model
+from tests.measure.collapse.test_collapse import merging_model
 from tests.reporting.charts.test_charts import rows_of
 
 
@@ -59,6 +61,23 @@ def test_the_share_of_the_first_token_is_that_of_attention() -> None:
 def test_a_tokenizer_without_a_bos_has_the_rows_without_one() -> None:
     found = repeats(tiny_model("gpt2", seed=1), ["letters"], lengths=range(1, 5), dtypes=["float32"])
     assert found.summary["sink"].tolist() == ["absent"]
+
+
+def test_an_item_that_the_tokenizer_merges_is_put_in_by_its_token(tmp_path: Path) -> None:
+    """ "11" is one token here: of the name the ones go in by their id; of a task nothing is measured before it is refused."""
+    model = merging_model(tmp_path)
+    found = repeats(model, ["letters", "figure-5a"], lengths=[1, 2], dtypes=["float32"])
+    assert dict(zip(found.summary["task"], found.summary["items"], strict=True)) == {
+        "letters": "text",
+        "figure-5a": "ids",
+    }
+    alone = collapse(model, tasks.figure_5a("ids"), lengths=[1, 2], dtypes=["float32"]).reference_curve("theorem")
+    ours: Any = found.frame.query("task == 'figure-5a' and sink == 'present'")
+    assert ours["distance"].tolist() == alone["distance"].tolist()
+    told: list[int] = []
+    with pytest.raises(InputError, match=r"this tokenizer merges the repeat; .*'letters:items=ids'"):
+        repeats(model, ["letters", tasks.figure_5a()], lengths=[1, 2], progress=lambda done, total: told.append(done))
+    assert set(told) <= {0}
 
 
 def test_what_is_below_its_rounding_stands_below_the_axis() -> None:

@@ -124,7 +124,7 @@ def test_effects_and_verdicts_are_those_of_the_frame(found: Study) -> None:
     assert set(found.verdicts["answers"]) <= {"not decided", "inactive"}  # three lengths decide nothing
     assert parameters["sensitivity_lengths"] == [7]
     assert parameters["runs"]["none"]["route"] == "packed pass"
-    lengths = found.collapse_lengths
+    lengths = found.collapse_verdicts
     assert set(lengths["mitigation"]) == {"none", *parameters["mitigations"]}
     assert set(lengths["dtype"]) == {"bfloat16"}
 
@@ -160,7 +160,7 @@ def test_a_task_that_ends_in_its_sequence_has_no_pair(model: TransformerBridge) 
     assert distance["reason"].str.contains("ends in the sequence").all()
     assert result.verdicts["collapse"].tolist() == ["not decided"]
     assert told == [(n + 1, 4) for n in range(4)]
-    assert result.collapse_lengths.empty
+    assert result.collapse_verdicts.empty
     result.plot().to_dict()
 
 

@@ -121,6 +121,14 @@ def test_lengths_beyond_training_are_left_out() -> None:
     summary = summarise(both)
     assert summary[["questions", "accuracy", "distance"]].iloc[0].tolist() == [1, 0.0, 1.0]
     assert summarise(beyond.assign(within_training=False))["accuracy"].tolist() == [1.0]
+    unknown = summarise(both.assign(within_training=pd.NA))
+    assert unknown[["questions", "accuracy"]].iloc[0].tolist() == [2, 0.5]
+
+
+def test_where_no_card_lists_trained_lengths_it_is_missing() -> None:
+    found = ost.windows(tiny_model("gemma2", seed=1), "count-ones", lengths=[2], windows=[4], chat=False)
+    assert found.frame["within_training"].isna().all()
+    assert found.provenance.parameters["beyond_training"] is False
 
 
 @pytest.mark.parametrize(

@@ -263,15 +263,15 @@ def test_the_lengths_are_those_of_the_collapse(page: TestClient, embedded: Trans
     (shown,) = ask(page, "collapse", **asked)["lengths"]
     result = ost.collapse(embedded, prompt=PROMPT, lengths=range(1, 25), dtypes=tuple(asked["dtypes"]))
     frame: Any = result.frame
-    ends: Any = result.collapse_lengths()
+    ends: Any = result.verdicts()
     assert shown["lengths"] == list(range(1, 25))
     for one in shown["dtypes"]:
         rows = frame[(frame["dtype"] == one["dtype"]) & (frame["site"] == "y")]
         rows = rows[(rows["per"] == "vector") & (rows["norm"] == "l2")].sort_values("length")
-        assert one["noise"] == rows["noise"].tolist()
-        assert one["hidden"] == ((rows["float64_distance"] < rows["noise"]) | (rows["mean"] == 0)).tolist()
+        assert one["noise"] == rows["pair_noise"].tolist()
+        assert one["hidden"] == ((rows["float64_distance"] < rows["pair_noise"]) | (rows["mean"] == 0)).tolist()
         end = ends[(ends["dtype"] == one["dtype"]) & (ends["site"] == "y")].iloc[0]
         assert (one["status"], one["from"] is None) == (
             end["status"],
-            bool(ends.isna().loc[end.name, "collapse_length"]),
+            bool(ends.isna().loc[end.name, "first"]),
         )

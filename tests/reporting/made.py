@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,15 @@ def made_collapse(
     same_token: Callable[[int], bool] = lambda n: True,
     identical: Callable[[int], bool] = lambda n: False,
     task: str = "figure-5a",
+    overflow: Sequence[str] = (),
 ) -> Collapse:
-    """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor on its distance."""
+    """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor on its distance; the dtypes
+    of `overflow` hold no number."""
+    noise = dict.fromkeys(overflow, 1e-9) | dict(
+        {"float32": 1e-9} if noise is None and "float32" not in overflow else noise or {}
+    )
     rows: list[dict[str, Any]] = []
-    for dtype, level in (noise or {"float32": 1e-9}).items():
+    for dtype, level in noise.items():
         for pair, scale in (pairs or {"theorem": 1.0}).items():
             for seed in seeds:
                 for n in lengths:
@@ -119,14 +125,33 @@ def made_collapse(
                     )
     frame: Any = (
         pd.DataFrame(rows)
-        .assign(weights="given", weight_shift=0.0, pair_noise=lambda frame: frame["noise"])
+        .assign(weights="given", weight_shift=0.0, pair_noise=lambda frame: frame["noise"], status="measured")
         .astype({"same_top_token": "boolean", "identical_logits": "boolean"})
     )
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
     reference = reference.rename(columns={"mean": "distance"})
     reference["relative"] = reference["distance"] / 10.0
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    return Collapse(frame, PROVENANCE, reference[columns].reset_index(drop=True))
+    gone = frame["dtype"].isin(list(overflow))
+    numbers = [
+        "mean",
+        "minimum",
+        "maximum",
+        "relative",
+        "ulps",
+        "float64_distance",
+        "noise",
+        "pair_noise",
+        "machine_line",
+    ]
+    frame.loc[gone, numbers] = float("nan")
+    frame.loc[gone, ["same_top_token", "identical_logits"]] = pd.NA
+    frame.loc[gone, "status"] = "not finite"
+    parameters = {**PROVENANCE.parameters} | {
+        "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")
+    }
+    provenance = replace(PROVENANCE, parameters=parameters)
+    return Collapse(frame, provenance, reference[columns].reset_index(drop=True))
 
 
 def _row(task: str, pair: str, seed: int, n: int, dtype: str, site: str, value: float, noise: float) -> dict[str, Any]:

@@ -67,20 +67,26 @@ def repeats(
 
     with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
         result = experiments.repeats(
-            loaded, chosen, lengths=wanted, dtypes=dtypes, nulls=kinds, seeds=range(null_seeds), progress=progress
+            loaded,
+            list(task or TASKS),
+            lengths=wanted,
+            dtypes=dtypes,
+            nulls=kinds,
+            seeds=range(null_seeds),
+            progress=progress,
         )
     give(result, out, _show)
 
 
 def _show(result: Repeats) -> None:
     summary: Any = result.summary
-    columns = ["task", "sink", "first_token", "first_token_share", "verdict", "rate", "low", "high", "status"]
-    names = ["task", "BOS", "first token", "its share", "decay", "rate", "low", "high", "collapse at y"]
+    columns = ["task", "items", "sink", "first_token", "first_token_share", "verdict", "rate", "low", "high", "status"]
+    names = ["task", "items", "BOS", "first token", "its share", "decay", "rate", "low", "high", "pair at y"]
     several = summary["source"].nunique() > 1
     if several:
         columns, names = ["source", "draw", *columns], ["of", "seed", *names]
     rows = summary.astype({"draw": object})[columns].itertuples(index=False, name=None)
-    left = 4 if several else 2
+    left = 5 if several else 3
     output.print_table("||y - y*|| in float64 against copies n; 95% interval of the rate", names, rows, left=left)
     exact = summary[summary["exact_from"].notna()].to_dict("records")
     said = [f"{row['task']}, BOS {row['sink']}: below rounding from n = {row['exact_from']} on." for row in exact]

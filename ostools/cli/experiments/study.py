@@ -121,8 +121,8 @@ def notes(result: Study) -> list[str]:
         f"{count} of them hold together at {parameters['level']:.0%} (Bonferroni). Intervals are over lengths, on this model "
         "and task. Seconds are this machine's, of one forward pass each."
     ]
-    within: Any = result.frame["within_training"]
-    if not within.any():
+    within: Any = result.frame["within_training"].dropna()
+    if len(within) and not within.any():
         said.append("Every length is beyond the trained ones: a failure there does not show over-squashing.")
     elif not within.all():
         said.append("Lengths beyond the trained ones are measured. Effects and verdicts leave them out.")

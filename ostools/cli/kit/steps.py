@@ -135,13 +135,20 @@ def _loaded(model: str, device: str, dtype: str) -> TransformerBridge:
     return loaded
 
 
-def give(result: Any, out: Path | None, show: Callable[[Any], None]) -> None:
-    """The result to the file asked for, and as JSON if asked for; shown on the terminal where neither was."""
+def give(
+    result: Any, out: Path | None, show: Callable[[Any], None], finding: Callable[[Any], list[str]] | None = None
+) -> None:
+    """The result to the file asked for, and as JSON if asked for; shown on the terminal where neither was.
+
+    finding: its one or two lines, said beside the file that was written.
+    """
     written = None if out is None else result.save(out, size=MANNERS.size)
     if MANNERS.json:
         output.print_json(result.as_json())
     elif written is not None:
         tell_written(written)
+        if finding is not None and not MANNERS.quiet:
+            output.print_text(finding(result))
     else:
         _tell_mitigation(result)
         show(result)

@@ -123,7 +123,7 @@ def collapse(
             mitigation=given,
             progress=progress,
         )
-    give(replace(result, reading=reading), out, _show)
+    give(replace(result, reading=reading), out, _show, _verdicts)
 
 
 def _pairs(task: str | None, given: Given | None, item: str | None, items: str) -> CollapseTask:
@@ -161,42 +161,58 @@ def _reading(site: str | None, per: str | None, norm: str | None, *, by_layer: b
 
 def _show(result: Collapse) -> None:
     from ostools.measure.collapse.readings import Reading
-    from ostools.reporting.findings.collapse import collapse_findings, reading_findings
 
     reading = result.reading or Reading.named("y", None, "l2")
     if len(set(result.frame["layer"])) > 1:
         return _show_layers(result, reading)
-    frame: Any = reading.of(result.frame)
+    frame: Any = reading.of(result.measured())
     shown, part = output.some_of(frame["length"])
     table = frame[frame["length"].isin(shown)].pivot(
-        index=["pair", "seed", "length"], columns="dtype", values=["mean", "noise", "machine_line"]
+        index=["pair", "seed", "length"], columns="dtype", values=["mean", "pair_noise", "machine_line"]
     )
     dtypes = list(dict.fromkeys(frame["dtype"]))
-    columns = [(value, dtype) for dtype in dtypes for value in ("mean", "noise", "machine_line")]
-    words = {"mean": "", "noise": " noise", "machine_line": " step"}
+    columns = [(value, dtype) for dtype in dtypes for value in ("mean", "pair_noise", "machine_line")]
+    words = {"mean": "", "pair_noise": " noise", "machine_line": " step"}
     rows = ((*map(str, key), *map(float, row)) for key, row in zip(table.index, table[columns].to_numpy(), strict=True))
-    title = f"{reading.words}, {frame['task'].iloc[0]}{part}; rounding noise and one representable step beside it"
+    title = (
+        f"{reading.words}, {frame['task'].iloc[0]}{part}; noise of the difference and one representable step beside it"
+    )
     names = ["pair", "seed", "n", *(f"{dtype}{words[value]}" for value, dtype in columns)]
     output.print_table(title, names, rows)
-    trained = result.provenance.model.get("trained_lengths")
-    said = collapse_findings(result, trained) if result.reading is None else reading_findings(result, reading)
-    output.print_text(["", *said])
+    output.print_text(["", *_said(result)])
+
+
+def _said(result: Collapse) -> list[str]:
+    """Every finding on what is shown."""
+    from ostools.reporting.findings.collapse import collapse_findings, reading_findings
+
+    if result.reading is not None:
+        return reading_findings(result, result.reading)
+    return collapse_findings(result, result.provenance.model.get("trained_lengths"))
+
+
+def _verdicts(result: Collapse) -> list[str]:
+    """A line a dtype, beside a file: over which lengths the pair is hidden."""
+    from ostools.measure.collapse.readings import Reading
+    from ostools.reporting.findings.collapse import verdict_lines
+
+    return verdict_lines(result, result.reading or Reading.named("y", None, "l2"))
 
 
 def _show_layers(result: Collapse, reading: Reading) -> None:
     """A row a layer: the distance at some lengths, and where it collapses there."""
-    frame: Any = reading.of(result.frame, every_layer=True)
+    frame: Any = reading.of(result.measured(), every_layer=True)
     shown, part = output.some_of(frame["length"], most=6)
     keys = ["dtype", "pair", "seed", "layer"]
     table = frame[frame["length"].isin(shown)].pivot(index=keys, columns="length", values="mean")
-    lengths: Any = result.collapse_lengths(reading.per, reading.norm)
-    ends = lengths[lengths["site"] == "residual"].set_index(keys)["collapse_length"].to_dict()
+    verdicts: Any = result.verdicts(reading.per, reading.norm)
+    ends = verdicts[verdicts["site"] == "residual"].set_index(keys)["status"].to_dict()
     rows = (
         (*key, *map(float, row), ends.get(key, "reference"))
         for key, row in zip(table.index, table[shown].to_numpy(), strict=True)
     )
     title = f"{reading.words.replace('v^(L)', 'v^(l)')}, {frame['task'].iloc[0]}{part}; layer 0 is the embedding"
-    output.print_table(title, [*keys, *(f"n = {n}" for n in shown), "collapse from"], rows, left=2)
+    output.print_table(title, [*keys, *(f"n = {n}" for n in shown), "hidden"], rows, left=2)
     _show_attention(result, str(frame["task"].iloc[0]))
 
 

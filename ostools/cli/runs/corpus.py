@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = ("length", "kind", "texts", "windows", "too_short", "sink_share", "last_share", "effective_tokens")
 _PAIRS = (
-    *("length", "dtype", "texts", "windows", "mean", "low", "high", "noise"),
+    *("length", "dtype", "texts", "windows", "mean", "low", "high", "pair_noise"),
     *("hidden_share", "hidden_low", "hidden_high", "same_top_token_share"),
 )
 _SHAPES = ("length", "kept", "verdict", "start_contrast", "start_contrast_p", "end_contrast", "end_contrast_p")

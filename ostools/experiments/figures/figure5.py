@@ -32,8 +32,9 @@ from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
-from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.readings import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
@@ -55,12 +56,12 @@ class Figure5(Result):
     the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
     `theory.bootstrap` says how much); noise, pair_noise and machine_line, averaged alike.
 
-    `collapse_lengths`: where the pairs collapse, per panel, pair, seed and dtype, as `Collapse.collapse_lengths` says, of the
-    quantity that is drawn: the same site, pieces and norm. `curves`: the whole measurement of each panel, with every other
-    distance and site.
+    `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as `Collapse.verdicts` says, of the
+    quantity that is drawn: the same site, pieces and norm. A dtype that overflows has its verdict alone. `curves`: the whole
+    measurement of each panel, with every other distance and site.
     """
 
-    collapse_lengths: pd.DataFrame
+    verdicts: pd.DataFrame
     curves: Mapping[str, Collapse]
 
     @property
@@ -165,12 +166,12 @@ def figure_5(
         **asdict(reading),
         **_common(curves, seeds),
     )
-    return Figure5(frame, provenance, _collapse_lengths(curves, reading), curves)
+    return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 
 
 def _summary(panel: str, found: Collapse, reading: Reading) -> pd.DataFrame:
     """The rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Any = reading.of(found.frame).assign(panel=panel)
+    frame: Any = reading.of(found.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
         seeds=("seed", "nunique"),
@@ -191,10 +192,10 @@ def _summary(panel: str, found: Collapse, reading: Reading) -> pd.DataFrame:
     return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
 
 
-def _collapse_lengths(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
+def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     """Of the quantity that is drawn."""
     tables = [
-        found.collapse_lengths(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
+        found.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
         for panel, found in curves.items()
     ]
     table: Any = pd.concat(tables, ignore_index=True)

@@ -22,12 +22,12 @@ import torch
 
 from ostools.experiments import decay
 from ostools.experiments.lab import runs as lab_runs
+from ostools.experiments.lab.starts import collapse_start
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
 from ostools.measure.measurement import measurement
 from ostools.results import Frame, Provenance, Result
-from ostools.theory.distances import collapse_start
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
 STUDIES = ("positions", "depth", "precision", "validation")
@@ -81,7 +81,7 @@ class Lab(Result):
     from there on the exact distance is below the noise of one representation, or the distance is exactly 0), pair_collapse
     (the same with the pair's noise, of the difference itself: what both vectors' rounding shares hides nothing), n_max (the
     longest; a missing n0 is not shown
-    up to here). Definitions and margin of `ostools.collapse`'s collapse_length and pair_collapse_length.
+    up to here). `starts.collapse_start` has the margin.
     """
 
     fits: pd.DataFrame

@@ -21,10 +21,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, mitigation, running
 from ostools.experiments.lab.load import load_lab, untrained_lab
+from ostools.experiments.lab.starts import collapse_start
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.files.reading import TABLE_LIMIT, require_regular
 from ostools.ground.progress import Progress, tell
 from ostools.measure import behaviour, collapse, decodable, profile, sensitivity
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.fate.splits import SAME
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
@@ -70,8 +72,8 @@ class TrainedLab(Result):
 
     distance, l1: ||y_n - y*_(n+1)||_2 and the L1 distance at v^(L), in float64, of n and n + 1 ones after <bos> (Theorem B.3).
     noise, pair_noise: what rounding to the precision did to y_n, and to the difference.
-    collapse_length, pair_collapse_length: of `ostools.collapse`, at all lengths to 256 (`length`); a missing value: "not
-        shown up to there".
+    collapse_length, pair_collapse_length: `starts.collapse_start` by these two, at all lengths to 256 (`length`); a missing
+        value: "not shown up to there".
     total_variation: delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1), by layer, mean over heads, in float64.
     accuracy: the share of `asked` prompts that are answered right. `task` ends in -hard for the paper's one sequence a length.
     absolute_error: the mean of |answer - key| over the answers that are numbers.
@@ -122,12 +124,16 @@ def _collapse(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_
         for length, dtype, value in table[["length", "dtype", column]].itertuples(index=False, name=None):
             precision = "float64" if column == "float64_distance" else dtype
             yield {"task": "ones", "quantity": quantity, "length": length, "precision": precision, "value": value}
-    lengths: Any = found.collapse_lengths()
-    for row in lengths[lengths["site"] == "y"].to_dict("records"):
-        for quantity in ("collapse_length", "pair_collapse_length"):
-            value = float("nan") if pd.isna(row[quantity]) else float(row[quantity])
-            named = {"task": "ones", "quantity": quantity, "length": row["n_max"], "precision": row["dtype"]}
-            yield named | {"value": value}
+    every: Any = found.frame[
+        (found.frame["per"] == "vector") & (found.frame["norm"] == "l2") & (found.frame["site"] == "y")
+    ]
+    for dtype, rows in every.groupby("dtype", sort=False):
+        rows = rows.sort_values("length")
+        for quantity, noise in (("collapse_length", "noise"), ("pair_collapse_length", "pair_noise")):
+            hidden = is_hidden(rows["float64_distance"], rows[noise], rows["mean"])
+            start = collapse_start(hidden.tolist(), rows["length"].tolist())
+            named = {"task": "ones", "quantity": quantity, "length": int(rows["length"].max()), "precision": dtype}
+            yield named | {"value": float("nan") if start is None else float(start)}
     if found.variation is None:
         raise InputError("trained laboratory: expected the total variation of attention, found none")
     variation: Any = found.variation[found.variation["length"].isin(KEPT_LENGTHS)]

@@ -214,31 +214,33 @@ def ones_collapse(found: Found) -> Verdict:
 
 
 def sooner_in_low_precision(found: Found) -> Verdict:
-    """The collapse lengths of every panel in the lowest precision against those in the highest."""
+    """Where the first hidden range of every panel begins in the lowest precision, against the highest."""
     figure: Any = found["figure-5"]["figure"]
-    table = figure.collapse_lengths
+    table = figure.verdicts
     table = table[table["pair"] == THEOREM]
     high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
     if high is None or LOW not in set(table["dtype"]):
         raise UntestedError(
             f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}"
         )
-    ends = table.pivot_table(index=["panel", "seed"], columns="dtype", values="collapse_length", dropna=False)
+    ends = table.pivot_table(index=["panel", "seed"], columns="dtype", values="first", dropna=False)
     ends = ends.reindex(columns=[high, LOW]).astype("Float64").astype(float)
-    n_max = int(table["n_max"].max())
+    n_max = int(table["longest"].max())
     reached: Any = ends[ends.notna().any(axis=1)]
     numbers: dict[str, Any] = {"curves": len(table.drop_duplicates(["panel", "seed"])), "longest": n_max}
     if reached.empty:
-        raise UntestedError(f"no curve collapses in either precision up to n = {n_max}", **numbers)
+        raise UntestedError(
+            f"no pair is hidden over a range of lengths in either precision up to n = {n_max}", **numbers
+        )
     low, other = reached[LOW].fillna(np.inf), reached[high].fillna(np.inf)
     half = 2 * low <= other.clip(upper=n_max)
     open_ends = ~half & np.isinf(other) & np.isfinite(low)
     told = [f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached.iterrows()]
     numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     said = (
-        f"{len(reached)} curves collapse by n = {n_max} in at least one of the two. {LOW} collapses at half the length of "
-        f"{high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer lengths would "
-        f"have to be measured ({_counted(told)})"
+        f"{len(reached)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
+        f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer "
+        f"lengths would have to be measured ({_counted(told)})"
     )
     if bool(open_ends.all()):
         raise UntestedError(said, **numbers)
@@ -253,7 +255,7 @@ def _counted(told: list[str]) -> str:
 
 
 def _reached(value: Any) -> str:
-    return "not reached" if pd.isna(value) else str(int(value))
+    return "no range" if pd.isna(value) else str(int(value))
 
 
 def synthetic_converges(found: Found) -> Verdict:

@@ -43,7 +43,7 @@ def impossible_counts(found: Found) -> Verdict:
     told, tested, twice, once = [], 0, 0, 0
     for row in summary.to_dict("records"):
         told.append(
-            f"{row['dtype']}: collapse {row['impossible_status']}, {row['tested_pairs']} pairs tested from there on; both "
+            f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs tested there; both "
             f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
         )
         tested, twice, once = tested + row["tested_pairs"], twice + row["right_twice"], once + row["right_once"]
@@ -51,12 +51,13 @@ def impossible_counts(found: Found) -> Verdict:
     numbers = {"tested_pairs": int(tested), "right_twice": int(twice), "right_once": int(once)}
     if not tested:
         raise UntestedError(
-            f"no pair of counts is beyond the collapse and has right answers whose first tokens differ ({said})",
+            f"no pair of counts is hidden and has right answers whose first tokens differ ({said})",
             **numbers,
         )
     if not twice and not once:
         raise UntestedError(
-            f"beyond the collapse no first token is right, so nothing could have contradicted it ({said})", **numbers
+            f"where the pair is hidden no first token is right, so nothing could have contradicted it ({said})",
+            **numbers,
         )
     return decided(twice == 0, said, **numbers)
 

@@ -17,8 +17,9 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.answers.probability import answer_room, right_lines
-from ostools.measure.collapse.collapse import Collapse, collapse, reference_at_y
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.posed_pairs import PosedPairs
+from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.paths.path_sum import path_sum
@@ -59,7 +60,7 @@ class StudyPlan:
 class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_lengths`: a row a seed and dtype; `account`: how
+    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_verdicts`: a row a seed and dtype; `account`: how
     it was measured, for the provenance.
     """
 
@@ -68,7 +69,7 @@ class Arm:
     plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
-    collapse_lengths: list[dict[str, Any]] = field(default_factory=list)
+    collapse_verdicts: list[dict[str, Any]] = field(default_factory=list)
     account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ class Arm:
         self.account |= {name: found.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
     def _collapse(self, dtypes: Sequence[str]) -> None:
-        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype; collapse lengths.
+        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
         """
@@ -172,10 +173,9 @@ class Arm:
                 self._refuse_distances(dtypes, str(error))
             return
         self._keep_distances(found)
-        lengths: Any = found.collapse_lengths()
-        self.collapse_lengths += lengths[lengths["site"] == "y"][
-            ["seed", "dtype", "collapse_length", "pair_collapse_length", "n_max", "status"]
-        ].to_dict("records")
+        table: Any = found.verdicts()
+        columns = ["seed", "dtype", "verdict", "first", "last", "longest", "status"]
+        self.collapse_verdicts += table[table["site"] == "y"][columns].to_dict("records")
         self.account["route"] = found.provenance.parameters["route"]
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
@@ -185,7 +185,9 @@ class Arm:
     def _keep_distances(self, found: Collapse) -> None:
         exact: Any = reference_at_y(found.reference)
         exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=exact["rounding"])
-        frame: Any = found.frame
+        for dtype, reason in found.overflowing().items():
+            self._refuse_distances([dtype], reason)
+        frame: Any = found.measured()
         frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
         columns = ["length", "seed", "mean", "pair_noise"]
         for dtype, table in {

@@ -43,19 +43,19 @@ class Study(Result):
     kind (measured | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
     it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with the
     reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
-    within_training (up to the length that the model's card lists; true where that is not known).
+    within_training (up to the length that the model's card lists; missing where it lists none).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
     answer), bound (certified, of the frozen one), tokens (of the prompt), seconds (of one forward pass, on this machine).
 
-    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_lengths`: mitigation ("none" among them),
-    seed, dtype, collapse_length at y, pair_collapse_length, n_max, status in words.
+    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
+    them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
     """
 
     effects: pd.DataFrame
     verdicts: pd.DataFrame
-    collapse_lengths: pd.DataFrame
+    collapse_verdicts: pd.DataFrame
 
 
 @measurement
@@ -123,11 +123,10 @@ def study(
     )
     trained = (provenance.model.get("trained_lengths") or {}).get(form.trained_as)
     rows = [row for name, arm in arms.items() for row in _paired(name, arm, plain)]
-    frame: Any = pd.DataFrame(rows).assign(
-        within_training=[trained is None or row["length"] <= trained for row in rows]
-    )
+    within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
+    frame: Any = pd.DataFrame(rows).assign(within_training=within)
     effects = judging.effects(frame, level, verdict_level)
-    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_lengths]
+    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_verdicts]
     return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached))
 
 

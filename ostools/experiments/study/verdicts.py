@@ -78,8 +78,9 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
     acted = group[group["status"] == ACTIVE]
     # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
-    beyond = not bool(group["within_training"].any())
-    used = acted if beyond else acted[acted["within_training"]]
+    within = group["within_training"].astype("boolean").fillna(True).astype(bool)
+    beyond = not bool(within.any())
+    used = acted if beyond else acted[within[acted.index]]
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]

@@ -22,9 +22,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
-from ostools.measure.collapse.collapse import collapse, reference_at_y
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.posed import pose
@@ -45,7 +46,8 @@ class WindowStudy(Result):
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
     changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line), distance
-    (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's), within_training.
+    (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's), within_training
+    (missing where the model's card does not list trained lengths of this task).
 
     `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
     (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
@@ -134,7 +136,6 @@ def windows(
         tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
     tell(progress, len(arms), len(arms))
     frame: Any = pd.concat([table.astype({"window": "Int64"}) for table in tables], ignore_index=True)
-    frame = frame.assign(within_training=frame["within_training"].fillna(True).astype(bool))
     provenance = Provenance.collect(
         model,
         measurement="windows",
@@ -147,7 +148,7 @@ def windows(
         sinks=sinks,
         chat=next(iter(questions.values())).chat,
         longest_prompt=longest,
-        beyond_training=not bool(frame["within_training"].any()),
+        beyond_training=not bool(frame["within_training"].fillna(True).any()),
     )
     columns = ["window", "length", "seed", "status", "correct", "log_probability", "distance", "rounding"]
     return WindowStudy(frame[[*columns, "within_training"]], provenance, summarise(frame))
@@ -155,7 +156,8 @@ def windows(
 
 def summarise(frame: Frame) -> pd.DataFrame:
     """The table of a `WindowStudy` by window, with its fronts."""
-    used = frame[frame["within_training"]] if frame["within_training"].any() else frame
+    within = frame["within_training"].astype("boolean").fillna(True).astype(bool)
+    used = frame[within] if within.any() else frame
     rows = []
     for window, group in used.groupby("window", sort=False, dropna=False):
         right, asked = int(group["correct"].sum()), len(group)

@@ -48,7 +48,7 @@ const lengths = (function () {
     const made = put(scroll, "table", "");
     made.setAttribute("aria-label", name + "Distances at n = " + n);
     const top = put(put(made, "thead", ""), "tr", "");
-    ["dtype", "measured", "in float64", "noise floor", "one step", "float64 distance (line) over the noise (bar)", "at this n", "first hidden", "hidden from"].forEach((word) => {
+    ["dtype", "measured", "in float64", "noise of the difference", "one step", "float64 distance (line) over the noise (bar)", "at this n", "first hidden", "hidden range"].forEach((word) => {
       put(top, "th", word).scope = "col";
     });
     const body = put(made, "tbody", "");
@@ -62,7 +62,9 @@ const lengths = (function () {
       word.className = one.hidden[index] ? "hides" : "tells";
       const first = one.hidden.indexOf(true);
       length(put(line, "td", ""), first < 0 ? null : found.lengths[first], "not up to n = " + found.lengths[found.lengths.length - 1], look);
-      length(put(line, "td", ""), one.from, one.status, look);
+      const cell = put(line, "td", "");
+      length(cell, one.from, one.status, look);
+      if (one.from !== null) { put(cell, "span", " " + one.status); }
     });
   }
 

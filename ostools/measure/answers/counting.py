@@ -32,9 +32,10 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.answers.judging import judge_begun
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
-from ostools.measure.collapse.collapse import Collapse, collapse
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
-from ostools.measure.collapse.starts import IDENTICAL
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import IDENTICAL, Verdict
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -96,8 +97,8 @@ def counting(
     Args:
         task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
             options.
-        lengths: numbers of items. Each is compared with the next one. A prediction needs consecutive lengths, up to twice the
-            predicted count and 32 beyond it (`Collapse.collapse_lengths`).
+        lengths: numbers of items. Each is compared with the next one. A prediction needs eight lengths in a row at which the
+            pair is hidden (`Collapse.hidden_ranges`).
         dtypes: precisions by name, as in `collapse`. Copies are cast; the model stays as it is.
         seed: the seed of the sequence, if the task draws one.
         mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). Every
@@ -118,6 +119,7 @@ def counting(
     _require_room(model, opened, max(given) + 1, seed)
     told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
     curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], mitigation=acting, progress=told(0, 1))
+    curve.require_finite("counting")
     wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
     prompts = opened.prompts(ModelEncoder(model), sorted({*wanted, *(n + 1 for n in wanted)}), seed)
     tables, bare = [], {}
@@ -134,20 +136,19 @@ def counting(
 def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     """One row a dtype: predicted, measured, and whether the two can stand together.
 
-    predicted: impossible_from, the pair's collapse length at y, below the noise of the difference (NA: `impossible_status` says
-    up to where it was not reached).
-    measured: identical_from (the logits of n and n + 1 are the same bit for bit from there; identical_status), errors (answers
-    with a wrong number), first_error (the first of them), always_errs_from (the first after the last right number; NA: none,
-    of the counts measured), something_else and cut_off (answers of these kinds: neither right nor an error), counts (how many
-    were asked). `counting` adds same_behind_bare_prompt: at how many of the shortest, middle and longest counts the model gives
-    the same answer line by itself. Below all, what is measured is what it answers once the line is begun for it, not what it
-    would say.
-    together: pairs_beyond (n, n + 1 with n >= impossible_from), differ_beyond (those whose measured first tokens differ all the
-    same: below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ),
-    right_once and right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction
-    fails), or where logits that are the same bit for bit gave different first tokens (`same_logits_differ`: two passes of
-    one model disagree); "differs below the noise" where differ_beyond is not 0; "consistent" where a tested pair was right
-    once, and so could have been right twice; else "not tested": nothing was right that could have contradicted.
+    predicted: impossible_from, where the first range of lengths begins at which the pair is hidden at y (NA: there is none);
+    impossible_status, the verdict with all ranges in words. measured: identical_from (the first range in which the logits of n
+    and n + 1 are the same bit for bit; identical_status), errors (answers with a wrong number), first_error (the first of
+    them), always_errs_from (the first after the last right number; NA: none, of the counts measured), something_else and
+    cut_off (answers of these kinds: neither right nor an error), counts (how many were asked). `counting` adds
+    same_behind_bare_prompt: at how many of the shortest, middle and longest counts the model gives the same answer line by
+    itself. Below all, what is measured is what it answers once the line is begun for it, not what it would say. together:
+    pairs_hidden (n, n + 1 with n in one of the ranges), differ_hidden (those whose measured first tokens differ all the same:
+    below the noise is not equal, and small steps add up), tested_pairs (those whose right first tokens differ), right_once and
+    right_twice of them. verdict: "contradicted" where a tested pair was right twice (the prediction fails), or where logits
+    that are the same bit for bit gave different first tokens (`same_logits_differ`: two passes of one model disagree); "differs
+    below the noise" where differ_hidden is not 0; "consistent" where a tested pair was right once, and so could have been right
+    twice; else "not tested": nothing was right that could have contradicted.
     """
     rows = [_verdict(str(name), here, curve) for name, here in cast(Any, frame).groupby("dtype", sort=False)]
     whole = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
@@ -156,32 +157,33 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
 
 def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
     here = here.sort_values("length")
-    (impossible, why), (identical, what) = _collapsed(curve, name, "y"), _collapsed(curve, name, IDENTICAL)
+    impossible, identical = (_verdict_at(curve, name, site) for site in ("y", IDENTICAL))
     right = here["correct"]
     wrong = here.loc[here["absolute_error"].gt(0).fillna(False), "length"]
     last_right = here.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
     always = wrong[~(wrong <= last_right)]
-    beyond = here[here["length"] >= impossible] if impossible is not None else here[:0]
-    tested = beyond[beyond["right_ones_differ"]]
+    spans = impossible.ranges if impossible is not None else ()
+    inside = here[[any(span.first <= n <= span.last for span in spans) for n in here["length"]]]
+    tested = inside[inside["right_ones_differ"]]
     right_twice = int((tested["first_token_right"] & tested["next_right"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())
     disagree = int((here["identical_logits"] & ~here["same_first_token"]).sum())
-    differ = int((~beyond["same_first_token"]).sum())
+    differ = int((~inside["same_first_token"]).sum())
     verdict = _DIFFERS if differ else _CONSISTENT if right_once else _NOT_TESTED
     return {
         "dtype": name,
-        "impossible_from": impossible,
-        "impossible_status": why,
-        "identical_from": identical,
-        "identical_status": what,
+        "impossible_from": _first(impossible),
+        "impossible_status": _status(impossible),
+        "identical_from": _first(identical),
+        "identical_status": _status(identical),
         "first_error": None if wrong.empty else int(wrong.iloc[0]),
         "always_errs_from": None if always.empty else int(always.iloc[0]),
         "errors": len(wrong),
         "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
         "counts": len(here),
-        "pairs_beyond": len(beyond),
-        "differ_beyond": differ,
+        "pairs_hidden": len(inside),
+        "differ_hidden": differ,
         "tested_pairs": len(tested),
         "right_once": right_once,
         "right_twice": right_twice,
@@ -190,18 +192,18 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
     }
 
 
-def _collapsed(curve: Collapse, name: str, site: str) -> tuple[int | None, str]:
-    """From which n the pair cannot be told apart at a site; None with the reason where there is none.
+def _verdict_at(curve: Collapse, name: str, site: str) -> Verdict | None:
+    """Over which lengths the pair cannot be told apart at a site in that dtype; None of float64, which is the reference."""
+    every = curve.verdicts_over_seeds().items()
+    return next((verdict for (_, dtype, at, _), verdict in every if (dtype, at) == (name, site)), None)
 
-    Of vectors: below the noise of their difference, as what rounding does to both alike hides nothing.
-    """
-    table: Any = curve.collapse_lengths()
-    found = table[(table["dtype"] == name) & (table["site"] == site)]
-    if found.empty:
-        return None, "since float64 is the reference, whose own noise is not known"
-    row = found.iloc[0]
-    start = row["collapse_length" if site == IDENTICAL else "pair_collapse_length"]
-    return (None, f"not reached by {row['n_max']}") if pd.isna(start) else (int(start), f"reached at {start}")
+
+def _first(verdict: Verdict | None) -> int | None:
+    return verdict.ranges[0].first if verdict is not None and verdict.ranges else None
+
+
+def _status(verdict: Verdict | None) -> str:
+    return "no verdict: float64 is the reference, whose own noise is not known" if verdict is None else verdict.words
 
 
 def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:

@@ -1,12 +1,12 @@
 """Representational collapse (Theorem 4.2 / B.3): how far v and v* = v with its last token repeated still are apart.
 
-Two floors stand beside every distance. The machine line is one representable step in every coordinate; the noise is what
-rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. A distance below it is
-smaller than the error of what it is a distance of; what is left of the difference itself is `pair_noise`. Rounding the weights
-is no noise by this definition: it moves v and v* alike, by `weight_shift`.
+Floors stand beside every distance. The machine line is one representable step in every coordinate. The noise is what
+rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. `pair_noise` is what it did
+to the difference y - y*, and decides: a pair is hidden where its float64 distance is below it (`verdicts`). Rounding the
+weights is no noise by this definition: it moves v and v* alike, by `weight_shift`.
 
 Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
-are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt that decides a collapse length);
+are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt at the end of a range);
 O(N) tokens for N lengths, where a loop reads O(N^2). With `layers` the attention total variation adds passes in float64, with
 the attention weights: one for all lengths of a repeated token and one for each prompt of drawn digits, or two a pair where
 every prompt goes through a pass of its own.
@@ -15,7 +15,7 @@ every prompt goes through a pass of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import pandas as pd
@@ -23,139 +23,24 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation, label, optional
+from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.posed_pairs import as_pairs, repeating
 from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.collapse.readings import VECTOR, Reading
-from ostools.measure.collapse.run import COLUMNS as COLUMNS
-from ostools.measure.collapse.run import REFERENCE, Run, Views
-from ostools.measure.collapse.starts import ONE_CURVE, hidden_curves
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.run import Run, Views
 from ostools.measure.collapse.variation import variation_of
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
-from ostools.models import Prompt
-from ostools.results import Column, Provenance, Result, frame_of
+from ostools.models import Prompt, context_length
+from ostools.results import Provenance
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
 from ostools.tasks.repeats import TaskOfIds
-from ostools.theory.distances import collapse_start
-
-FITTED_FROM = 8
-"""Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
-SAME_IN_FLOAT64 = 1e-6
-"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
-
-
-@dataclass(frozen=True, eq=False)
-class Collapse(Result):
-    """One row per pair, length, dtype, site, reading and norm.
-
-    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
-    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(l), y, logits, attention: the
-    last block's heads), layer (l, the number of blocks before the site; 0 is the embedding, L for all but residual), per
-    (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
-    pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line), float64_distance
-    (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces;
-    and, on `logits` rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit). NA
-    where a column has no meaning. Head chunks are left out where the number of heads does not divide d_model.
-
-    In 16 bits kernels may round otherwise at another length of the pass. So the lengths that decide a collapse length of whole
-    vectors in L2 (the last one that is not hidden, and the next) have the rows of passes of their prompts' own, and
-    `provenance.parameters["lengths_in_passes_of_their_own"]` names them. The rows of all other lengths are of the shared pass;
-    `provenance.parameters["difference_at_probed_lengths"]` is how far that is at most from passes of their own at the lengths
-    where both were run.
-
-    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
-    as given, and of every other way in which a precision stores them.
-
-    `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
-
-    `variation`: with `layers`, the total variation of the proof's attention, delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1),
-    by seed, length, layer and head, in float64, with the columns of `AttentionVariation`. Layer l is the attention that reads
-    v^(l) and writes v^(l+1). None where it was not asked for, not stored, or could not be had; then
-    `provenance.parameters["variation"]` says why.
-
-    Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
-    final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
-    2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
-    """
-
-    reference: pd.DataFrame
-    reading: Reading | None = None
-    variation: pd.DataFrame | None = None
-
-    def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
-        """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
-        table: Any = self.reference
-        chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
-        return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
-
-    def hidden(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """At which lengths the pair is hidden, of each (task, pair, seed, dtype, site, layer): what `collapse_lengths` reads.
-
-        One more column than these and length: `hidden`, the distance in float64 is below the rounding noise, or the two are the
-        same numbers.
-        """
-        curves = hidden_curves(frame_of(self), REFERENCE.name, per, norm)
-        rows = [(*curve.key, n, below) for curve in curves for n, below in zip(curve.lengths, curve.below, strict=True)]
-        return pd.DataFrame(rows, columns=[*ONE_CURVE, "length", "hidden"])
-
-    def collapse_lengths(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """The collapse length of each (task, pair, seed, dtype, site, layer): measured, not extrapolated.
-
-        The smallest n0 such that at every n >= n0, on consecutive lengths up to n_max >= max(2 n0, n0 + 32), the distance
-        in float64, with the same stored weights, is below the rounding noise of running in that dtype, or the two vectors are
-        the same numbers there (every site that has this `per`; of pieces by head the mean of the distances against the mean of
-        the noises); the top token is the same ("top-token"); or the logits are the same
-        bit for bit ("identical-logits"). Otherwise NA. `pair_collapse_length` has the noise of the difference y - y* in
-        place of the noise: it comes later where v and v* are rounded alike, as by a coarse key/value cache, and can be told
-        apart below the noise of either. Columns: task, pair, seed, dtype, site, layer, collapse_length, n_max,
-        status (in words), pair_collapse_length.
-        float64 is the reference, and has no row; neither have rows that were stored without their float64 distance.
-        """
-        rows = []
-        for curve in hidden_curves(frame_of(self), REFERENCE.name, per, norm):
-            of_pair = None if curve.below_of_pair is None else collapse_start(curve.below_of_pair, curve.lengths)
-            rows.append((*curve.key, *_verdict(curve.below, curve.lengths), of_pair))
-        names = [*ONE_CURVE, "collapse_length", "n_max", "status", "pair_collapse_length"]
-        return pd.DataFrame(rows, columns=names).astype({name: "Int64" for name in names if "collapse" in name})
-
-
-def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
-    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
-
-    Below it two vectors are the same to float64's own rounding.
-    """
-    table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
-    return table.assign(rounding=float64_rounding(table))
-
-
-def float64_rounding(table: pd.DataFrame) -> Column:
-    """Up to which size each `distance` of the table is float64's rounding, from its `relative`; of a 0, any size will do."""
-    columns: Any = table
-    size = (columns["distance"] / columns["relative"]).where(columns["relative"] > 0, 1.0)
-    return SAME_IN_FLOAT64 * size
-
-
-def exact_from(curve: pd.DataFrame) -> int | None:
-    """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
-    relative: Any = curve["relative"]
-    apart = relative[relative > SAME_IN_FLOAT64].index
-    later = relative.index[relative.index > (apart.max() if len(apart) else 0)]
-    return int(later.min()) if len(later) else None
-
-
-def _verdict(below: list[bool], lengths: list[int]) -> tuple[int | None, int, str]:
-    """The collapse length (None: not shown), n_max, and the finding in words."""
-    start = collapse_start(below, lengths)
-    n_max = lengths[-1]
-    if start is None:
-        return None, n_max, f"not reached by {n_max}"
-    return start, n_max, f"reached at {start}" + (", the shortest measured" if start == lengths[0] else "")
 
 
 @overload
@@ -256,9 +141,12 @@ def collapse(
         chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) after each forward pass.
 
+    A dtype or format of smaller range than float32's (float16, float8) may overflow. Its rows then hold no number,
+    their `status` is "not finite", and the other dtypes stand.
+
     Raises `InputError` for a task together with a prompt, and for neither; for an empty list of tasks, lengths below 1 or
     beyond the context, an unknown task or dtype, and a tokenizer that merges the repeated item; for numbers that are not
-    finite (it names dtype, site and length) or beyond a format's range; and while an edit of the forward pass is active,
+    finite in any other dtype (it names dtype, site and length); and while an edit of the forward pass is active,
     because it would not reach the views of the model in other dtypes. Raises `MitigationError` for a mitigation that breaks
     its invariant. Memory: the model's own weights, which are cast to a precision where they are read (`models.view_in`).
 
@@ -312,11 +200,16 @@ def _measured(
         "route_reason": found.way.reason,
         "difference_at_probed_lengths": found.differences,
         "lengths_in_passes_of_their_own": found.own,
+        "not_finite": found.not_finite,
+        "limits": {
+            "sliding_windows": sorted(set(own_windows(run.views.model).values())),
+            "context": context_length(run.views.model),
+        },
         **told,
     }
     longest = max((prompts.longest() for prompts in run.sets), key=len)
     provenance = replace(described, parameters=parameters, token_ids=longest)
-    frame, reference = pd.concat(found.tables, ignore_index=True), pd.concat(found.curves, ignore_index=True)
+    frame, reference = pd.concat(found.tables.values(), ignore_index=True), pd.concat(found.curves, ignore_index=True)
     return Collapse(frame, provenance, reference, variation=moved)
 
 

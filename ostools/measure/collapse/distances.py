@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ostools.ground.chunks import chunk
-from ostools.ground.errors import InputError
+from ostools.ground.errors import RangeError
 from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
@@ -227,9 +227,9 @@ def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
             wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
-                raise InputError(
+                raise RangeError(
                     f"{what} in {name}: {site} at length {length} is not finite; "
                     f"{str(dtype).removeprefix('torch.')} holds numbers up to "
-                    f"{torch.finfo(dtype).max:.3g}: leave this dtype out, or check the model's weights"
+                    f"{torch.finfo(dtype).max:.3g}"
                 )
             start += len(rows)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.measure.collapse.collapse import Collapse
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.run import CURVE
+from ostools.measure.collapse.verdicts import MEASURED
 from ostools.results import Column, Frame, Provenance
 
 _PAIR = [name for name in CURVE if name != "weights"]
@@ -51,7 +52,7 @@ def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
             part = part if weights is None else part.assign(weights=weights)
             parts.append(part[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()}))
     # Rows of an earlier version: of the last layer alone, and some without the distance that collapse lengths are read from.
-    earlier = {"layer": provenance.model.get("n_layers", 0), "float64_distance": float("nan")}
+    earlier = {"layer": provenance.model.get("n_layers", 0), "float64_distance": float("nan"), "status": MEASURED}
     frame = frame.assign(**{name: value for name, value in earlier.items() if name not in frame})
     reference: Any = pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
     reference = reference.drop_duplicates(CURVE, ignore_index=True)

@@ -10,12 +10,13 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from mitigations import Mitigation, changes_pass, label, running
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, RangeError
 from ostools.ground.progress import Progress, part_of, rising, tell
 from ostools.measure.collapse.distances import LastTokens, References, pair_columns, require_finite, vector_distances
 from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.collapse.starts import deciding, hidden_curves
+from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import (
     LastRows,
     Unembedding,
@@ -47,6 +48,7 @@ COLUMNS = [
     "norm",
     *_NUMBERS,
     *_FLAGS,
+    "status",
 ]
 REFERENCE = Precision.named("float64")
 
@@ -55,6 +57,7 @@ _KINDS = (
     | dict.fromkeys(_NUMBERS, "float64")
     | dict.fromkeys(_FLAGS, "boolean")
 )
+_OVERFLOWS = (RangeError, hooks.RangeError)
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _PROBES_16_BIT = 5
 # A one-pass route agrees with a prompt's own pass to rounding, in float64 far below this.
@@ -75,15 +78,16 @@ class Passes:
 
 @dataclass(frozen=True)
 class Found:
-    """What a run found: a table for each precision, in the order given, the float64 curves for each way of storing weights,
+    """What a run measured: a table for each precision, in the order given, the float64 curves for each way of storing weights,
     the way that it ended with, and each precision's `Passes.difference`; `own`: in 16 bits, by precision, the lengths whose
-    rows are of passes of their prompts' own."""
+    rows are of passes of their prompts' own; `not_finite`: the precisions that overflow, each with where."""
 
-    tables: list[pd.DataFrame]
+    tables: dict[str, pd.DataFrame]
     curves: list[pd.DataFrame]
     way: Way
     differences: dict[str, float]
     own: dict[str, list[int]]
+    not_finite: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -124,28 +128,68 @@ class Run:
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         whole = rising(progress)
         told = (part_of(whole, index, index + 1, parts) for index in range(parts))
-        way, given = self._way(), None
-        tables: dict[str, pd.DataFrame] = {}
-        curves, differences, own = [], {}, {}
+        found = Found({}, [], self._way(), {}, {}, {})
+        given: Passes | None = None
         for key, precisions in by_weights.items():
-            stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
-            exact = self._passes(REFERENCE, stored, way, next(told))
-            way, given = exact.way, given or exact
-            differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
-            curves.append(self._curves(exact, key))
+            step = next(told)
+            try:
+                exact = self._exact(key, precisions, found.way, step)
+            except _OVERFLOWS as error:
+                for precision in precisions or [REFERENCE]:
+                    self._leave_out(found, precision, key, given, error)
+                    tell(next(told), 1, 1)
+                tell(step, 1, 1)
+                continue
+            given = given or exact
+            found = replace(found, way=exact.way)
+            found.differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
             for precision in precisions:
-                here, references = exact, [References(None, None)] * len(self.sets)
-                if precision != REFERENCE:
-                    here = self._passes(precision, self.views.prepared(precision), way, next(told))
-                    differences[precision.name] = here.difference
-                    moved = [None] * len(self.sets) if key == GIVEN else given.tokens
-                    references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
-                table = self._table(here.tokens, references, key)
-                if precision.dtype in _SIXTEEN_BITS and here.way.name != "loop":
-                    own[precision.name], error = self._decided(table, here.tokens, references)
-                    differences[precision.name] = max(here.difference, error)
-                tables[precision.name] = table
-        return Found([tables[precision.name] for precision in self.precisions], curves, way, differences, own)
+                here = None if precision == REFERENCE else next(told)
+                try:
+                    self._measure(found, precision, key, exact, given, here)
+                except _OVERFLOWS as error:
+                    self._leave_out(found, precision, key, given, error)
+                    tell(here, 1, 1)
+            if key == GIVEN or not {precision.name for precision in precisions} <= found.not_finite.keys():
+                found.curves.append(self._curves(exact, key))
+        return replace(found, tables={precision.name: found.tables[precision.name] for precision in self.precisions})
+
+    def _exact(self, key: str, precisions: list[Precision], way: Way, progress: Progress | None) -> Passes:
+        """The float64 run of the weights as these precisions store them."""
+        stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
+        return self._passes(REFERENCE, stored, way, progress)
+
+    def _measure(
+        self, found: Found, precision: Precision, key: str, exact: Passes, given: Passes, progress: Progress | None
+    ) -> None:
+        """Put the table of one precision into `found`, beside the float64 run of the same stored weights."""
+        here, references = exact, [References(None, None)] * len(self.sets)
+        if precision != REFERENCE:
+            here = self._passes(precision, self.views.prepared(precision), found.way, progress)
+            moved = [None] * len(self.sets) if key == GIVEN else given.tokens
+            references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
+        table, difference = self._table(here.tokens, references, key), here.difference
+        if precision.dtype in _SIXTEEN_BITS and here.way.name != "loop":
+            found.own[precision.name], error = self._decided(table, here.tokens, references)
+            difference = max(difference, error)
+        if precision != REFERENCE:
+            found.differences[precision.name] = difference
+        found.tables[precision.name] = table
+
+    def _leave_out(
+        self, found: Found, precision: Precision, key: str, given: Passes | None, error: InputError | hooks.HookError
+    ) -> None:
+        """Put the rows of a precision that overflows into `found`: they hold no number, and say why in `status`.
+
+        Raises `InputError` for a precision that cannot overflow where float64 does not: there the weights are broken.
+        """
+        if given is None or not precision.narrow:
+            raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
+        found.not_finite[precision.name] = str(error)
+        table = self._table(given.tokens, [References(None, None)] * len(self.sets), key)
+        blank = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(_FLAGS, pd.NA)
+        table = table.assign(dtype=precision.name, status=OVERFLOWS, **blank)
+        found.tables[precision.name] = table.astype(_KINDS)
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
@@ -216,7 +260,7 @@ class Run:
 
     def _rows(self, prompts: PromptSet, here: LastTokens, reference: References, key: str) -> pd.DataFrame:
         """The rows of one set of prompts."""
-        same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key}
+        same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key, "status": MEASURED}
         found = pair_columns(here, reference, prompts.first, prompts.second)
         parts = [same | names | columns for names, columns in found]
         sizes = [len(part["mean"]) for part in parts]

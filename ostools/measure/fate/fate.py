@@ -25,7 +25,7 @@ from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted
 from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.starts import is_hidden
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
 from ostools.measure.fate.cost import PAIR_SEEDS
@@ -40,7 +40,8 @@ from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
 
 READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
-VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED)
+UNDECIDED = "not decided"
+VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
 STAGES = (SAME_VECTOR, UNDECODABLE, UNREAD, READ)
 """How far an answer comes, the least first."""
 REPAIRS, BREAKS = "repairs", "breaks"
@@ -50,6 +51,7 @@ COLUMNS = {
     **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
     **{"answer_error": "float64", "probe_error": "float64"},
     **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean", "status": "str"},
+    **{"reason": "str"},
 }
 
 _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
@@ -71,10 +73,12 @@ class Fate(Result):
     status ("inactive": the mitigation changed neither a text nor a logit at that length; "refused": it acts on the model as it
     was loaded and not in that dtype; else "active").
 
-    verdict: "read", where that is the largest share; else "indistinguishable", where the pair is; else "unread", where that is
-    the next largest share and the probe is "decodable" over all lengths (`Decodable`), or "undecodable"; "not tested": answered
-    wrong, and no probe could be tested there (the shortest length of a task with one sequence a length). Undecodable means not
-    linearly decodable from so many examples, and no more.
+    verdict: "read", where that is the largest share; else "unread", where that is the largest share and the probe is
+    "decodable" over all lengths (`Decodable`); else "indistinguishable", where the pair is; else "undecodable". "not tested":
+    answered wrong, the pair is apart, and no probe could be tested there (the shortest length of a task with one sequence a
+    length). "not decided", with its `reason`: it would be unread, but a probe of random weights is right as often at that place
+    (its accuracy is not below the 95% interval of the model's own); or the pair is indistinguishable, but the probe is right
+    on most prompts. Undecodable means not linearly decodable from so many examples, and no more.
 
     `answers`: a row per prompt. `probes`: what `decodable` found without a mitigation, and `under` by the name of each.
     """
@@ -94,9 +98,9 @@ class Fate(Result):
     def repaired(self) -> pd.DataFrame:
         """A row per mitigation, dtype and length at which it acts and the verdict changes: without it (before), under it
         (after), and change: "repairs" where the answer comes further (indistinguishable, undecodable, unread, read), "breaks"
-        where it does not come as far; "not tested" is no stage, and in no row."""
+        where it does not come as far; "not tested" and "not decided" are no stages, and in no row."""
         table: Any = self.frame
-        table = table[table["verdict"] != UNTESTED]
+        table = table[table["verdict"].isin(list(STAGES))]
         keys = ["dtype", "length"]
         without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(columns={"verdict": "before"})
         under = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
@@ -257,6 +261,7 @@ def _rows(said: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, An
     """A row per dtype and length."""
     for dtype, here in said.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
+        as_good = untrained_as_good(probes, best)
         both = here.merge(
             tested[["length", "seed", "right", "said", "label", "test"]], on=["length", "seed"], how="left"
         )
@@ -267,7 +272,7 @@ def _rows(said: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, An
                 {"dtype": dtype, "length": length}
                 | place
                 | pair
-                | _verdict(prompts, best, bool(pair["indistinguishable"]))
+                | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
             )
 
 
@@ -290,7 +295,21 @@ def best_probe(probes: Decodable, dtype: str) -> tuple[Row, Frame]:
     return best, once.drop_duplicates(["length", "seed"])
 
 
-def _verdict(prompts: Frame, best: Row, hidden: bool) -> dict[str, Any]:
+def untrained_as_good(probes: Decodable, best: Row) -> str:
+    """Reason why a probe shows nothing: one of random weights is right as often, by the 95% interval; empty without one."""
+    table = frame_of(probes)
+    keys = ["dtype", "site", "layer", "test"]
+    same = (table[keys] == best[keys]).all(axis=1) & (table["control"] == "random weights")
+    if not same.any():
+        return ""
+    untrained = float(table.loc[same, "accuracy"].iloc[0])
+    least = best["accuracy"] if pd.isna(best["low"]) else best["low"]
+    if untrained < least:
+        return ""
+    return f"the probe of random weights is as good ({untrained:.0%} against {best['accuracy']:.0%})"
+
+
+def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
     tested = prompts[prompts["right"].notna()]
     counted = tested if len(tested) else prompts
     correct, right = counted["correct"].to_numpy(bool), counted["right"].eq(True).to_numpy(bool)
@@ -302,7 +321,14 @@ def _verdict(prompts: Frame, best: Row, hidden: bool) -> dict[str, Any]:
     found["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         found |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    found["verdict"] = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    mostly = len(tested) > 0 and right.mean() > 0.5
+    named = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    found["verdict"], found["reason"] = named, ""
+    if named == UNREAD and as_good:
+        found |= {"verdict": UNDECIDED, "reason": as_good}
+    elif named == SAME_VECTOR and mostly:
+        reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
+        found |= {"verdict": UNDECIDED, "reason": reason}
     return found
 
 
@@ -310,8 +336,8 @@ def _named(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) 
     most = max(shares.values())
     if shares[READ] == most:
         return READ
+    if tested and decodable and shares[UNREAD] == most:
+        return UNREAD
     if hidden:
         return SAME_VECTOR
-    if not tested:
-        return UNTESTED
-    return UNREAD if decodable and shares[UNREAD] == most else UNDECODABLE
+    return UNDECODABLE if tested else UNTESTED

@@ -52,6 +52,11 @@ class Precision:
         """The precision of that name; an unknown one raises `InputError` with the nearest."""
         return PRECISIONS[checked_name("dtype", name, PRECISIONS)]
 
+    @property
+    def narrow(self) -> bool:
+        """Whether it holds fewer powers of two than float32 and bfloat16, so that it can overflow where these do not."""
+        return torch.finfo(FLOATS.get(self.format or "", self.dtype)).max < 2.0**127
+
     def prepared(self, model: TransformerBridge) -> TransformerBridge:
         """The model whose forward pass is run, inside `running`: a cast or rounded view, or the model where nothing changes.
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.pytorch_utils import Conv1D
 
-from hooks.errors import HookError
+from hooks.errors import RangeError as HookRangeError
 from hooks.rounding import FLOATS, FORMATS, integer_scale, stored
 from ostools.ground.chunks import chunk
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, RangeError, unknown_name
 from ostools.models.describe import named_weights
 from ostools.models.precision.casting import Reader, Reading, view
 from ostools.models.recast import BLOCK, dense
@@ -95,8 +95,8 @@ def require_held(model: TransformerBridge, format: str) -> None:
             try:
                 for rows in _row_blocks(weight):
                     stored(rows.float(), format, scale, name)
-            except HookError as error:
-                raise InputError(str(error)) from None
+            except HookRangeError as error:
+                raise RangeError(str(error)) from None
 
 
 def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:

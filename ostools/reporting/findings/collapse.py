@@ -1,18 +1,21 @@
-"""What collapse curves say: does the distance fall, where does a dtype stop, what would the model say?
+"""What collapse curves say: does the distance fall, over which lengths does a dtype hide the pair, what would the model say?
 
-The thresholds behind the words stand here. A curve that does not fall is said not to, and a collapse length that was
-not reached is said not to be.
+The thresholds behind the words stand here. Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every
+sentence, table and chart reads it from there. A curve that does not fall is said not to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ostools import tasks
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
 from ostools.measure.collapse.readings import Reading, behind_all_blocks
+from ostools.measure.collapse.result import FITTED_FROM, exact_from
+from ostools.measure.collapse.verdicts import OVERFLOWS, UNDECIDED, Verdict, trained_length
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -34,30 +37,68 @@ COMPARED = {
 
 def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
     """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
-    from ostools.measure.collapse.collapse import exact_from
-
-    rows, pair = whole(frame_of(result), "y"), main_pair(result)
+    pair, verdicts = main_pair(result), verdicts_at_y(result)
+    rows, logits = whole(result.measured(), "y"), whole(result.measured(), "logits")
     main = rows[rows["pair"] == pair]
-    logits, ends = whole(frame_of(result), "logits"), collapse_ends(result)
-    said = [
-        _fall(
-            *_within_training(result, reference_curve(result), trained),
-            exact_from(result.reference_curve(pair)),
-            COMPARED[pair],
-        ),
-        *(_stop(main, dtype, ends.get(dtype)) for dtype in dict.fromkeys(main["dtype"])),
-        _answers(logits[logits["pair"] == pair]),
-    ]
-    return [*said, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
+    fall = _fall(
+        *_within_training(result, reference_curve(result), trained),
+        exact_from(result.reference_curve(pair)),
+        COMPARED[pair],
+    )
+    ends = [_dtype(main, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])]
+    answers = [_answers(logits[logits["pair"] == pair])] if len(logits) else []
+    return [fall, *ends, *answers, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
 
 
 def reading_findings(result: Collapse, reading: Reading) -> list[str]:
-    """What is said under a table of another reading than y in L2: where each precision collapses by it."""
-    lengths: Frame = result.collapse_lengths(reading.per, reading.norm)
-    lengths = lengths[lengths["site"] == reading.site]
-    said = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in lengths.itertuples()]
-    start = f"Collapse by the {reading.words}: read so, the float64 distance stays below the rounding noise of the run."
-    return [start, *said] if said else [f"{start} Only float64 was measured, and float64 is the reference."]
+    """What is said under a table of another reading than y in L2: over which lengths each precision hides the pair by it."""
+    table: Frame = result.verdicts(reading.per, reading.norm)
+    table = table[table["site"] == reading.site]
+    said = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in table.itertuples()]
+    start = (
+        f"Collapse by the {reading.words}: read so, the float64 distance is below the rounding noise of the difference."
+    )
+    return [start, *said] if said else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
+
+
+def verdict_lines(result: Collapse, reading: Reading) -> list[str]:
+    """A line a dtype: over which lengths the main pair is hidden by that reading after the last block, all seeds together."""
+    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
+    every = result.verdicts_over_seeds(reading.per, reading.norm).items()
+    task = _task(result)
+    return [
+        f"{task}, {reading.words}, {dtype}: {verdict.words}."
+        for (kind, dtype, site, layer), verdict in every
+        if (kind, site, layer) == (pair, reading.site, last)
+    ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One prompt in one precision, with its verdict at y."""
+
+    task: str
+    dtype: str
+    verdict: Verdict
+
+
+def verdicts_at_y(result: Collapse) -> dict[str, Verdict]:
+    """The verdict on the main pair at y by dtype, of all seeds together; float64 is the reference, and has none."""
+    pair = main_pair(result)
+    every = result.verdicts_over_seeds().items()
+    return {dtype: verdict for (kind, dtype, site, _), verdict in every if kind == pair and site == "y"}
+
+
+def cases(results: Sequence[Collapse]) -> list[Case]:
+    """Every prompt in every precision: those with a range first, by where it begins."""
+    every = [Case(_task(result), dtype, found) for result in results for dtype, found in verdicts_at_y(result).items()]
+    return sorted(every, key=lambda case: case.verdict.ranges[0].first if case.verdict.ranges else math.inf)
+
+
+def overflow_sentence(dtypes: Iterable[str]) -> str:
+    """Said of dtypes of which nothing was measured; empty for none."""
+    names = list(dict.fromkeys(dtypes))
+    return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
 
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
@@ -80,7 +121,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
 def _within_training(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
     """The trained lengths alone where they are enough to speak of a trend, and what is to be said of those chosen."""
     model: Any = result.provenance.model
-    longest = trained_length(result, trained or model.get("trained_lengths"))
+    longest = longest_trained(result, trained or model.get("trained_lengths"))
     if longest is None or int(curve.index[-1]) <= longest:
         return curve, ""
     inside = curve[curve.index <= longest]
@@ -90,23 +131,26 @@ def _within_training(result: Collapse, curve: Column, trained: Mapping[str, int]
 
 
 def precision_summary(results: Sequence[Collapse]) -> list[str]:
-    """Over all tasks: which dtypes cannot tell n items from n + 1, and from which length on."""
+    """Over all tasks: which dtypes hide the pair of n and n + 1 items, and over which lengths."""
+    every = cases(results)
     said: dict[str, list[str]] = {}
-    ends = {_task(result): (collapse_ends(result), int(curve.index[-1])) for result, curve in _long_enough(results)}
-    for dtype in dict.fromkeys(dtype for found, _ in ends.values() for dtype in found):
-        reached = [f"{task} (from n = {found[dtype]})" for task, (found, _) in ends.items() if found.get(dtype)]
-        # Dtypes of which the same is true share their words.
-        said.setdefault(", ".join(reached), []).append(dtype)
-    n_max = max((n for _, n in ends.values()), default=0)
-    below, above = (
-        "falls below the rounding noise of each sequence on",
-        "does not fall below the rounding noise on any prompt",
-    )
-    lines = [
-        f"In {' and '.join(dtypes)} the float64 distance {f'{below} {where}' if where else above}"
-        for where, dtypes in said.items()
-    ]
-    return [f"{'. '.join(lines)}. The lengths go up to n = {n_max}."] if lines else []
+    for dtype in dict.fromkeys(dtype for result in results for dtype in verdicts_at_y(result)):
+        own = [case for case in every if case.dtype == dtype and case.verdict.kind != OVERFLOWS]
+        if own:  # dtypes of which the same is true share their words
+            said.setdefault(_hidden_on(own), []).append(dtype)
+    lines = [f"In {' and '.join(dtypes)} {words}." for words, dtypes in said.items()]
+    overflow = overflow_sentence(case.dtype for case in every if case.verdict.kind == OVERFLOWS)
+    longest = max((case.verdict.lengths[-1] for case in every if case.verdict.lengths), default=0)
+    ends = [f"The lengths go up to n = {longest}."] if lines else []
+    return [" ".join([*lines, overflow, *ends]).replace("  ", " ")] if every else []
+
+
+def _hidden_on(own: Sequence[Case]) -> str:
+    """On which prompts one dtype hides the pair."""
+    hidden = [f"{case.task} (from {case.verdict.where})" for case in own if case.verdict.ranges]
+    undecided = [case.task for case in own if case.verdict.kind == UNDECIDED]
+    words = f"the pair is hidden on {', '.join(hidden)}" if hidden else "no range of lengths is hidden on any prompt"
+    return f"{words}; not decided on {', '.join(undecided)}" if undecided else words
 
 
 def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:
@@ -134,14 +178,6 @@ def fall_ratio(curve: Column) -> float:
     """Median of the last quarter of the lengths over the median of the first quarter."""
     quarter = max(2, len(curve) // 4)
     return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
-
-
-def collapse_ends(result: Collapse, which: str = "collapse_length") -> dict[str, int | None]:
-    """The collapse length of the main pair at y by dtype: the greatest over seeds, None where a seed did not reach it."""
-    table: Frame = result.collapse_lengths()
-    table = table[(table["site"] == "y") & (table["pair"] == main_pair(result))]
-    reached = {str(dtype): rows[which] for dtype, rows in table.groupby("dtype", sort=False)}
-    return {dtype: None if bool(ends.isna().any()) else int(ends.max()) for dtype, ends in reached.items()}
 
 
 def whole(rows: Frame, site: str) -> Frame:
@@ -176,8 +212,6 @@ def _fall(curve: Column, chosen: str, exact: int | None, compared: str) -> str:
 
 def _rate(curve: Column) -> str:
     """The law by which the curve falls, with its interval, where one holds."""
-    from ostools.measure.collapse.collapse import FITTED_FROM
-
     curve = curve[curve.index >= FITTED_FROM]
     found = fit_decay([float(n) for n in curve.index], [float(value) for value in curve])
     law = found.law
@@ -188,22 +222,17 @@ def _rate(curve: Column) -> str:
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
-def _stop(rows: Frame, dtype: str, length: int | None) -> str:
-    """Where the distance as measured in a dtype ends, in steps of the dtype, and whether the collapse length was reached."""
+def _dtype(rows: Frame, dtype: str, verdict: Verdict | None) -> str:
+    """Whether a dtype hides the pair, and where the distance as measured in it ends, in steps of the dtype."""
     here = rows[rows["dtype"] == dtype]
+    if here.empty:
+        return overflow_sentence([dtype])
     tail = here[here["length"] >= here["length"].quantile(0.75)]
     end = (
-        f"In {dtype}, over the last quarter of the lengths, the median of the measured distance is "
-        f"{number(float(tail['ulps'].median()))} {_steps(dtype)}"
+        f"over the last quarter of the lengths the median of the measured distance is {number(float(tail['ulps'].median()))} "
+        f"{_steps(dtype)}"
     )
-    if dtype == "float64":
-        return f"{end}."
-    if length is None:
-        return f"{end}; collapse in {dtype} was not reached by n = {int(here['length'].max())}."
-    return (
-        f"{end}; the float64 distance (of the weights as stored in {dtype}) lies below the rounding noise from n = {length} "
-        f"on. This is the collapse length in {dtype}."
-    )
+    return f"In {dtype} {end}." if verdict is None else f"In {dtype} the pair is {verdict.words}; {end}."
 
 
 def _steps(dtype: str) -> str:
@@ -254,19 +283,13 @@ def _one_more_digit(result: Collapse) -> list[str]:
     return [f"{said}, {times} times the theorem pair's {number(beside)} at the same lengths."]
 
 
-def trained_length(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
+def longest_trained(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
     """The longest sequence of this task that the model was trained on, in items; None where its card does not say."""
-    return _trained_on(frame_of(result), trained)
-
-
-def _trained_on(rows: Frame, trained: Mapping[str, int] | None) -> int | None:
-    name = "" if rows.empty else str(rows["task"].iloc[0])
-    known = tasks.task(name, tasks.CollapseTask).trained_as if name in tasks.COLLAPSE_TASKS else None
-    return None if known is None else (trained or {}).get(known)
+    return trained_length(_task(result), trained)
 
 
 def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
-    longest = _trained_on(rows, trained)
+    longest = None if rows.empty else trained_length(str(rows["task"].iloc[0]), trained)
     if longest is None:
         return []
     if int(rows["length"].max()) <= longest:

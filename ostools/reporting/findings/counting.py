@@ -21,7 +21,7 @@ def counting_findings(result: Counting) -> list[str]:
     said += [_by_itself(row) for _, row in summary.iterrows() if _partly(row["same_behind_bare_prompt"])]
     said.append(
         "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
-        "one-sided: it does not speak of errors below the predicted count, nor of errors in later tokens."
+        "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
     )
     end = trained.get(task)
     if end is not None and longest > end:
@@ -33,10 +33,10 @@ def counting_findings(result: Counting) -> list[str]:
 
 def _predicted(row: Row) -> str:
     if pd.isna(row["impossible_from"]):
-        return f"{row['dtype']}: no impossible count is predicted, {row['impossible_status']}."
+        return f"{row['dtype']}: no impossible count is predicted ({row['impossible_status']})."
     return (
-        f"{row['dtype']}: from n = {row['impossible_from']} on the prompts of n and n + 1 items are closer at y than the "
-        "rounding noise of their difference, so that the answers' first tokens are not expected to differ (predicted)."
+        f"{row['dtype']}: the pair of n and n + 1 items is {row['impossible_status']}. There the prompts are closer at y than "
+        "the rounding noise of their difference, so that the answers' first tokens are not expected to differ (predicted)."
     )
 
 
@@ -65,12 +65,10 @@ def _together(row: Row) -> str:
             f" CONTRADICTION: at {row['same_logits_differ']} counts the logits of n and n + 1 are the same bit for bit in "
             "one pass, but the first tokens differ in another."
         )
-    if not row["pairs_beyond"]:
+    if not row["pairs_hidden"]:
         return said
-    differ = row["differ_beyond"]
-    said += (
-        f" From there the first tokens are the same at {row['pairs_beyond'] - differ} of {row['pairs_beyond']} pairs"
-    )
+    differ = row["differ_hidden"]
+    said += f" There the first tokens are the same at {row['pairs_hidden'] - differ} of {row['pairs_hidden']} pairs"
     said += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
     if not row["tested_pairs"]:
         return f"{said} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."

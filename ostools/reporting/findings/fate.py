@@ -45,9 +45,13 @@ def fate_in_short(result: Fate) -> list[str]:
 
 
 def _verdicts(here: Frame) -> str:
-    """Each verdict with the lengths that have it."""
-    lengths = {name: here[here["verdict"] == name]["length"].tolist() for name in VERDICTS}
-    return "; ".join(f"{name} at n = {runs(at)}" for name, at in lengths.items() if at)
+    """Each verdict with the lengths that have it, and its reason where it has one."""
+    said = []
+    for name in VERDICTS:
+        own = here[here["verdict"] == name]
+        for reason, rows in own.groupby("reason", sort=False):
+            said.append(f"{name} at n = {runs(rows['length'].tolist())}{f' ({reason})' if reason else ''}")
+    return "; ".join(said)
 
 
 def decodable_in_short(result: Decodable) -> list[str]:

@@ -46,20 +46,20 @@ def glance(found: Measurements) -> list[Figure]:
 
 
 def means_by_length(result: Collapse, dtype: str) -> Frame:
-    """Of each length the mean float64 distance of the main pair at y, L2, and the mean rounding noise of the run in `dtype`."""
+    """Of each length the mean float64 distance of the main pair at y, L2, and the mean rounding noise of the difference."""
     frame = frame_of(result)
     rows = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
     rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] == dtype)]
-    return rows.groupby("length")[["float64_distance", "noise"]].mean().reset_index()
+    return rows.groupby("length")[["float64_distance", "pair_noise"]].mean().reset_index()
 
 
 def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
-    """The float64 distance of the pair, and the rounding noise of the run in `dtype`: what lies below it is lost."""
+    """The float64 distance of the pair, and the rounding noise of the difference in `dtype`: what lies below it is hidden."""
     means = means_by_length(result, dtype)
-    names = {"float64_distance": "distance", "noise": f"noise of {dtype}"}
+    names = {"float64_distance": "distance", "pair_noise": f"noise of {dtype}"}
     long = means.rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
     data, floor = axes.floored(long)
-    hues = {names["float64_distance"]: theme.INK, names["noise"]: theme.colour(dtype)}
+    hues = {names["float64_distance"]: theme.INK, names["pair_noise"]: theme.colour(dtype)}
     base = draw.rows(data).encode(
         x=axes.length_axis(data["length"], "items of the sequence"),
         y=draw.log_y(data["shown"], "L2 distance", floor),

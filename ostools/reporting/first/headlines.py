@@ -9,15 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED, in_words
+from ostools.experiments.study.verdicts import ABOUT, HELPS, HURTS, NO_EFFECT, NOTHING, in_words
+from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.ground.words import factor, number
 from ostools.measure import Collapse, Comparison
 from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.collapse.verdicts import OVERFLOWS, UNDECIDED
 from ostools.measure.paths.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
-from ostools.reporting.findings.collapse import collapse_ends, collapse_summary
-from ostools.reporting.findings.precision import Tail, below_at_the_end, tails
+from ostools.reporting.findings.collapse import Case, cases, collapse_summary, overflow_sentence
+from ostools.reporting.findings.precision import Tail, tails
 from ostools.reporting.look import theme
 from ostools.reporting.page.section import Finding
 from ostools.reporting.sections.measurements import Measurements
@@ -57,58 +59,39 @@ def nearest(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
     return min(every, key=lambda one: one[1].margin, default=None)
 
 
-def reached(results: list[Collapse], which: str = "collapse_length") -> list[tuple[int, str, str]]:
-    """Length, precision and prompt of each collapse length that was reached, the shortest first."""
-    ends = [(result, dtype, n) for result in results for dtype, n in collapse_ends(result, which).items()]
-    return sorted((n, dtype, task_of(result)) for result, dtype, n in ends if n is not None)
-
-
-def late(results: list[Collapse]) -> list[tuple[int, str, str]]:
-    """The same of precisions below the noise at the end, with too few lengths after it to call it a collapse."""
-    return sorted(
-        (n, dtype, task_of(result))
-        for result in results
-        for dtype, n in below_at_the_end(result).items()
-        if n is not None and collapse_ends(result).get(dtype) is None
-    )
-
-
 def collapse_headline(results: list[Collapse]) -> Finding | None:
-    """From which length on the pair cannot be told apart; else how far the nearest is from that."""
+    """Over which lengths a precision hides the pair; else how far the nearest is from that."""
+    every = cases(results)
     near = nearest(results)
     if near is None:
-        return None
-    trend = " ".join(collapse_summary(results))
-    lost, below, undecided = reached(results, "pair_collapse_length"), reached(results), late(results)
-    if lost:
-        n, dtype, task = lost[0]
-        items = "ones" if task in ONES else "items"
-        verdict = f"{dtype} cannot tell {n} {items} from {n + 1}."
+        overflow = overflow_sentence(case.dtype for case in every)
+        verdict = "Whether the two sequences collapse was not tested."
+        return Finding(verdict, overflow, "collapse", "Collapse") if overflow else None
+    hidden = [case for case in every if case.verdict.ranges]
+    undecided = [case for case in every if case.verdict.kind == UNDECIDED]
+    if hidden:
+        first = hidden[0]
+        items = "ones" if first.task in ONES else "items"
+        verdict = f"{first.dtype} hides the difference between n and n + 1 {items} from {first.verdict.where}."
         text = (
-            f"From there on the two representations on {task} are closer than the rounding noise of their difference. "
-            f"{_of_all(len(lost), results)}"
+            f"On {first.task} the pair is {first.verdict.words}. There its float64 distance is below the rounding noise of the "
+            f"difference. {_of_all(len(hidden), every)}"
         )
-    elif below:
-        n, dtype, task = below[0]
-        verdict = f"{dtype} rounds away more than the difference between {n} items and {n + 1}."
-        text = (
-            f"On {task} the pair is closer than the rounding noise of one sequence from there on. "
-            f"The noise of the difference is smaller, so the two can still be told apart. {_of_all(len(below), results)}"
-        )
+    elif undecided:
+        first = undecided[0]
+        verdict = "Whether the two sequences collapse is not decided."
+        text = f"On {first.task} in {first.dtype}: {first.verdict.words}. {_nearest(near, results)}"
     else:
-        verdict, text = "The two sequences do not collapse over these lengths.", ""
-        if undecided:
-            n, dtype, task = undecided[0]
-            verdict = "Whether the two sequences collapse is not decided."
-            text = f"On {task} in {dtype} they are below the rounding noise from n = {n} on. Too few lengths follow. "
-        text += _nearest(near, results)
-    return Finding(verdict, f"{text} {trend}".strip(), "collapse", "Collapse")
+        verdict, text = "The two sequences do not collapse over these lengths.", _nearest(near, results)
+    overflow = overflow_sentence(case.dtype for case in every if case.verdict.kind == OVERFLOWS)
+    parts = (text, overflow, *collapse_summary(results))
+    return Finding(verdict, " ".join(part for part in parts if part), "collapse", "Collapse")
 
 
-def _of_all(count: int, results: list[Collapse]) -> str:
-    """How many cases there are beside the shortest, which alone is told of: it was picked after looking."""
-    cases = sum(len(tails(one)) for one in results)
-    return f"This is the shortest such length. {count} of {cases} cases (a prompt in a precision) reach one."
+def _of_all(count: int, every: list[Case]) -> str:
+    """How many cases there are beside the first, which alone is described: it was picked after looking."""
+    tried = sum(case.verdict.kind != OVERFLOWS for case in every)
+    return f"This is the range that begins first. {count} of {tried} cases (a prompt in a precision) have one."
 
 
 def _nearest(near: tuple[Collapse, Tail], results: list[Collapse]) -> str:
@@ -116,8 +99,8 @@ def _nearest(near: tuple[Collapse, Tail], results: list[Collapse]) -> str:
     n_max = max(int(frame_of(one)["length"].max()) for one in results)
     count = f"{len(results)} prompts" if len(results) > 1 else "the prompt"
     return (
-        f"Of {count} and lengths up to {n_max}, {tail.dtype} on {task_of(result)} comes nearest: there the distance is "
-        f"{number(tail.margin)} times the rounding noise."
+        f"Of {count} and lengths up to {n_max}, {tail.dtype} on {task_of(result)} comes nearest: over the last quarter of the "
+        f"lengths the distance is {number(tail.margin)} times the rounding noise of the difference."
     )
 
 
@@ -207,6 +190,10 @@ def mitigations_headline(study: Study | None) -> Finding | None:
 
 def _tried(study: Study) -> str:
     """Each mitigation with its verdict on the answers in words: what was inactive or not decided was not tested."""
-    told = {NOTHING: "inactive, it changed nothing", UNDECIDED: "not decided", NO_EFFECT: "no measurable effect"}
+    told = {
+        NOTHING: "inactive, it changed nothing",
+        UNDECIDED_ANSWERS: "not decided",
+        NO_EFFECT: "no measurable effect",
+    }
     rows = study.verdicts.to_dict("records")
     return "; ".join(f"{row['mitigation']} (answers: {told.get(row['answers'], row['answers'])})" for row in rows)

@@ -76,7 +76,8 @@ def _distances(both: Both, names: Names) -> tuple[Figure | None, str]:
         return None, "No chart holds the distances of both: they do not share a length with a known noise."
     caption = f"Distance of the pair over the rounding noise of {key[1]}, {key[0]}"
     note = (
-        "Below the line at 1 the distance is smaller than the noise. The distances of two models do not share a unit."
+        "Below the line at 1 the distance is smaller than the noise of the difference. The distances of two models do not "
+        "share a unit."
     )
     picked = "This is the task and the precision in which one of the two models comes nearest to the noise."
     kept = data[data["length"].isin(sorted(common))]
@@ -89,14 +90,14 @@ def _distances(both: Both, names: Names) -> tuple[Figure | None, str]:
 
 
 def _dtypes(result: Collapse) -> list[str]:
-    return [str(dtype) for dtype in frame_of(result)["dtype"].unique()]
+    return [str(dtype) for dtype in result.measured()["dtype"].unique()]
 
 
 def ratios(result: Collapse, dtype: str) -> Frame:
-    """Of each length the mean float64 distance of the pair over the mean rounding noise; where the noise is 0 there is none."""
+    """Mean float64 distance of the pair over the mean noise of the difference, by length; none where the noise is 0."""
     means = means_by_length(result, dtype)
-    means = means[means["noise"] > 0]
-    return means.assign(value=means["float64_distance"] / means["noise"])[["length", "value"]]
+    means = means[means["pair_noise"] > 0]
+    return means.assign(value=means["float64_distance"] / means["pair_noise"])[["length", "value"]]
 
 
 def _joined(tables: list[Frame], names: Names) -> Frame:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ostools.experiments.study.verdicts import HELPS, NOTHING, UNDECIDED
+from ostools.experiments.study.verdicts import HELPS, NOTHING
+from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
+from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
 from ostools.measure.profiles.profile import Profile
+from ostools.reporting.findings.collapse import cases
 from ostools.reporting.findings.sensitivity import FALLS_BEHIND, no_size, shape_of
-from ostools.reporting.first.headlines import counted, late, nearest, reached
+from ostools.reporting.first.headlines import counted
 from ostools.reporting.page.section import Verdict
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame
@@ -20,7 +23,7 @@ def verdicts(found: Measurements) -> list[Verdict]:
     """One a question, in the report's order."""
     return [
         Verdict(
-            "Collapse", _collapse(found), "is the pair closer than the rounding noise of each sequence?", "collapse"
+            "Collapse", _collapse(found), "is the pair closer than the rounding noise of its difference?", "collapse"
         ),
         Verdict("Over-squashing", _squashing(found.profile), "is the middle weaker than the end?", "sensitivity"),
         Verdict(
@@ -32,12 +35,12 @@ def verdicts(found: Measurements) -> list[Verdict]:
 
 
 def _collapse(found: Measurements) -> str:
-    results = found.casts or found.collapses
-    if nearest(results) is None:
-        return UNTESTED
-    if reached(results):
+    kinds = {case.verdict.kind for case in cases(found.casts or found.collapses)}
+    if kinds & {TO_THE_END, IN_A_RANGE}:
         return FOUND
-    return OPEN if late(results) else NOT_FOUND
+    if not kinds - {OVERFLOWS}:
+        return UNTESTED
+    return OPEN if UNDECIDED in kinds else NOT_FOUND
 
 
 def _squashing(profile: Profile | None) -> str:
@@ -82,4 +85,4 @@ def _mitigations(found: Measurements) -> str:
         return FOUND
     if told <= {NOTHING}:
         return UNTESTED
-    return OPEN if UNDECIDED in told else NOT_FOUND
+    return OPEN if UNDECIDED_ANSWERS in told else NOT_FOUND

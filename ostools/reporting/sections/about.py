@@ -20,9 +20,9 @@ CAVEATS = (
     "agree with them by rules that were fixed beforehand. That says nothing about another prompt or model.",
     "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
     "that where it was measured (`ostools lab`). Whether a distance falls is therefore measured here.",
-    "Collapse: two sequences are called collapsed in a dtype from the length on at which the float64 distance stays below "
-    "the rounding noise. A margin of longer lengths has to follow. “Not reached” says nothing about lengths beyond those "
-    "measured.",
+    "Collapse: a pair is hidden in a dtype at a length where its float64 distance is below the rounding noise of the "
+    "difference. Eight tried lengths in a row make a range; fewer are chance. A range says nothing about lengths that were "
+    "not tried.",
     "Over-squashing, in the strip at the top: the middle third of the tokens has smaller norms than the last third, and the "
     "95% interval of that contrast excludes zero. “Not found” means that the test does not show it.",
     "Norms say how far y can move. They do not say whether an answer depends on a token: a small norm may be enough, and a "

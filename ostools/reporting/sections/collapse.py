@@ -22,7 +22,7 @@ QUESTIONS = {
 }
 LEAD = (
     "A sequence and the same sequence with its last token repeated once: how far apart are the two representations of the last "
-    "token, y? A distance below a dtype's rounding noise, or below one of its representable steps, does not carry information."
+    "token, y? Where it is below the rounding noise of the difference, the dtype hides which of the two sequences it read."
 )
 
 
@@ -41,9 +41,9 @@ def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     caption = "L2 distance of the two y against the number of items, one panel per dtype"
     route = result.provenance.parameters
     more = More(
-        "Dtype by dtype, and the collapse lengths at every site",
+        "Dtype by dtype, and the verdict at every site",
         findings=said[1:],
-        tables=[_lengths(result, name)],
+        tables=[_verdicts(result, name)],
         notes=[f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else (),
     )
     return Part(
@@ -55,9 +55,9 @@ def _part(result: Collapse, trained: Mapping[str, int] | None) -> Part:
     )
 
 
-def _lengths(result: Collapse, name: str) -> Table:
-    """The collapse lengths of every site and dtype."""
-    table: Frame = result.collapse_lengths()
+def _verdicts(result: Collapse, name: str) -> Table:
+    """The verdict at every site and dtype."""
+    table: Frame = result.verdicts()
     shown = ["pair", "seed", "dtype", "site", "status"]
     rows = [[str(row[column]) for column in shown] for row in table.to_dict(orient="records")]
-    return Table(f"Collapse lengths, {name}", ["pair", "seed", "dtype", "site", "collapse"], rows)
+    return Table(f"Where the pair is hidden, {name}", ["pair", "seed", "dtype", "site", "hidden"], rows)

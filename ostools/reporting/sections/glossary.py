@@ -47,9 +47,10 @@ GLOSSARY = (
         "theory.md#section-4",
     ),
     Term(
-        "Collapse length",
-        "The length from which on the float64 distance of the two sequences stays below the rounding noise of a "
-        "dtype. The word is ours. It says nothing about lengths beyond those that were measured.",
+        "Hidden range",
+        "A range of lengths at which the float64 distance of the two sequences is below the rounding noise of their "
+        "difference in a dtype: at eight tried lengths in a row or more. The word is ours. It says nothing about lengths "
+        "that were not tried.",
         "",
         "reading-the-numbers.md",
     ),

@@ -13,7 +13,7 @@ from ostools.runs.measurements.collapse import COLLAPSE
 
 _DISTANCES = (
     "A sequence and the same with one item more: how far apart are the two representations of the last token, y? A "
-    "distance below a dtype's rounding noise, or below one of its representable steps, does not carry information."
+    "distance below the rounding noise of the difference is hidden in that dtype."
 )
 
 
@@ -29,21 +29,21 @@ def _collapse(here: Here) -> Part:
         said = collapse_findings(result, result.provenance.model.get("trained_lengths"))
     else:
         said = [
-            "No collapse length can be read from these cells: they were stored without the float64 distance it is read from."
+            "No verdict can be read from these cells: they were stored without the float64 distance that it is read from."
         ]
     return Part(
         title=f"{here.title}{under}",
         figure=Figure(here.name, chart, caption, f"{caption}. {said[0]}"),
         findings=said[:1],
-        tables=[_ends(result, here.task)] if exact else [],
+        tables=[_verdicts(result, here.task)] if exact else [],
         more=[More("Dtype by dtype", findings=said[1:])] if said[1:] else (),
     )
 
 
-def _ends(result: Collapse, task: str) -> Table:
+def _verdicts(result: Collapse, task: str) -> Table:
     shown = ["pair", "seed", "dtype", "site", "layer", "status"]
-    rows = result.collapse_lengths()[shown].astype(str).to_numpy().tolist()
-    return Table(f"Collapse lengths, {task}", [*shown[:-1], "collapse"], rows)
+    rows = result.verdicts()[shown].astype(str).to_numpy().tolist()
+    return Table(f"Where the pair is hidden, {task}", [*shown[:-1], "hidden"], rows)
 
 
 SECTION = CellsSection(

@@ -20,7 +20,7 @@ from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.collapse.readings import VECTOR
-from ostools.measure.collapse.starts import is_hidden
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.mitigated import Under, acting_cost
 from ostools.measure.passes.cost import Cost, PromptTokens
 from ostools.measure.passes.precisions import checked_precisions
@@ -46,14 +46,14 @@ class CorpusCollapse(Result):
 
     `frame`, one row a length and dtype: length, dtype, texts, windows, too_short (texts that were passed over); of the
     distance in float64 with the weights as that dtype stores them: mean over texts with low and high (95% bootstrap over
-    texts), and over windows q10, q25, median, q75, q90; noise (the median over windows of what running in that dtype does to
-    y); hidden_share (windows whose distance is below their own noise, or is 0; mean over texts) with hidden_low and hidden_high
-    (95%, Wilson's, over texts), pair_hidden_share (the same against the noise of y - y*), same_top_token_share; seconds and
+    texts), and over windows q10, q25, median, q75, q90; pair_noise (the median over windows of what running in that dtype
+    does to y - y*); hidden_share (windows whose distance is below this noise of their own, or is 0; mean over texts) with
+    hidden_low and hidden_high (95%, Wilson's, over texts), same_top_token_share; seconds and
     tokens_per_second (of all windows of that length, in all dtypes).
 
     `windows`, one row a window and dtype: length, window, text (its place in the corpus), start (the piece's first token among
     the text's own), token_id (what is repeated), dtype, distance (in that dtype) and relative (to ||y||), float64_distance,
-    noise, pair_noise, weight_shift, same_top_token, hidden, pair_hidden: as in `measure.Collapse`, at y, in L2.
+    noise, pair_noise, weight_shift, same_top_token, hidden: as in `measure.Collapse`, at y, in L2.
     """
 
     windows: pd.DataFrame
@@ -84,6 +84,8 @@ def pair_rows(
         Under.of("corpus", model, longer, mitigation).require_acting(model)
     tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
     found = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
+    for one in found:
+        one.require_finite("corpus")
     tables = []
     for index, (window, one) in enumerate(zip(windows, found, strict=True)):
         frame: Any = one.frame
@@ -111,8 +113,8 @@ def pairs_cost(
 def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Provenance) -> CorpusCollapse:
     """The result of the rows of all cells."""
     table: Any = rows[COLUMNS].rename(columns={"compared": "dtype"})
-    for name, noise in (("hidden", "noise"), ("pair_hidden", "pair_noise")):
-        table = table.assign(**{name: is_hidden(table["float64_distance"], table[noise], table["distance"])})
+    hidden = is_hidden(table["float64_distance"], table["pair_noise"], table["distance"])
+    table = table.assign(hidden=hidden)
     asked: Any = provenance.parameters
     frame = [
         {"length": length, "dtype": dtype}
@@ -129,16 +131,16 @@ def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Prove
 def _over_texts(rows: Frame) -> dict[str, Any]:
     """One length and dtype. Every text counts once, by the mean of its windows."""
     texts = rows["text"].to_numpy()
-    flags = rows[["hidden", "pair_hidden", "same_top_token"]].to_numpy(dtype=float)
+    flags = rows[["hidden", "same_top_token"]].to_numpy(dtype=float)
     means = corpora.text_means(np.column_stack([rows["float64_distance"].to_numpy(dtype=float), flags]), texts)
-    mean, hidden, of_pair, same = means.mean(0).tolist()
+    mean, hidden, same = means.mean(0).tolist()
     low, high = (float(end[0]) for end in corpora.interval_of_mean(means[:, :1]))
     hidden_low, hidden_high = map(float, wilson(float(means[:, 1].sum()), len(means)))
     quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in corpora.QUANTILES.items()}
     return {
         "texts": len(means),
         "windows": len(rows),
-        **{"mean": mean, "low": low, "high": high, **quantiles, "noise": float(rows["noise"].median())},
+        **{"mean": mean, "low": low, "high": high, **quantiles, "pair_noise": float(rows["pair_noise"].median())},
         **{"hidden_share": hidden, "hidden_low": hidden_low, "hidden_high": hidden_high},
-        **{"pair_hidden_share": of_pair, "same_top_token_share": same},
+        "same_top_token_share": same,
     }

@@ -93,6 +93,7 @@ def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
     """The verdicts; what probes said place by place is not stored."""
     none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
     places = pd.DataFrame({"site": [], "layer": [], "depth": []})
+    rows = rows if "reason" in rows else rows.assign(reason="")  # of an earlier version
     return Fate(rows[list(COLUMNS)], provenance, pd.DataFrame(), Decodable(none, provenance, places, pd.DataFrame()))
 
 

@@ -14,8 +14,10 @@ import mitigations
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
-from ostools.measure.collapse.collapse import Collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Curve as MadeCurve
+from ostools.measure.collapse.verdicts import Limits, Verdict, judge
 from ostools.models import describe, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance
@@ -113,7 +115,7 @@ def test_short_runs_predict_nothing_and_say_why(counted: Counting) -> None:
     summary: Any = counted.summary
     for _, row in summary.iterrows():
         assert pd.isna(row["impossible_from"])
-        assert row["impossible_status"] == "not reached by 19"
+        assert "hidden" in row["impossible_status"]
         assert pd.isna(row["first_error"])
         assert pd.isna(row["always_errs_from"])
         assert (row["errors"], row["something_else"], row["counts"], row["verdict"]) == (0, 0, 3, "not tested")
@@ -128,21 +130,21 @@ def test_the_provenance_says_what_was_run(embedded, counted: Counting) -> None:
     assert counted.provenance.model["weight_hash"] == describe(embedded).weight_hash
 
 
-def test_a_prediction_is_the_collapse_length_and_is_held_against_the_answers(collapsed) -> None:
+def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collapsed) -> None:
     _, result = collapsed
-    lengths: Any = result.curve.collapse_lengths().set_index("site")["pair_collapse_length"]
+    verdicts: Any = result.curve.verdicts().set_index("site")
     summary: Any = result.summary
     row = summary.iloc[0]
-    assert row["impossible_from"] == lengths["y"]
-    assert row["impossible_status"] == f"reached at {lengths['y']}"
+    assert row["impossible_from"] == verdicts.loc["y", "first"]
+    assert row["impossible_status"] == verdicts.loc["y", "status"]
     assert row["impossible_from"] <= 3
     frame: Any = result.frame
     beyond = frame[(frame["dtype"] == "bfloat16") & (frame["length"] >= row["impossible_from"])]
     assert (beyond["distance"] <= beyond["pair_noise"] * (1 + 1e-6)).all()  # equal where y and y* are the same numbers
-    assert row["pairs_beyond"] == len(beyond)
+    assert row["pairs_hidden"] == len(beyond)
     tokens = beyond["first_token"].tolist()
     flips = sum(a != b for a, b in pairwise(tokens))
-    assert row["differ_beyond"] - flips in (0, 1)  # the last count's neighbour has no row
+    assert row["differ_hidden"] - flips in (0, 1)  # the last count's neighbour has no row
     assert row["tested_pairs"] == beyond["right_ones_differ"].sum() >= 5
     assert (row["right_once"], row["right_twice"], row["verdict"]) == (0, 0, "not tested")
     assert (row["errors"], row["something_else"] + row["cut_off"], row["counts"]) == (0, 33, 33)
@@ -204,16 +206,21 @@ def test_refuses_under_an_edit_that_would_not_reach_the_copies() -> None:
 
 
 class Curve(Collapse):
-    """A curve of which only the collapse lengths are known; v and v* alone would be rounding from 1 on."""
+    """A curve of which only the lengths are known at which the pair is hidden at y: from y on to `last`."""
 
-    def __init__(self, y: int | None, identical: int | None = None, n_max: int = 40) -> None:
-        rows = [("made", "y", 1, y, n_max), ("made", "identical-logits", identical, None, n_max)]
-        lengths = ["collapse_length", "pair_collapse_length"]
-        table = pd.DataFrame(rows, columns=["dtype", "site", *lengths, "n_max"])
-        super().__init__(pd.DataFrame(), Provenance.without_model(), table.astype(dict.fromkeys(lengths, "Int64")))
+    def __init__(self, y: int | None, last: int = 40, n_max: int = 40) -> None:
+        object.__setattr__(self, "spans", (y, last, n_max))
+        super().__init__(pd.DataFrame(), Provenance.without_model(), pd.DataFrame())
 
-    def collapse_lengths(self) -> pd.DataFrame:
-        return self.reference
+    def verdicts_over_seeds(self, per: str = "vector", norm: str = "l2") -> dict[tuple[str, str, str, int], Verdict]:
+        y, last, n_max = self.spans  # pyright: ignore[reportAttributeAccessIssue]
+        tried = list(range(1, n_max + 1))
+        hidden = [y is not None and y <= n <= last for n in tried]
+        shown = {"y": hidden, "identical-logits": [False] * n_max}
+        curves = {
+            site: MadeCurve(("t", "task", 0, "made", site, 2), tried, tried, each) for site, each in shown.items()
+        }
+        return {("task", "made", site, 2): judge(curve, Limits()) for site, curve in curves.items()}
 
 
 def made(said: list[str], identical: tuple[int, ...] = ()) -> pd.DataFrame:
@@ -248,19 +255,22 @@ RIGHT = [str(n) for n in range(1, 42)]
 def test_right_twice_beyond_the_impossible_count_is_a_contradiction() -> None:
     found = verdict(RIGHT, Curve(y=25))
     # 29 and 30, 39 and 40: two pairs beyond that ask for different digits, both answered right.
-    assert (found["tested_pairs"], found["right_twice"], found["differ_beyond"]) == (2, 2, 2)
+    assert (found["tested_pairs"], found["right_twice"], found["differ_hidden"]) == (2, 2, 2)
     assert found["verdict"] == "contradicted"
     stuck = RIGHT[:24] + ["24"] * 17
     found = verdict(stuck, Curve(y=25))
-    assert (found["tested_pairs"], found["right_once"], found["right_twice"], found["differ_beyond"]) == (2, 1, 0, 0)
+    assert (found["tested_pairs"], found["right_once"], found["right_twice"], found["differ_hidden"]) == (2, 1, 0, 0)
     assert found["verdict"] == "consistent"
     one = [*stuck[:38], "39", "40", "24"]
     assert verdict(one, Curve(y=25))["verdict"] == "contradicted"
+    # Apart again from 35 on, where 39 and 40 lie: nothing is predicted of them.
+    again = verdict(one, Curve(y=25, last=34))
+    assert (again["pairs_hidden"], again["tested_pairs"], again["verdict"]) == (10, 1, "consistent")
 
 
 def test_different_first_tokens_below_the_noise_are_no_consistency() -> None:
     found = verdict([*RIGHT[:24], *["24"] * 10, "7", *["24"] * 6], Curve(y=25))
-    assert (found["right_once"], found["right_twice"], found["differ_beyond"]) == (1, 0, 2)
+    assert (found["right_once"], found["right_twice"], found["differ_hidden"]) == (1, 0, 2)
     assert found["verdict"] == "differs below the noise"
 
 
@@ -288,7 +298,7 @@ def test_same_logits_with_different_first_tokens_are_a_contradiction() -> None:
 
 def test_where_no_pair_asks_for_different_tokens_nothing_is_tested() -> None:
     found = verdict(RIGHT[:39], Curve(y=30, n_max=38))
-    assert (found["pairs_beyond"], found["tested_pairs"], found["verdict"]) == (9, 0, "not tested")
+    assert (found["pairs_hidden"], found["tested_pairs"], found["verdict"]) == (9, 0, "not tested")
 
 
 @pytest.mark.parametrize(

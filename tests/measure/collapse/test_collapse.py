@@ -7,6 +7,7 @@ import json
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +24,11 @@ import hooks
 from mitigations.window import own_windows
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import COLUMNS, Collapse, collapse, exact_from, float64_rounding
+from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import pair_columns
+from ostools.measure.collapse.result import Collapse, exact_from, float64_rounding
+from ostools.measure.collapse.rows import as_rows, from_rows
+from ostools.measure.collapse.run import COLUMNS
 from ostools.measure.passes.last_tokens import last_rows, way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import encode, view_in
@@ -264,8 +268,10 @@ def test_under_windows_everywhere_collapse_is_exact(n_layers: int, window: int) 
         assert every(after["relative"] < 1e-6), site
         assert every(before["relative"] > 1e-4), site
     # The distance is then that of rounding; float32 noise is of the same size, so only bfloat16 can be sure to collapse.
-    lengths = collapse(model, "figure-5a", lengths=range(1, exact + 41), dtypes=["bfloat16"]).collapse_lengths()
-    assert every(select(lengths, dtype="bfloat16", site="y")["collapse_length"] <= exact)
+    lengths = collapse(model, "figure-5a", lengths=range(1, exact + 41), dtypes=["bfloat16"]).verdicts()
+    at_y = select(lengths, dtype="bfloat16", site="y")
+    assert every(at_y["first"] <= exact)
+    assert every(at_y["verdict"] == "hidden to the end")
 
 
 def test_windows_everywhere_are_exact_in_the_packed_pass_too() -> None:
@@ -404,8 +410,9 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     blank = dict.fromkeys(COLUMNS, [None] * n) | {
         "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
         "site": ["logits"] * n, "layer": [2] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
-        "weights": ["given"] * n, "pair_noise": [2 * noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
-        "identical_logits": [False] * n, "float64_distance": distances,
+        "weights": ["given"] * n, "pair_noise": [noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
+        "identical_logits": [False] * n, "float64_distance": distances, "tokens": [length + 10 for length in lengths],
+        "status": ["measured"] * n,
     }  # fmt: skip
     reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
     return Collapse(
@@ -413,22 +420,85 @@ def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Co
     )
 
 
-def test_collapse_lengths_of_made_curves() -> None:
+def within(first: int, last: int, n_max: int) -> Collapse:
+    """A pair that is hidden from `first` to `last`, under a sliding window of 512 tokens; n items are n + 10 tokens."""
+    distances = [0.1 if first <= n <= last else 1.0 for n in range(1, n_max + 1)]
+    found = made(distances, noise=0.5, same_top_token=[False] * n_max)
+    limits = {"sliding_windows": [512], "context": 2048}
+    return replace(found, provenance=replace(found.provenance, parameters={"limits": limits}))
+
+
+@pytest.mark.parametrize(
+    ("n_max", "verdict", "status"),
+    [
+        (100, "apart", "not hidden at any of the 100 lengths tried, up to 100"),
+        (140, "not decided", "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row"),
+        (256, "hidden to the end", "hidden from 138 on, up to 256, the last length tried (all 119 lengths tried)"),
+        (300, "hidden to the end", "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)"),
+        (
+            504,
+            "hidden in a range",
+            "hidden from 138 to 501 (all 364 lengths tried), apart at 3 of the 3 longer lengths tried (at 502 the prompt has "
+            "512 tokens, the model's sliding window)",
+        ),
+        (
+            512,
+            "hidden in a range",
+            "hidden from 138 to 501 (all 364 lengths tried), apart again from 502 (at 502 the prompt has 512 tokens, the "
+            "model's sliding window)",
+        ),
+    ],
+)
+def test_a_verdict_is_about_ranges_wherever_one_stops(n_max: int, verdict: str, status: str) -> None:
+    found = within(138, 501, n_max)
+    row: Any = found.verdicts().set_index("site").loc["logits"]
+    assert (row["verdict"], row["status"]) == (verdict, status)
+    spans: Any = found.hidden_ranges()
+    spans = spans[spans["site"] == "logits"]
+    assert len(spans) == row["ranges"] == (verdict.startswith("hidden"))
+    for span in spans.to_dict("records"):
+        last = min(n_max, 501)
+        assert (span["first"], span["last"], span["tried"], span["hidden"]) == (138, last, last - 137, last - 137)
+        assert bool(span["open"]) == (last == n_max)
+        assert pd.isna(span["apart_from"]) if span["open"] else span["apart_from"] == 502
+
+
+def test_verdicts_of_made_curves() -> None:
     falling = [1.0 / n for n in range(1, 101)]
-    same = [n >= 70 for n in range(1, 101)]
-    found = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).collapse_lengths()
-    rows = found.set_index("site")
-    assert rows.loc["logits", "collapse_length"] == 30
-    assert rows.loc["logits", "status"] == "reached at 30"
-    assert rows.loc["logits", "pair_collapse_length"] == 15
-    assert rows.loc["top-token", "pair_collapse_length"] is pd.NA
-    # Unchanged only from 70 on: the 31 lengths up to 100 are no proof.
-    assert rows.loc["top-token", "collapse_length"] is pd.NA
-    assert rows.loc["top-token", "status"] == "not reached by 100"
-    chance = [1.0] * 98 + [0.0, 0.0]
-    late = made(chance, noise=0.5, same_top_token=[True] * 100).collapse_lengths().set_index("site")
-    assert late.loc["logits", "collapse_length"] is pd.NA
-    assert late.loc["top-token", "status"] == "reached at 1, the shortest measured"
+    same = [n >= 95 for n in range(1, 101)]
+    rows: Any = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).verdicts().set_index("site")
+    assert (rows.loc["logits", "first"], rows.loc["logits", "last"]) == (30, 100)
+    assert rows.loc["top-token", "first"] is pd.NA
+    assert rows.loc["top-token", "verdict"] == "not decided"
+    always = made([0.1] * 100, noise=0.5, same_top_token=[True] * 100).verdicts().set_index("site")
+    whole = "from 1, the shortest tried, on, up to 100, the last length tried (all 100 lengths tried)"
+    assert always.loc["logits", "status"] == f"hidden {whole}"
+    assert always.loc["top-token", "status"] == f"the same {whole}"
+    assert always.loc["identical-logits", "status"] == "not identical at any of the 100 lengths tried, up to 100"
+    single = made([0.1 if n % 9 == 0 else 1.0 for n in range(1, 101)], noise=0.5, same_top_token=[False] * 100)
+    assert single.verdicts()["status"][0] == (
+        "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs"
+    )
+
+
+def test_seeds_together_are_hidden_where_each_is() -> None:
+    one, other = within(20, 60, 100), within(40, 90, 100)
+    both = replace(one, frame=pd.concat([one.frame, other.frame.assign(seed=1)], ignore_index=True))
+    (together,) = [v for (_, _, site, _), v in both.verdicts_over_seeds().items() if site == "logits"]
+    assert [(span.first, span.last) for span in together.ranges] == [(40, 60)]
+    assert both.verdicts().query("site == 'logits'")["first"].tolist() == [20, 40]
+
+
+def test_where_a_range_meets_the_context_or_the_trained_length() -> None:
+    found = within(30, 60, 100)
+    parameters = {"limits": {"sliding_windows": [], "context": 111}}
+    model = {"trained_lengths": {"count-ones-figure-5": 60}}
+    found = replace(found, provenance=replace(found.provenance, parameters=parameters, model=model))
+    said = str(replace(found, frame=found.frame.assign(task="figure-5a")).verdicts()["status"][0])
+    assert said.endswith("apart again from 61 (60 is the longest sequence that the model was trained on)")
+    full = within(30, 100, 100)
+    full = replace(full, provenance=replace(full.provenance, parameters=parameters))
+    assert "(no longer prompt fits the model's context of 111 tokens)" in full.verdicts()["status"][0]
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
@@ -450,10 +520,9 @@ def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token(famil
 def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
     """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
     apart = made([1.0] * 100, noise=0.5, same_top_token=[True] * 100)
-    assert apart.collapse_lengths()["collapse_length"].isna().tolist() == [True, False, True]
+    assert apart.verdicts()["first"].isna().tolist() == [True, False, True]
     same = Collapse(apart.frame.assign(mean=[1.0] * 20 + [0.0] * 80), apart.provenance, apart.reference)
-    found = same.collapse_lengths().set_index("site").loc["logits"]
-    assert (found["collapse_length"], found["pair_collapse_length"]) == (21, 21)
+    assert same.verdicts().set_index("site").loc["logits", "first"] == 21
 
 
 def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
@@ -469,26 +538,25 @@ def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
 
 
-def test_collapse_lengths_of_pieces_are_read_from_those_pieces() -> None:
+def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
     """By heads in Linf the mean of their float64 distances falls below the mean of their noises at 20, by the vector at 30."""
     whole = made([1.0 / n for n in range(1, 101)], noise=1 / 30 + 1e-9, same_top_token=[False] * 100)
     frame: Any = whole.frame.assign(site="residual")
-    heads = frame.assign(per="head-chunk", norm="linf", noise=1 / 20 + 1e-9, pair_noise=1 / 40 + 1e-9)
-    found = Collapse(pd.concat([frame, heads], ignore_index=True), whole.provenance, whole.reference)
-    (row,) = found.collapse_lengths("head-chunk", "linf").to_dict("records")
-    assert (row["collapse_length"], row["pair_collapse_length"]) == (20, 40)
-    assert found.collapse_lengths()["collapse_length"].tolist() == [30]
-    assert found.collapse_lengths("head-chunk", "l1").empty
+    heads = frame.assign(per="head-chunk", norm="linf", pair_noise=1 / 20 + 1e-9)
+    cosine = frame.assign(norm="cosine", pair_noise=np.nan)
+    found = Collapse(pd.concat([frame, heads, cosine], ignore_index=True), whole.provenance, whole.reference)
+    assert found.verdicts("head-chunk", "linf")["first"].tolist() == [20]
+    assert found.verdicts()["first"].tolist() == [30]
+    assert found.verdicts("head-chunk", "l1").empty
+    assert found.verdicts(norm="cosine").empty  # the noise of a difference is not known of it
 
 
-def test_collapse_lengths_leave_the_reference_out() -> None:
-    found = collapse(
-        tiny_model("llama"), "figure-5d", lengths=range(1, 5), dtypes=["float64", "bfloat16"]
-    ).collapse_lengths()
+def test_verdicts_leave_the_reference_out() -> None:
+    found = collapse(tiny_model("llama"), "figure-5d", lengths=range(1, 5), dtypes=["float64", "bfloat16"]).verdicts()
     assert set(found["dtype"]) == {"bfloat16"}
     assert set(found["site"]) == {"residual", "y", "logits", "top-token", "identical-logits"}
     assert set(found["pair"]) == {"theorem", "one-more-digit"}
-    assert every(found["collapse_length"].isna())  # four lengths prove nothing
+    assert every(found["first"].isna())  # four lengths prove nothing
 
 
 @pytest.mark.parametrize(
@@ -528,12 +596,46 @@ def test_an_active_edit_is_refused() -> None:
         collapse(model, "figure-5a", lengths=[1])
 
 
-def test_numbers_that_are_not_finite_are_refused() -> None:
+def loud(factor: float) -> TransformerBridge:
     model = tiny_model("llama", seed=1, fresh=True)
     for block in model.blocks:
-        block.mlp.W_out.mul_(1e5)
-    with pytest.raises(InputError, match=r"figure-5a in float16: residual at length \d+ is not finite; float16 holds"):
-        collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32", "float16"])
+        block.mlp.W_out.mul_(factor)
+    return model
+
+
+def test_a_dtype_that_overflows_has_rows_without_numbers_and_the_others_stand() -> None:
+    model, tried = loud(1e5), [1, 2, 3]
+    dtypes = ["float16", "float32", "float16-residual", "bfloat16"]
+    found = collapse(model, "figure-5a", lengths=tried, dtypes=dtypes)
+    alone = collapse(model, "figure-5a", lengths=tried, dtypes=["float32", "bfloat16"])
+    pd.testing.assert_frame_equal(found.measured().reset_index(drop=True), alone.frame)
+    pd.testing.assert_frame_equal(found.reference, alone.reference)
+    overflow: Any = found.frame[found.frame["status"] == "not finite"]
+    assert set(overflow["dtype"]) == set(found.overflowing()) == {"float16", "float16-residual"}
+    assert len(overflow) == len(alone.frame)
+    keys = ["length", "site", "layer", "per", "norm"]
+    assert set(overflow[keys].itertuples(index=False)) == set(cast(Any, alone.frame)[keys].itertuples(index=False))
+    assert every(overflow[["mean", "float64_distance", "noise", "pair_noise", "same_top_token"]].isna().all())
+    verdicts = found.verdicts()
+    said = verdicts[verdicts["dtype"] == "float16"]
+    assert set(said["status"]) == {"not measured: float16 overflows on this model"}
+    assert set(said["verdict"]) == {"not finite"}
+    assert "residual at length 1 is not finite; float16 holds numbers up to 6.55e+04" in found.overflowing()["float16"]
+    pd.testing.assert_frame_equal(from_rows(as_rows(found), found.provenance).verdicts(), verdicts)
+
+
+def test_weights_that_a_dtype_cannot_hold_overflow_too() -> None:
+    model = tiny_model("llama", seed=1, fresh=True)
+    model.blocks[0].mlp.W_out.mul_(1e7)
+    found = collapse(model, "figure-5a", lengths=[1, 2], dtypes=["float32", "float16", "float8_e4m3fn-weights"])
+    assert set(found.overflowing()) == {"float16", "float8_e4m3fn-weights"}
+    assert set(found.measured()["dtype"]) == {"float32"}
+
+
+@pytest.mark.parametrize("dtypes", [["float32"], ["bfloat16"], ["float16", "float32"]])
+def test_numbers_that_are_not_finite_anywhere_else_are_refused(dtypes: list[str]) -> None:
+    with pytest.raises(InputError, match=r"in float64: residual at length \d+ is not finite; float64 holds .* weights"):
+        collapse(loud(float("nan")), "figure-5a", lengths=[1, 2, 3], dtypes=dtypes)
 
 
 def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,11 +109,11 @@ def test_a_repeated_token_has_one_embedding(family: Family) -> None:
     assert bool((~zeros if family == "gpt2" else zeros).all())
     lengths: Any = collapse(
         tiny_model(family, seed=1), "figure-5a", lengths=range(1, 34), dtypes=["bfloat16"], layers=[0]
-    ).collapse_lengths()
+    ).verdicts()
     (at_embedding,) = lengths[lengths["layer"] == 0].to_dict("records")
     assert at_embedding["site"] == "residual"
     if family != "gpt2":
-        assert at_embedding["collapse_length"] == 1
+        assert (at_embedding["first"], at_embedding["verdict"]) == (1, "hidden to the end")
 
 
 @pytest.mark.parametrize(("n_layers", "window"), [(2, 3), (3, 4)])
@@ -139,7 +139,7 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     references: Any = (back.reference, found.reference)
     ours, theirs = (one.sort_values(keys).reset_index(drop=True) for one in references)
     pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
-    pd.testing.assert_frame_equal(back.collapse_lengths(), found.collapse_lengths())
+    pd.testing.assert_frame_equal(back.verdicts(), found.verdicts())
 
 
 @pytest.mark.parametrize(

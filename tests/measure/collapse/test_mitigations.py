@@ -20,7 +20,8 @@ from mitigations.upcast import Upcast
 from mitigations.window import SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import collapse, exact_from
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.result import exact_from
 from ostools.measure.posed import pose
 from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask

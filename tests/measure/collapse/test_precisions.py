@@ -13,8 +13,9 @@ import hooks
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse import distances, run
-from ostools.measure.collapse.collapse import Collapse, collapse
-from ostools.measure.collapse.starts import Hidden, deciding
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Curve, deciding
 from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import encode, view_in
@@ -122,7 +123,7 @@ def test_task_pairs_go_through_the_packed_pass_or_the_loop_and_equal_their_own_p
         v, v_star = (last_token(model, tuple(encode(model, text).ids.tolist())) for text in texts)
         row = _at(found.frame, length)
         assert row["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
-    assert set(found.collapse_lengths()["pair"]) == {"task"}
+    assert set(found.verdicts()["pair"]) == {"task"}
 
 
 def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several_lengths() -> None:
@@ -144,8 +145,8 @@ def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several
 
 
 def by_site(found: Collapse) -> dict[str, int]:
-    table: Any = found.collapse_lengths()
-    return dict(zip(table["site"], table["collapse_length"], strict=True))
+    table: Any = found.verdicts()
+    return dict(zip(table["site"], table["first"], strict=True))
 
 
 def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
     parameters = found.provenance.parameters
     assert parameters["difference_at_probed_lengths"]["bfloat16"] == 1.0
     own = parameters["lengths_in_passes_of_their_own"]["bfloat16"]
-    assert own[-1] < 47
+    assert len(own) < 47
     for length in own:
         here, there = (select(each.frame, length=length) for each in (found, honest))
         pd.testing.assert_frame_equal(here, there, check_exact=True)
@@ -184,19 +185,15 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
 
 
 @pytest.mark.parametrize(
-    ("below", "of_pair", "lengths"),
-    [
-        ([False, False, True, True], None, {2, 3}),
-        ([True, False, True, True], [False, False, False, True], {2, 3, 4}),
-        ([False, False, False, False], None, {4}),
-        ([True, True, True, True], None, {1}),
-        ([True, True, True, False], [True] * 4, {1, 4}),
-    ],
+    ("first", "last", "lengths"),
+    [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
 )
-def test_the_lengths_that_decide_are_the_last_that_is_not_hidden_and_the_next(
-    below: list[bool], of_pair: list[bool] | None, lengths: set[int]
+def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
+    first: int, last: int, lengths: set[int]
 ) -> None:
-    curve = Hidden(("t", "theorem", 7, "bfloat16", "y", 2), [1, 2, 3, 4], below, of_pair)
+    tried = list(range(1, 21))
+    hidden = [first <= n <= last for n in tried]
+    curve = Curve(("t", "theorem", 7, "bfloat16", "y", 2), tried, tried, hidden)
     assert deciding([curve]) == {("theorem", 7, length) for length in lengths}
 
 

@@ -8,12 +8,24 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 import ostools as ost
 from mitigations import MitigationError
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.captured import Place
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED, _mitigations, _verdict
+from ostools.measure.fate.fate import (
+    READ,
+    SAME_VECTOR,
+    UNDECIDED,
+    UNDECODABLE,
+    UNREAD,
+    UNTESTED,
+    _mitigations,
+    _verdict,
+    untrained_as_good,
+)
 from ostools.measure.fate.scores import rows_of, said_by_probes, steps_of
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import (
@@ -31,11 +43,25 @@ from tests.reporting.every import EVERY
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
 
-def verdict(correct: list[bool], right: list[bool | None], finding: str = "decodable", hidden: bool = False) -> str:
+def verdict(
+    correct: list[bool],
+    right: list[bool | None],
+    finding: str = "decodable",
+    hidden: bool = False,
+    untrained: float = 0.2,
+    low: float = 0.6,
+) -> tuple[str, str]:
+    """Its name and its reason, for a probe that is right on 73% [`low`, ...] over all lengths."""
     prompts = pd.DataFrame(
         {"correct": correct, "right": right, "absolute_error": 0.0, "said": 0.0, "label": 0.0, "test": "t"}
     )
-    return _verdict(prompts, pd.Series({"target": "number", "finding": finding}), hidden)["verdict"]
+    place = {"dtype": "float32", "site": "y", "layer": 2, "test": "t", "accuracy": 0.73, "low": low}
+    best = pd.Series(place | {"target": "number", "finding": finding, "control": "none"})
+    table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
+    origin = Provenance({}, {}, None, {}, (), "")
+    as_good = untrained_as_good(Decodable(table, origin, *[pd.DataFrame()] * 2), best)
+    found = _verdict(prompts, best, hidden, as_good)
+    return found["verdict"], found["reason"]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +73,45 @@ def verdict(correct: list[bool], right: list[bool | None], finding: str = "decod
         ([False, False, True], [True, True, True], {"finding": "not linearly decodable from 9 examples"}, UNDECODABLE),
         ([False, False, True], [False, False, True], {}, UNDECODABLE),
         ([False, False, False], [True, False, False], {}, UNDECODABLE),
-        ([False, False, True], [True, True, True], {"hidden": True}, SAME_VECTOR),
+        ([False, False, True], [True, True, True], {"hidden": True}, UNREAD),
+        ([False, False, True], [False, False, False], {"hidden": True}, SAME_VECTOR),
+        ([False], [None], {"hidden": True}, SAME_VECTOR),
         ([False], [None], {}, UNTESTED),
         ([True], [None], {}, READ),
     ],
 )
 def test_the_verdict_is_the_largest_share(correct, right, given, expected) -> None:
-    assert verdict(correct, right, **given) == expected
+    assert verdict(correct, right, **given) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("untrained", "low", "decided"), [(0.78, 0.6, False), (0.61, 0.6, False), (0.59, 0.6, True), (0.7, math.nan, True)]
+)
+def test_what_random_weights_show_as_well_is_not_decided(untrained: float, low: float, decided: bool) -> None:
+    found = verdict([False, False, True], [True, True, True], untrained=untrained, low=low)
+    reason = f"the probe of random weights is as good ({untrained:.0%} against 73%)"
+    assert found == ((UNREAD, "") if decided else (UNDECIDED, reason))
+
+
+@drawn(
+    prompts=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=9),
+    finding=st.sampled_from(["decodable", "as the length alone from 9 examples"]),
+    hidden=st.booleans(),
+    untrained=st.floats(0, 1),
+)
+def test_no_verdict_contradicts_its_own_probe(
+    prompts: list[tuple[bool, bool]], finding: str, hidden: bool, untrained: float
+) -> None:
+    correct, right = map(list, zip(*prompts, strict=True))
+    name, reason = verdict(correct, right, finding, hidden, untrained)
+    decoded = sum(right) / len(right)
+    if name == SAME_VECTOR:
+        assert hidden
+        assert decoded <= 0.5
+    if name == UNREAD:
+        assert finding == "decodable"
+        assert untrained < 0.6
+    assert bool(reason) == (name == UNDECIDED)
 
 
 @pytest.mark.parametrize(("target", "error"), [("number", 2.0), ("token", None)])
@@ -61,14 +119,14 @@ def test_what_a_probe_says_has_an_error_where_it_is_a_number(target: str, error:
     prompts = pd.DataFrame(
         {"correct": True, "right": True, "absolute_error": 0.0, "said": [3.0, 9.0], "label": [4.0, 6.0], "test": "t"}
     )
-    found = _verdict(prompts, pd.Series({"target": target, "finding": "decodable"}), False)["probe_error"]
+    found = _verdict(prompts, pd.Series({"target": target, "finding": "decodable"}), False, "")["probe_error"]
     assert found == error if error is not None else math.isnan(found)
 
 
 def made(verdicts: dict[str, list[str]], status: str = "active") -> Fate:
     """A result of these verdicts at lengths 1, 2, ..., by mitigation."""
     rows = [
-        {"mitigation": name, "dtype": "float32", "length": n, "verdict": verdict, "status": status}
+        {"mitigation": name, "dtype": "float32", "length": n, "verdict": verdict, "status": status, "reason": ""}
         for name, each in verdicts.items()
         for n, verdict in enumerate(each, start=1)
     ]

@@ -212,11 +212,26 @@ def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
     assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
 
 
-def test_the_collapse_length_is_marked_where_it_was_reached() -> None:
-    reached = charts.collapse_chart(made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}), ("y",))
-    assert "collapse from n = 31" in svg_of(reached)
-    never = charts.collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",))
-    assert "collapse from" not in svg_of(never)
+def test_every_range_is_marked_and_the_model_s_window() -> None:
+    open_end = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33})
+    assert "hidden from n = 31" in svg_of(charts.collapse_chart(open_end, ("y",)))
+    ends = made_collapse(lambda n: 0.1 if 31 <= n < 60 else 10.0, noise={"bfloat16": 0.33})
+    limits = {"limits": {"sliding_windows": [65], "context": 134}}
+    ends = replace(ends, provenance=replace(ends.provenance, parameters={**ends.provenance.parameters, **limits}))
+    drawn = svg_of(charts.collapse_chart(ends, ("y",)))
+    assert "hidden from n = 31 to 59" in drawn
+    assert "window of 65 tokens" in drawn
+    assert "context of 134 tokens" in drawn
+    never = svg_of(charts.collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",)))
+    assert "hidden from" not in never
+    assert "window of" not in never
+
+
+def test_a_dtype_that_overflows_is_left_out_of_the_chart_and_named() -> None:
+    drawn = svg_of(charts.collapse_chart(made_collapse(lambda n: 10.0, overflow=["float16"]), ("y",)))
+    assert "float16 overflows on this model: not measured." in drawn
+    with pytest.raises(InputError, match="float32 overflows on this model: not measured"):
+        charts.collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"]))
 
 
 def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:

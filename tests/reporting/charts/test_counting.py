@@ -13,7 +13,7 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import Counting
-from ostools.measure.collapse.collapse import Collapse
+from ostools.measure.collapse.result import Collapse
 from ostools.reporting.charts import counting_chart
 from ostools.reporting.findings.counting import counting_findings
 from ostools.results import Provenance
@@ -44,15 +44,15 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
     row = {
         "dtype": "bfloat16",
         "impossible_from": 7,
-        "impossible_status": "reached at 7",
+        "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)",
         "first_error": 2,
         "always_errs_from": None,
         "errors": 4,
         "something_else": 4,
         "cut_off": 0,
         "counts": 16,
-        "pairs_beyond": 10,
-        "differ_beyond": 0,
+        "pairs_hidden": 10,
+        "differ_hidden": 0,
         "tested_pairs": 3,
         "right_once": 2,
         "right_twice": 0,
@@ -69,7 +69,9 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
 
 def test_sentences_tell_predicted_from_measured() -> None:
     first, scope = counting_findings(made())
-    assert first.startswith("bfloat16: from n = 7 on the prompts")
+    assert first.startswith(
+        "bfloat16: the pair of n and n + 1 items is hidden from 7 to 16 (all 10 lengths tried). There the"
+    )
     assert "are not expected to differ (predicted)" in first
     assert "Measured: 8 of 16 answers have the right number, 4 with something that is not one whole number" in first
     assert "the first wrong answer is at n = 2, and no wrong answer follows the last right one" in first
@@ -82,7 +84,7 @@ def test_sentences_tell_predicted_from_measured() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"differ_beyond": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
+        ({"differ_hidden": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
         ({"right_twice": 2}, "the model gives both at 2, a CONTRADICTION of the prediction"),
         ({"right_once": 0}, "the model does not give either, so its answers could not have contradicted"),
         ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
@@ -104,8 +106,8 @@ def test_sentences_tell_predicted_from_measured() -> None:
         ),
         ({"always_errs_from": 12}, "from n = 12 on no answer is right"),
         (
-            {"impossible_from": None, "impossible_status": "not reached by 16", "pairs_beyond": 0},
-            "no impossible count is predicted, not reached by 16\\. Measured: [^.]*\\.$",
+            {"impossible_from": None, "impossible_status": "not hidden at any", "pairs_hidden": 0},
+            "no impossible count is predicted \\(not hidden at any\\)\\. Measured: [^.]*\\.$",
         ),
     ],
 )
@@ -135,7 +137,8 @@ def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
     assert len(column["vconcat"]) == 2
     text = json.dumps(spec)
     assert "predicted impossible from 7" in text
-    assert "predicted impossible from: n = 7; measured first wrong number: n = 2; together: consistent" in text
+    assert "predicted impossible where the pair is hidden: hidden from 7 to 16 (all 10 lengths tried); " in text
+    assert "; measured first wrong number: n = 2; together: consistent" in text
     assert "</script>" not in text
     for words in ("rounding noise of this difference", "machine line", "wrong number", "no number: cut off"):
         assert words in text

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import Collapse, collapse
-from ostools.reporting.charts.collapse.precision import PAIR_END, precision_chart
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.result import Collapse
+from ostools.reporting.charts.collapse.precision import ENDS, precision_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.made import made_collapse
 
@@ -45,17 +46,17 @@ def test_curves_are_those_of_the_result(result: Collapse) -> None:
     assert not [row for row in rows if "keys" in row[2] and row[0] == "stored"]
 
 
-def test_marks_are_the_collapse_lengths() -> None:
+def test_marks_are_the_ranges() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.33, "bfloat16": 1e-9})
     _, columns = _columns(precision_chart(result))
     marks = {
-        (precision, end): (length, reached)
-        for precision, end, length, reached in zip(
-            columns["precision"], columns["end"], columns["length"], columns["reached"], strict=True
+        (precision, end): (length, to, reached)
+        for precision, end, length, to, reached in zip(
+            *(columns[name] for name in ("precision", "end", "length", "to", "reached")), strict=True
         )
     }
-    assert marks["int8 kv", "y"] == marks["int8 kv", PAIR_END] == (31, True)
-    assert marks["bfloat16 cast", "y"] == (128, False)
+    assert marks["int8 kv", ENDS["y"]] == (31, 128, True)
+    assert marks["bfloat16 cast", ENDS["y"]] == (128, 128, False)
 
 
 def test_the_chart_is_chosen_by_what_was_compared(result: Collapse) -> None:

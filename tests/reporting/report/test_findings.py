@@ -66,19 +66,19 @@ def test_few_lengths_claim_no_trend() -> None:
     assert "it falls" not in said
 
 
-def test_a_reached_collapse_length_is_the_first_length_below_the_noise_for_good() -> None:
+def test_where_a_dtype_hides_the_pair_is_said_by_its_range() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
     said = _said(result)
     # 10 / 30 is still above 0.33, 10 / 31 below.
-    assert "from n = 31 on. This is the collapse length in bfloat16" in said
-    assert "collapse in float32 was not reached by n = 128" in said
+    assert "In bfloat16 the pair is hidden from 31 on, up to 128, the last length tried (all 98 lengths tried);" in said
+    assert "In float32 the pair is not hidden at any of the 128 lengths tried, up to 128;" in said
 
 
-def test_a_seed_that_does_not_collapse_keeps_the_collapse_length_back() -> None:
+def test_a_seed_in_which_the_pair_is_apart_is_no_hidden_length() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
-    late = (result.frame["seed"] == 1) & (result.frame["length"] == 128)
-    result.frame.loc[late, "float64_distance"] = 5.0
-    assert "collapse in bfloat16 was not reached" in _said(result)
+    apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
+    result.frame.loc[apart, "float64_distance"] = 5.0
+    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in _said(result)
 
 
 def test_the_models_answer_is_counted() -> None:
@@ -117,8 +117,8 @@ def test_the_summary_sorts_tasks_by_what_they_do() -> None:
     assert "; does not fall on figure-5b (1)" in trend
     (precision,) = precision_summary([falling, steady])
     assert precision == (
-        "In float32 the float64 distance does not fall below the rounding noise on any prompt. In bfloat16 the float64 "
-        "distance falls below the rounding noise of each sequence on figure-5a (from n = 31). The lengths go up to n = 128."
+        "In float32 no range of lengths is hidden on any prompt. In bfloat16 the pair is hidden on figure-5a (from 31 on, up "
+        "to 128). The lengths go up to n = 128."
     )
 
 
@@ -143,8 +143,7 @@ def test_dtypes_of_which_the_same_is_true_share_their_words() -> None:
     steady = made_collapse(lambda n: 3.0, noise={"float32": 1e-9, "bfloat16": 0.33})
     (said,) = precision_summary([steady])
     assert said == (
-        "In float32 and bfloat16 the float64 distance does not fall below the rounding noise on any prompt. The lengths go up "
-        "to n = 128."
+        "In float32 and bfloat16 no range of lengths is hidden on any prompt. The lengths go up to n = 128."
     )
 
 
@@ -400,8 +399,8 @@ def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
     said = _said(made_collapse(lambda n: 1.0, noise={"int8-weights": 0.1, "bfloat16": 0.1}))
     assert "steps that int8 would have at the size of y (y itself is float32)" in said
     assert (
-        "In bfloat16, over the last quarter of the lengths, the median of the measured distance is 20 representable"
-        in said
+        "In bfloat16 the pair is not hidden at any of the 128 lengths tried, up to 128; over the last quarter of the lengths "
+        "the median of the measured distance is 20 representable" in said
     )
 
 

@@ -199,14 +199,14 @@ def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) 
     ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, result))
     in_order: Any = theirs[ours.columns.tolist()]
     pd.testing.assert_frame_equal(ours, in_order)
-    pd.testing.assert_frame_equal(back.collapse_lengths(), result.collapse_lengths())
+    pd.testing.assert_frame_equal(back.verdicts(), result.verdicts())
 
 
-def test_rows_without_a_reference_give_no_collapse_length(sweep: Path, tmp_path: Path) -> None:
+def test_rows_without_a_reference_give_no_verdict(sweep: Path, tmp_path: Path) -> None:
     rows = made_collapse(lambda n: 1 / n)
     back = from_rows(rows.frame.drop(columns="float64_distance"), rows.provenance)
     assert back.reference.empty
-    assert back.collapse_lengths().empty
+    assert back.verdicts().empty
 
 
 @pytest.mark.parametrize(

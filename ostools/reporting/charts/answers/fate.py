@@ -10,7 +10,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECODABLE, UNREAD, UNTESTED
+from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNREAD, UNTESTED
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_in_short, fate_in_short, readout_in_short
 from ostools.reporting.look import axes, draw, theme
@@ -21,7 +21,7 @@ _LINES, _LETTERS = 3, 135
 """Most lines below a title, and letters in one."""
 _SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
 _SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
-_VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNTESTED: "none"}
+_VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNDECIDED: "none", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
 _ALONE = "length alone"

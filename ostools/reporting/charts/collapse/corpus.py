@@ -55,7 +55,7 @@ def _hidden(frame: Frame) -> list[str]:
 def _over_lengths(frame: Frame, dtypes: list[str]) -> Any:
     """The distance hardly differs between dtypes: it is drawn of the first, and the noise of each."""
     of_first: Any = frame[frame["dtype"] == dtypes[0]]
-    noise: Any = frame[["length", "dtype", "noise"]]
+    noise: Any = frame[["length", "dtype", "pair_noise"]].rename(columns={"pair_noise": "noise"})
     reach: Any = pd.concat(
         [of_first["q10"].clip(lower=float(of_first["median"].min()) / 100), of_first["q90"], noise["noise"]]
     )
@@ -89,7 +89,9 @@ def _over_windows(result: CorpusCollapse, dtype: str, lengths: list[int]) -> Any
     for length in lengths:
         rows = windows[(windows["length"] == length) & (windows["dtype"] == dtype)]
         # The same numbers in both are hidden whatever the noise is.
-        ratio = (rows["float64_distance"] / rows["noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
+        ratio = (
+            (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
+        )
         share = [(index + 1) / len(ratio) for index in range(len(ratio))]
         parts.append(pd.DataFrame({"tokens": f"{length} tokens", "ratio": ratio, "share": share}))
     shown: Any = pd.concat(parts, ignore_index=True)

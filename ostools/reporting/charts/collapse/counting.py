@@ -63,10 +63,10 @@ def counting_chart(result: Counting) -> alt.HConcatChart:
 
 def _subtitle(row: Row) -> str:
     """Predicted, then measured."""
-    impossible = row["impossible_status"] if pd.isna(row["impossible_from"]) else f"n = {row['impossible_from']}"
     error = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
     return (
-        f"{row['dtype']}: predicted impossible from: {impossible}; measured first wrong number: {error}; "
+        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}; "
+        f"measured first wrong number: {error}; "
         f"together: {row['verdict']}"
     )
 

@@ -28,13 +28,13 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of pair.
 
     The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
-    such norm. Pale where the float64 distance lies below the rounding noise of that dtype at that layer, grey where the two are
-    the same numbers: at the embedding, where nothing but a position can tell them apart.
+    such norm. Pale where the float64 distance lies below the rounding noise of the difference in that dtype at that layer, grey
+    where the two are the same numbers: at the embedding, where nothing but a position can tell them apart.
 
     The second panel is B.3's total variation of the attention, mean over heads and seeds, in float64: row l is the attention
     that reads v^(l), so that the row of v^(L) is empty. Where the result has none and says why, a note says it.
     """
-    frame = _cells(Reading("residual", per, norm).of(frame_of(result), every_layer=True), norm)
+    frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
     last = int(frame["layer"].max())
     domain = _domain(frame)
     panels = [
@@ -83,7 +83,7 @@ def _cells(frame: Frame, norm: str) -> Frame:
     """One row a cell: its value, and whether noise hides it."""
     value = "mean" if norm == "cosine" else "relative"
     keys = ["pair", "dtype", "layer", "length"]
-    means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("noise", "mean")}
+    means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("pair_noise", "mean")}
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
     axes.require_finite(cells["value"], "a heat map of layers")
     return _placed(cells.assign(hidden=(cells["exact"] < cells["noise"]) & (cells["value"] > 0)))
@@ -104,7 +104,7 @@ def _notes(frame: Frame, norm: str, over: str) -> list[str]:
     ]
     colours = []
     if frame["hidden"].any():
-        colours.append("Pale: the float64 distance is below the rounding noise of the run at that layer.")
+        colours.append("Pale: the float64 distance is below the rounding noise of the difference at that layer.")
     if (frame["value"] == 0).any():
         colours.append("Grey: exactly 0, the same numbers in both.")
     return [*notes, " ".join(colours)] if colours else notes

@@ -11,9 +11,10 @@ import pandas as pd
 from ostools.experiments import Figure5
 from ostools.ground.words import number, short_name
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
-from ostools.reporting.charts.collapse.curves import jumps
+from ostools.measure.collapse.verdicts import Verdict
+from ostools.reporting.charts.collapse.curves import jumps, model_limits
 from ostools.reporting.charts.figures.deviations import shown_deviations
-from ostools.reporting.findings.collapse import trained_length
+from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -27,7 +28,7 @@ _WORDS = {
 _APART = "one digit more, after a comma (111 and 111,1): no theorem"
 _LINES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance (dots where it jumps)", [1, 0]),
-    "noise": ("rounding noise of the run", [1.5, 2.5]),
+    "noise": ("rounding noise of the difference", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
 _QUOTED = 58  # letters of a prompt that a panel's title has room for
@@ -36,8 +37,9 @@ _QUOTED = 58  # letters of a prompt that a panel's title has room for
 def figure_5_chart(result: Figure5) -> alt.VConcatChart:
     """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log axis for all panels.
 
-    In (b) the darker band is the bootstrap interval of the mean over seeds. A vertical line stands where a dtype collapses: in
-    every seed, by the quantity that is drawn. A dotted one stands where the model's training ends.
+    In (b) the darker band is the bootstrap interval of the mean over seeds. A pale strip covers the lengths at which a dtype
+    hides the pair: in every seed, by the quantity that is drawn. Dotted lines stand where the model's training ends, and where
+    the prompt reaches a sliding window or fills the context.
     """
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
@@ -74,8 +76,11 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
         means.append("Dark band: 95% bootstrap interval of the mean over draws.")
     elif most > 1:
         means.append("The draws are too few for an interval.")
-    if not result.collapse_lengths.empty:
-        means.append("Collapse: the float64 distance stays below the rounding noise, both as drawn.")
+    if not result.verdicts.empty:
+        means.append("Hidden: the float64 distance is below the rounding noise of the difference, both as drawn.")
+    overflow = [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]
+    if overflow:
+        floors.append(overflow_sentence(overflow))
     if below:
         told = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
         floors.append(f"Below these axes: noise of {told}.")
@@ -93,7 +98,7 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
     drawn = np.concatenate([frame[name].to_numpy(dtype=float) for name in ("mean", "head_minimum")])
     positive = drawn[drawn > 0]
     low = float(positive.min()) / 1.5 if len(positive) else 1e-6
-    noise = frame[frame["noise"].notna()].groupby("dtype", sort=False)["noise"]
+    noise = frame[frame["pair_noise"].notna()].groupby("dtype", sort=False)["pair_noise"]
     floors = {str(dtype): (float(values.min()), float(values.max())) for dtype, values in noise}
     near = [least for least, most in floors.values() if most >= low / 10 and least > 0]
     low = min([low, *near])
@@ -135,7 +140,7 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
     """The distance, and faintly the two floors; the first dtype is the broadest, for the others lie on top of it."""
     parts = [
         group[group[name].notna()].assign(value=group[name], quantity=quantity)
-        for name, quantity in (("mean", "distance"), ("noise", "noise"), ("machine_line", "machine_line"))
+        for name, quantity in (("mean", "distance"), ("pair_noise", "noise"), ("machine_line", "machine_line"))
     ]
     data: Frame = pd.concat(parts)[["length", "dtype", "quantity", "value"]]
     data = data.loc[(data["quantity"] == "distance") | (data["value"] >= low)]
@@ -157,51 +162,40 @@ def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> 
 
 
 def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) -> list[Any]:
-    """Vertical lines: where each dtype collapses, and where training ends."""
-    lengths = frame_of(result)["length"]
-    found = [
-        {"length": length, "dtype": dtype}
-        for dtype, length in _reached(result, panel, pair).items()
-        if length is not None
+    """Pale strips over the ranges that each dtype hides, and dotted lines at the model's own numbers."""
+    spans = [
+        {"length": span.first, "end": span.last, "dtype": dtype}
+        for dtype, verdict in _hidden(result, panel, pair).items()
+        for span in verdict.ranges
     ]
     marks: list[Any] = []
-    if found:
-        data = pd.DataFrame(found)
-        rule = draw.rows(data).mark_rule(strokeWidth=1.2)
-        marks.append(rule.encode(x=x, color=_hue(dtypes)))
-    trained = trained_length(result.curves[panel], result.provenance.model.get("trained_lengths"))
-    if trained is not None and int(lengths.min()) <= trained < int(lengths.max()):
-        data = pd.DataFrame({"length": [trained], "words": [f"trained to n = {trained}"]})
-        base = draw.rows(data)
+    if spans:
+        base = draw.rows(pd.DataFrame(spans)).encode(x=x, color=_hue(dtypes))
+        marks += [base.mark_rect(opacity=0.12).encode(x2="end:Q"), base.mark_rule(strokeWidth=1.2)]
+    for place, limit in enumerate(model_limits(result.curves[panel])):
+        base = draw.rows(pd.DataFrame([limit]))
         grey = alt.value(theme.colour("float64"))
         marks.append(base.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(x=x, color=grey))
         words = base.mark_text(align="right", baseline="top", dx=-4, fontSize=9)
-        marks.append(words.encode(x=x, y=alt.value(2), text="words:N", color=grey))
+        marks.append(words.encode(x=x, y=alt.value(2 + 11 * place), text="words:N", color=grey))
     return marks
 
 
-def _reached(result: Figure5, panel: str, pair: str) -> dict[str, int | None]:
-    """The collapse length of each dtype, the greatest over seeds; None where some seed did not reach it."""
-    table: Frame = result.collapse_lengths
-    table = table[(table["panel"] == panel) & (table["pair"] == pair)]
-    return {
-        str(dtype): int(lengths.max()) if lengths.notna().all() else None
-        for dtype, lengths in table.groupby("dtype", sort=False)["collapse_length"]
-    }
+def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Verdict]:
+    """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
+    reading = result.reading
+    every = result.curves[panel].verdicts_over_seeds(reading.per, reading.norm).items()
+    return {dtype: verdict for (kind, dtype, site, _), verdict in every if (kind, site) == (pair, reading.site)}
 
 
 def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
     prompt = str(result.provenance.parameters["prompts"][panel])
     shown = prompt if len(prompt) <= _QUOTED else f"…{prompt[-_QUOTED:]}"
     name = f"({panel}) {_WORDS[panel] if pair == 'theorem' else _APART}"
-    longest = int(frame_of(result)["length"].max())
-    told = [
-        f"{f'from n = {length}' if length is not None else f'not by {longest}'} in {dtype}"
-        for dtype, length in _reached(result, panel, pair).items()
-    ]
+    told = [f"{dtype}: {verdict.where}" for dtype, verdict in _hidden(result, panel, pair).items()]
     lines = [
         f"“{theme.inert(shown)}” (n = 6)",
-        *([f"collapse: {', '.join(told)}"] if told and pair == "theorem" else []),
+        *([f"hidden n: {'; '.join(told)}"] if told and pair == "theorem" else []),
     ]
     return alt.TitleParams(name, subtitle=lines, fontSize=11, subtitleFontSize=10, offset=6, frame="group")
 

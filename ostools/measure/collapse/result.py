@@ -1,0 +1,181 @@
+"""What `collapse` gives: the distances of every pair, with the verdicts and ranges that are read from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import VECTOR, Reading
+from ostools.measure.collapse.run import REFERENCE
+from ostools.measure.collapse.verdicts import (
+    MEASURED,
+    ONE_CURVE,
+    Curve,
+    Limits,
+    Verdict,
+    hidden_curves,
+    judge,
+    over_seeds,
+)
+from ostools.results import Column, Frame, Result, frame_of
+from ostools.theory.hidden_ranges import hidden_ranges
+
+FITTED_FROM = 8
+"""Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
+SAME_IN_FLOAT64 = 1e-6
+"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collapse(Result):
+    """One row per pair, length, dtype, site, reading and norm.
+
+    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
+    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(l), y, logits, attention: the
+    last block's heads), layer (l, the number of blocks before the site; 0 is the embedding, L for all but residual), per
+    (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
+    pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line), float64_distance
+    (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces;
+    on `logits` rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit); and status:
+    "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no number. NA where a column has no
+    meaning. Head chunks are left out where the number of heads does not divide d_model.
+
+    In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both ends of a hidden range of whole
+    vectors in L2, and those beside them, have the rows of passes of their prompts' own, and
+    `provenance.parameters["lengths_in_passes_of_their_own"]` names them. The rows of all other lengths are of the shared pass;
+    `provenance.parameters["difference_at_probed_lengths"]` is how far that is at most from passes of their own at the lengths
+    where both were run.
+
+    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
+    as given, and of every other way in which a precision stores them.
+
+    `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
+
+    `variation`: with `layers`, the total variation of the proof's attention, delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1),
+    by seed, length, layer and head, in float64, with the columns of `AttentionVariation`. Layer l is the attention that reads
+    v^(l) and writes v^(l+1). None where it was not asked for, not stored, or could not be had; then
+    `provenance.parameters["variation"]` says why.
+
+    Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
+    final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
+    2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
+    """
+
+    reference: pd.DataFrame
+    reading: Reading | None = None
+    variation: pd.DataFrame | None = None
+
+    def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
+        """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
+        table: Any = self.reference
+        chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
+        return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
+
+    def hidden(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+        """At which lengths the pair is hidden, of each (task, pair, seed, dtype, site, layer): what `hidden_ranges` reads.
+
+        One more column than these and length: `hidden`, the distance in float64 is below the rounding noise of the difference,
+        or the two are the same numbers.
+        """
+        curves = self._curves(per, norm)
+        rows = [
+            (*curve.key, n, below) for curve in curves for n, below in zip(curve.lengths, curve.hidden, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=[*ONE_CURVE, "length", "hidden"])
+
+    def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+        """The ranges of lengths at which the pair is hidden, one row each; measured, not extrapolated.
+
+        Hidden at a length: the distance in float64, with the same stored weights, is below the rounding noise of the difference
+        y - y* when the model runs in that dtype, or the two vectors are the same numbers (every site that has this `per`; of
+        pieces by head the mean of the distances against the mean of the noises); the top token is the same ("top-token"); or
+        the logits are the same bit for bit ("identical-logits"). Eight tried lengths in a row make a range
+        (`theory.hidden_ranges`).
+
+        Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to last that were tried), hidden
+        (at how many of these), open (it goes on to the longest length tried), apart_from (the next length tried; NA of an
+        open range). A curve without a range has no row: `verdicts` has one for each. float64 is the reference, and has no row;
+        neither have rows that were stored without their float64 distance, and the cosine distance, whose noise is not known.
+        """
+        rows = []
+        for curve in self._curves(per, norm):
+            for span in hidden_ranges(curve.hidden, curve.lengths):
+                after = [n for n in curve.lengths if n > span.last]
+                apart = after[0] if after else None
+                rows.append((*curve.key, span.first, span.last, span.tried, span.hidden, span.open, apart))
+        names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
+        return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
+
+    def verdicts(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+        """The verdict of each (task, pair, seed, dtype, site, layer).
+
+        Further columns: verdict ("hidden to the end", "hidden in a range", "not decided", "apart", or "not finite" where the
+        dtype overflows), ranges (how many), first and last (of the first range; NA without one), tried and hidden (how many
+        lengths were tried, and at how many of these the pair is hidden), longest (length tried), and status: the same in words,
+        with the ranges, and with the model's sliding window, context or trained length where a range begins or ends there.
+        """
+        rows = []
+        for curve in self._curves(per, norm):
+            found = judge(curve, self._limits())
+            longest = found.lengths[-1] if found.lengths else None
+            ends = (found.ranges[0].first, found.ranges[0].last) if found.ranges else (None, None)
+            counts = (len(found.ranges), *ends, len(found.lengths), found.hidden, longest)
+            rows.append((*curve.key, found.kind, *counts, found.words))
+        names = [*ONE_CURVE, "verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
+        return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(("first", "last", "longest"), "Int64"))
+
+    def verdicts_over_seeds(self, per: str = VECTOR, norm: str = "l2") -> dict[tuple[str, str, str, int], Verdict]:
+        """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is hidden in every seed."""
+        found = {}
+        for curve in over_seeds(self._curves(per, norm)):
+            _, pair, _, dtype, site, layer = curve.key
+            found[pair, dtype, site, layer] = judge(curve, self._limits())
+        return found
+
+    def overflowing(self) -> dict[str, str]:
+        """The dtypes that overflow on this model, of which nothing was measured, each with where it does."""
+        return dict(self.provenance.parameters.get("not_finite", {}))
+
+    def require_finite(self, what: str) -> None:
+        """Raise `InputError` where a dtype overflows: for a measurement (`what`) that has no row for it."""
+        for reason in self.overflowing().values():
+            raise InputError(f"{what}: {reason}: leave this dtype out")
+
+    def measured(self) -> Frame:
+        """`frame` without the rows of dtypes that overflow."""
+        frame = frame_of(self)
+        return frame[frame["status"] == MEASURED]
+
+    def _curves(self, per: str, norm: str) -> list[Curve]:
+        return list(hidden_curves(frame_of(self), REFERENCE.name, per, norm))
+
+    def _limits(self) -> Limits:
+        task = "" if self.frame.empty else str(frame_of(self)["task"].iloc[0])
+        return Limits.of(self.provenance, task)
+
+
+def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
+    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
+
+    Below it two vectors are the same to float64's own rounding.
+    """
+    table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+    return table.assign(rounding=float64_rounding(table))
+
+
+def float64_rounding(table: pd.DataFrame) -> Column:
+    """Up to which size each `distance` of the table is float64's rounding, from its `relative`; of a 0, any size will do."""
+    columns: Any = table
+    size = (columns["distance"] / columns["relative"]).where(columns["relative"] > 0, 1.0)
+    return SAME_IN_FLOAT64 * size
+
+
+def exact_from(curve: pd.DataFrame) -> int | None:
+    """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
+    relative: Any = curve["relative"]
+    apart = relative[relative > SAME_IN_FLOAT64].index
+    later = relative.index[relative.index > (apart.max() if len(apart) else 0)]
+    return int(later.min()) if len(later) else None

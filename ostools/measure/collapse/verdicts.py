@@ -1,0 +1,216 @@
+"""At which lengths a pair is hidden: the one place that decides it, for tables, charts, findings and other measurements.
+
+A pair is hidden at a length where its float64 distance, with the same stored weights, is below the rounding noise of the
+difference y - y* (`pair_noise`), or where the two come out as the same numbers. Which of these lengths make a range is
+`theory.hidden_ranges`. A length at which nothing was measured, as the dtype overflows, is in no range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ostools import tasks
+from ostools.measure.collapse.readings import VECTOR
+from ostools.results import Frame, Provenance
+from ostools.tasks import CollapseTask
+from ostools.theory.hidden_ranges import IN_A_ROW, HiddenRange, hidden_ranges
+
+TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
+MEASURED, OVERFLOWS = "measured", "not finite"
+"""The `status` of a row."""
+TO_THE_END, IN_A_RANGE, UNDECIDED, APART = "hidden to the end", "hidden in a range", "not decided", "apart"
+KINDS = (TO_THE_END, IN_A_RANGE, UNDECIDED, APART, OVERFLOWS)
+"""The kinds of verdict: a range that goes on to the longest length tried; ranges that end before it; no range, but hidden at
+the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype overflows."""
+ONE_CURVE = ["task", "pair", "seed", "dtype", "site", "layer"]
+"""What a curve over lengths is one of."""
+_WORDS = {TOP_TOKEN: ("the same", "different"), IDENTICAL: ("identical", "different")}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve: at which of its `lengths`, ascending, the pair is `hidden`; `tokens` of v at each.
+
+    `key`: the values of `ONE_CURVE`. At the sites "top-token" and "identical-logits" hidden is the same there. `finite`: False
+    where the dtype overflows; then there are no lengths.
+    """
+
+    key: tuple[Any, ...]
+    lengths: list[int]
+    tokens: list[int]
+    hidden: list[bool]
+    finite: bool = True
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers of the model at which a range may begin or end: sliding windows and context in tokens, and the longest sequence
+    of this task that it was trained on, in items; None where it is not known."""
+
+    windows: tuple[int, ...] = ()
+    context: int | None = None
+    trained: int | None = None
+
+    @classmethod
+    def of(cls, provenance: Provenance, task: str) -> Limits:
+        known: Any = provenance.parameters.get("limits", {})
+        trained = trained_length(task, provenance.model.get("trained_lengths"))
+        return cls(tuple(known.get("sliding_windows", ())), known.get("context"), trained)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is true of one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
+    words."""
+
+    kind: str
+    ranges: tuple[HiddenRange, ...]
+    lengths: list[int]
+    hidden: int
+    words: str
+
+    @property
+    def where(self) -> str:
+        """The ranges alone, for a table: "138 to 501", "138 on, up to 256"; without one the kind, or "–" where it is apart."""
+        if not self.ranges:
+            return "–" if self.kind == APART else self.kind
+        spans = (
+            f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"
+            for span in self.ranges
+        )
+        return ", ".join(spans)
+
+
+def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
+    """The longest sequence of this task that the model was trained on, in items; None where its card does not say."""
+    known = tasks.task(task, CollapseTask).trained_as if task in tasks.COLLAPSE_TASKS else None
+    return None if known is None else (trained or {}).get(known)
+
+
+def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
+    """Which rows are hidden: the float64 `distance` is below the `noise` of the difference, or the two came out as the same
+    numbers."""
+    return (distance < noise) | (computed == 0)
+
+
+def hidden_curves(table: Frame, reference: str, per: str = VECTOR, norm: str = "l2") -> Iterator[Curve]:
+    """Every curve of a `Collapse`'s table but those of the `reference` dtype, of rows without their float64 distance, and of
+    a norm in which a difference has no noise (the cosine)."""
+    table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != reference)]
+    table = table.sort_values(by="length", kind="stable")
+    for key, group in table.groupby(ONE_CURVE, sort=False):
+        finite = "status" not in group or not bool((group["status"] == OVERFLOWS).any())
+        group = group[group["float64_distance"].notna() & group["pair_noise"].notna()]
+        if finite and group.empty:
+            continue
+        hidden = is_hidden(group["float64_distance"], group["pair_noise"], group["mean"])
+        lengths, tokens = group["length"].tolist(), group["tokens"].tolist()
+        yield Curve(key, lengths, tokens, hidden.tolist(), finite)
+        *curve, site, layer = key
+        if site == "logits":
+            for name, column in ((TOP_TOKEN, "same_top_token"), (IDENTICAL, "identical_logits")):
+                yield Curve((*curve, name, layer), lengths, tokens, group[column].tolist(), finite)
+
+
+def over_seeds(curves: Iterable[Curve]) -> list[Curve]:
+    """One curve for all seeds of a pair, dtype, site and layer: hidden at a length where it is in every seed."""
+    groups: dict[tuple[Any, ...], list[Curve]] = {}
+    for curve in curves:
+        task, pair, _, *rest = curve.key
+        groups.setdefault((task, pair, None, *rest), []).append(curve)
+    return [_in_every(key, group) for key, group in groups.items()]
+
+
+def _in_every(key: tuple[Any, ...], curves: list[Curve]) -> Curve:
+    hidden: dict[int, bool] = {}
+    tokens: dict[int, int] = {}
+    for curve in curves:
+        for n, count, is_hidden in zip(curve.lengths, curve.tokens, curve.hidden, strict=True):
+            hidden[n] = is_hidden and hidden.get(n, True)
+            tokens.setdefault(n, count)
+    lengths = sorted(hidden)
+    finite = all(curve.finite for curve in curves)
+    return Curve(key, lengths, [tokens[n] for n in lengths], [hidden[n] for n in lengths], finite)
+
+
+def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
+    """(pair, seed, length) of the lengths that decide where a range begins and ends: both ends, and the lengths beside them."""
+    chosen = set()
+    for curve in curves:
+        _, pair, seed, *_ = curve.key
+        for span in hidden_ranges(curve.hidden, curve.lengths):
+            start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
+            beside = {*curve.lengths[max(start - 1, 0) : start + 1], *curve.lengths[end : end + 2]}
+            chosen |= {(pair, seed, n) for n in beside}
+    return chosen
+
+
+def judge(curve: Curve, limits: Limits) -> Verdict:
+    """The verdict of one curve; the rule is that of `theory.hidden_ranges`."""
+    hidden, apart = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
+    if not curve.finite:
+        dtype = curve.key[ONE_CURVE.index("dtype")]
+        return Verdict(OVERFLOWS, (), [], 0, f"not measured: {dtype} overflows on this model")
+    ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
+    if ranges:
+        kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
+        words = _in_words(curve, ranges, limits, hidden, apart)
+    else:
+        kind, words = _without_range(curve, count, hidden)
+    return Verdict(kind, ranges, curve.lengths, count, words)
+
+
+def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
+    tried, longest = len(curve.lengths), curve.lengths[-1]
+    if not count:
+        return APART, f"not {hidden} at any of the {tried} lengths tried, up to {longest}"
+    where = f"{hidden} at {count} of the {tried} lengths tried, up to {longest}"
+    if curve.hidden[-1] or tried < IN_A_ROW:
+        return UNDECIDED, f"not decided: {where}; a range needs {IN_A_ROW} in a row"
+    return APART, f"{where}, but not at {IN_A_ROW} in a row, which a range needs"
+
+
+def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart: str) -> str:
+    parts = [_range_in_words(curve, span, limits, apart) for span in ranges]
+    rest = sum(curve.hidden) - sum(span.hidden for span in ranges)
+    single = f"; and at {rest} more length{'s' * (rest != 1)}, fewer than {IN_A_ROW} in a row" if rest else ""
+    return f"{hidden} {'; '.join(parts)}{single}"
+
+
+def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart: str) -> str:
+    start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
+    shortest = ", the shortest tried," if start == 0 else ""
+    where = f"from {span.first}{shortest} to {span.last}"
+    if span.open:
+        where = f"from {span.first}{shortest} on, up to {span.last}, the last length tried"
+    counted = f"all {span.tried}" if span.hidden == span.tried else f"{span.hidden} of the {span.tried}"
+    spread = span.last - span.first + 1
+    tried = "lengths tried" if spread == span.tried else f"lengths tried, of {spread}"
+    after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
+    ends = ""
+    if len(after) == IN_A_ROW:
+        ends = f", {apart} again from {curve.lengths[end + 1]}"
+    elif after:
+        ends = f", {apart} at {after.count(False)} of the {len(after)} longer lengths tried"
+    reasons = [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]
+    why = "; ".join(reason for reason in reasons if reason)
+    return f"{where} ({counted} {tried}){ends}{f' ({why})' if why else ''}"
+
+
+def _limit(curve: Curve, index: int, limits: Limits) -> str:
+    """Which of the model's numbers the prompt reaches between the tried length of that index and the next one, in words."""
+    before, tokens = curve.lengths[index], curve.tokens[index]
+    if index == len(curve.lengths) - 1:
+        full = limits.context is not None and tokens + 1 >= limits.context
+        return f"no longer prompt fits the model's context of {limits.context} tokens" if full else ""
+    after, reached = curve.lengths[index + 1], curve.tokens[index + 1]
+    for window in limits.windows:
+        if tokens < window == reached:
+            return f"at {after} the prompt has {window} tokens, the model's sliding window"
+        if tokens < window < reached:
+            return f"between {before} and {after} the prompt reaches {window} tokens, the model's sliding window"
+    if limits.trained is not None and before <= limits.trained < after:
+        return f"{limits.trained} is the longest sequence that the model was trained on"
+    return ""

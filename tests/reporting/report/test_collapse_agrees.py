@@ -1,0 +1,121 @@
+"""Every sentence on a pair says the same of it: headline, strip, findings, sections, tables, charts, and the command's lines.
+
+One place decides (`measure.collapse.verdicts`). Here its verdict is read again out of each text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from ostools.measure import Collapse
+from ostools.measure.collapse.readings import Reading
+from ostools.measure.collapse.verdicts import APART, IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
+from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.findings.collapse import collapse_findings, precision_summary, verdict_lines, verdicts_at_y
+from ostools.reporting.findings.precision import precision_findings
+from ostools.reporting.first.headlines import collapse_headline
+from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.page.section import Part, Section
+from ostools.reporting.sections.collapse import collapse_section
+from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.precision import precision_section
+from tests.reporting.charts.test_charts import svg_of
+from tests.reporting.made import made_collapse
+
+SHAPES: dict[str, tuple[str, Callable[[int], bool]]] = {
+    "hidden at the end": (TO_THE_END, lambda n: n >= 60),
+    "hidden in the middle": (IN_A_RANGE, lambda n: 40 <= n <= 90),
+    "hidden twice": (TO_THE_END, lambda n: 30 <= n <= 50 or n >= 80),
+    "always": (TO_THE_END, lambda n: True),
+    "never": (APART, lambda n: False),
+    "single lengths": (APART, lambda n: n % 5 == 0),
+    "the last few": (UNDECIDED, lambda n: n > 124),
+}
+STRIP = {
+    TO_THE_END: "found",
+    IN_A_RANGE: "found",
+    UNDECIDED: "not decided",
+    APART: "not found",
+    OVERFLOWS: "not tested",
+}
+
+
+def shaped(name: str, overflow: tuple[str, ...] = ()) -> Collapse:
+    _, hidden = SHAPES[name]
+    return made_collapse(lambda n: 0.1 if hidden(n) else 3.0, noise={"bfloat16": 0.5}, overflow=overflow)
+
+
+def spans_in(text: str) -> set[tuple[int, int]]:
+    """Every range that a text tells of: "60 on, up to 128", "40 to 90", "from n = 40 to 90"."""
+    text = text.replace("n = ", "").replace(", the shortest tried,", "")
+    found = re.findall(r"(\d+) on, up to (\d+)|(?<!n)(?:from |; |, |^|>)(\d+) to (\d+)", text)
+    return {(int(a or c), int(b or d)) for a, b, c, d in found}
+
+
+def words_of(section: Section | None) -> list[str]:
+    return [] if section is None else [words for part in section.parts for words in words_of_part(part)]
+
+
+def words_of_part(part: Part) -> list[str]:
+    cells = [cell for table in part.tables for row in table.rows for cell in row if row[0] in ("bfloat16", "float16")]
+    return [*part.findings, *cells]
+
+
+def told(result: Collapse) -> dict[str, str]:
+    """Every text on the pair at y, by where it stands."""
+    found = Measurements(result.provenance, "", (), collapses=[result], casts=[result])
+    headline = collapse_headline([result])
+    assert headline is not None
+    texts = {
+        "headline": f"{headline.verdict} {headline.text}",
+        "findings": " ".join(collapse_findings(result)),
+        "findings of precisions": " ".join(precision_findings(result)),
+        "summary of precisions": " ".join(precision_summary([result])),
+        "command": " ".join(verdict_lines(result, Reading.named("y", None, "l2"))),
+        "section on precision": " | ".join(words_of(precision_section(found))),
+    }
+    if not result.measured().empty:
+        texts["section on collapse"] = " ".join(words_of(collapse_section(found)))
+    return texts
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("overflow", [(), ("float16",)])
+def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[str, ...]) -> None:
+    result, (kind, _) = shaped(name, overflow), SHAPES[name]
+    verdict = verdicts_at_y(result)["bfloat16"]
+    spans = {(span.first, span.last) for span in verdict.ranges}
+    assert verdict.kind == kind
+    assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
+    found = Measurements(result.provenance, "", (), collapses=[result], casts=[result])
+    assert verdicts(found)[0].state == STRIP[kind]
+    texts = told(result)
+    for place, text in texts.items():
+        if place != "section on collapse":  # its open part says the fall of the float64 curve; the verdict is folded
+            assert spans_in(text) == spans, place
+            assert ("not decided" in text) == (kind == UNDECIDED), place
+        assert not (spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)), place
+        assert ("float16 overflows on this model: not measured" in text) == bool(overflow) or place in (
+            "command", "section on collapse",
+        ), place  # fmt: skip
+    drawn = svg_of(collapse_chart(result, ("y",)))
+    for first, last in spans:
+        assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
+    assert ("hidden from n" in drawn) == bool(spans)
+    assert ("float16 overflows" in drawn) == bool(overflow)
+
+
+def test_where_nothing_was_measured_nothing_is_claimed() -> None:
+    result = made_collapse(lambda n: 1.0, overflow=["float16"], noise={})
+    headline = collapse_headline([result])
+    assert headline is not None
+    assert headline.verdict == "Whether the two sequences collapse was not tested."
+    assert headline.text == "float16 overflows on this model: not measured."
+    found = Measurements(result.provenance, "", (), collapses=[result])
+    assert verdicts(found)[0].state == STRIP[OVERFLOWS]
+    assert "not measured: float16 overflows" in " ".join(verdict_lines(result, Reading.named("y", None, "l2")))
+    for text in (*precision_summary([result]), *precision_findings(result), *collapse_findings(result)):
+        assert not spans_in(text)
