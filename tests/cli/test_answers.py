@@ -70,7 +70,7 @@ SHOWN = [
     ),
     (
         COUNTING,
-        "Answers to count-ones-figure-5|float32: no impossible count is predicted (not hidden at any of the 2 lengths tried, up to 2).|one-sided",
+        "Answers to count-ones-figure-5|float32: no impossible count is predicted (not hidden at any of the 2|one-sided",
         "",
     ),
     ("windows --lengths 3 --windows 5 --layers 1", "none|front", ""),
