@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
@@ -112,29 +111,18 @@ def _share(found: Mapping[tuple[int, int], float], band: tuple[int, int]) -> str
 
 
 def collapse(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
-    """Of n ones and n + 1 at y: at which length each precision hides them for good, to 256."""
+    """Of n ones and n + 1 at y: over which lengths each precision hides them, to 256."""
     yield from header(
         "model",
         "dtype",
-        "below the noise of y from n =",
         "below the noise of y - y* from n =",
         "same top token from n =",
     )
     for name, model in models.items():
-        found = ost.collapse(model, "figure-5a", lengths=EVERY, dtypes=["float32", "bfloat16"]).collapse_lengths()
-        for dtype, part in found.groupby("dtype", sort=False):
-            starts = part.set_index("site")
-            yield row(
-                f"`{name}`",
-                dtype,
-                _start(starts.loc["y", "collapse_length"]),
-                _start(starts.loc["y", "pair_collapse_length"]),
-                _start(starts.loc["top-token", "collapse_length"]),
-            )
-
-
-def _start(length: Any) -> str:
-    return "not up to 256" if pd.isna(length) else str(length)
+        found = ost.collapse(model, "figure-5a", lengths=EVERY, dtypes=["float32", "bfloat16"])
+        where = {(dtype, site): verdict.where for (_, dtype, site, _), verdict in found.verdicts_over_seeds().items()}
+        for dtype in ("float32", "bfloat16"):
+            yield row(f"`{name}`", dtype, where[dtype, "y"], where[dtype, "top-token"])
 
 
 def far(models: Mapping[str, TransformerBridge]) -> Iterator[str]:

@@ -136,14 +136,14 @@ curve.plot()
 
 # %%
 distance = curve.reference_curve("theorem")["distance"]
-at_y = curve.collapse_lengths().query("site == 'y'")
+at_y = curve.verdicts().query("site == 'y'")
 print(f"peak {distance.max():.1f} at {distance.idxmax()} ones, {distance[128]:.1f} at 128")
 assert distance[128] < distance.max() / 2
-assert at_y["collapse_length"].isna().all()
-at_y[["dtype", "collapse_length", "status"]]
+assert (at_y["verdict"] == "apart").all()
+at_y[["dtype", "verdict", "status"]]
 
 # %% [markdown]
-# The distance falls, but it has not reached bfloat16's floor at 128 ones, so no collapse length is reported; nothing
+# The distance falls, but it has not reached bfloat16's floor at 128 ones, so no range is reported; nothing
 # is extrapolated. This model was trained to count, and keeps its counts apart. [Tutorial
 # 2](02_collapse_and_precision.ipynb) finds prompts and formats where it does not.
 #

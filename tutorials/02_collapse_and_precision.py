@@ -70,15 +70,14 @@ assert at_y.loc["bfloat16", "noise"] > 1000 * at_y.loc["float32", "noise"]
 # far above bfloat16's noise. So:
 
 # %%
-lengths = curve.collapse_lengths()
-assert lengths.query("site == 'y'")["collapse_length"].isna().all()
-lengths.query("site == 'y'")[["dtype", "collapse_length", "n_max", "status", "pair_collapse_length"]]
+verdicts = curve.verdicts().query("site == 'y'")
+assert (verdicts["verdict"] == "apart").all()
+verdicts[["dtype", "verdict", "tried", "hidden", "status"]]
 
 # %% [markdown]
-# **No precision hides this pair up to 256 ones.** "Not reached by 256" is a result. It is not "collapse at some
-# length above 256": nothing is extrapolated here, because the theorem gives no rate to extrapolate with. A collapse
-# length is reported only where the float64 distance is below the noise at *every* length from there on, over a
-# stretch as long again (at least 32 lengths more).
+# **No precision hides this pair up to 256 ones.** That is a result. It is not "collapse at some length above 256":
+# nothing is extrapolated here, because the theorem gives no rate to extrapolate with. A range is reported where the
+# float64 distance is below the noise of the difference at eight tried lengths in a row or more.
 #
 # ## Fewer bits, and which of them
 #
@@ -95,7 +94,7 @@ coarse = ost.collapse(model, "text", lengths=range(1, 257), dtypes=formats)
 coarse.plot()
 
 # %%
-reached = coarse.collapse_lengths().query("site == 'y'").set_index("dtype")
+verdicts = coarse.verdicts().query("site == 'y'").set_index("dtype")
 exact = coarse.reference_curve("theorem")["distance"]
 at_y = coarse.frame.query("site == 'y' and per == 'vector' and norm == 'l2'")
 rows = {}
@@ -110,19 +109,19 @@ assert of_256.loc["bfloat16-residual", "below the noise"] == 0
 assert of_256.loc["int4-residual", "below the noise"] > 200
 assert 128 < of_256.loc["int4-residual", "at every length from"] <= 256
 assert of_256.loc["int4-kv", "below the pair_noise"] < 0.75 * of_256.loc["int4-kv", "below the noise"]
-assert reached["collapse_length"].isna().all()
-of_256.join(reached[["collapse_length", "pair_collapse_length"]])
+assert verdicts.loc["int4-residual", "verdict"] == "hidden to the end"
+of_256.join(verdicts[["verdict", "first", "last", "ranges"]])
 
 # %% [markdown]
 # - **A residual stream in 4 bits hides the pair** at nearly all of the 256 lengths, by both noises, and at every one
-#   from about two hundred copies on. Here Section 4 of the paper is right. A collapse length is not given:
-#   to confirm one beyond 128 takes as many lengths again, and 256 are too few for that.
+#   from about two hundred copies on. Here Section 4 of the paper is right: the verdict is a range that is open at the
+#   end of the lengths tried.
 # - **A key/value cache in 4 bits hides less than its noise says.** It moves $y(v)$ and $y(v^*)$ *alike*, because both
 #   read the same rounded cache. The noise of their difference is smaller, so at many lengths at which each is off by
-#   more than the distance the two can still be told apart. `collapse_length` compares the distance with the noise of
-#   *one* representation; whether a cache hides a pair is what `pair_collapse_length` says.
-# - `bfloat16`: the distance falls below its noise at a few lengths and comes out of it again: that is chance, and is
-#   not reported as collapse. In the residual stream alone bfloat16 hides nothing here.
+#   more than the distance the two can still be told apart. So `verdicts` and `hidden_ranges` compare the distance with
+#   the noise of the difference.
+# - `bfloat16`: the distance falls below its noise at a few lengths and comes out of it again: that is chance, and no
+#   range. In the residual stream alone bfloat16 hides nothing here.
 #
 # ## A case in which collapse is certain
 #
@@ -153,7 +152,7 @@ by_length = windows[4].frame.query("site == 'y' and per == 'vector' and norm == 
 beyond = by_length.loc[16:, "mean"]
 noise = by_length["noise"].median()
 print(f"bfloat16's own distance from 16 copies on: {beyond.min():.3f} to {beyond.max():.3f}, noise {noise:.3f}")
-print("collapse length in bfloat16:", windows[4].collapse_lengths().query("site == 'y'")["collapse_length"].item())
+print("in bfloat16:", windows[4].verdicts().query("site == 'y'")["status"].item())
 assert (beyond == 0).any()
 assert beyond.max() > 0.03
 assert beyond.max() < 3 * noise
@@ -217,10 +216,10 @@ counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", 
 #
 # ## What collapse in bfloat16 proves, and what it does not
 #
-# - A collapse length says: from here on, the difference between these two prompts is smaller at the last token than
-#   what rounding does to it. It is a fact about this pair, this model and this format.
+# - A range says: over these lengths the difference between these two prompts is smaller at the last token than what
+#   rounding does to it. It is a fact about this pair, this model and this format.
 # - It does not say that answers are wrong: the top token may have been settled long before (see `top-token` in
-#   `collapse_lengths()`), and it may be the right one.
+#   `verdicts()`), and it may be the right one.
 # - The absence of collapse does not say that the model can count.
 #
 # ## Exercises

@@ -207,7 +207,7 @@ profiles.shapes[["kept", "verdict", "start_contrast", "end_contrast", "end_contr
 # %%
 pairs = ost.corpus(model, lines, lengths=24, measure="collapse", out=Path(workplace.name) / "theorem", progress=False)
 assert (pairs.frame["hidden_share"] == 0).all()
-pairs.frame[["dtype", "texts", "mean", "low", "high", "noise", "hidden_share", "hidden_high"]].round(5)
+pairs.frame[["dtype", "texts", "mean", "low", "high", "pair_noise", "hidden_share", "hidden_high"]].round(5)
 
 # %% [markdown]
 # None of these windows is hidden, in either format. Eight texts are few: the interval of the share that is hidden reaches

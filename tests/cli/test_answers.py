@@ -33,17 +33,17 @@ SHOWN = [
     (f"spectra {PROMPT}", "first_mass_last|lazy", ""),
     (
         "collapse --lengths 1:9 --dtype float32 --dtype bfloat16",
-        "bfloat16 noise|collapse in bfloat16",
+        "bfloat16 noise|In bfloat16 the pair is ",
         " float16 noise",
     ),
     (
         "collapse --lengths 1:9 --dtype bfloat16 --site v --per head-chunk --norm linf",
-        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16, theorem, seed 0: not reached by 9",
+        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16, theorem, seed 0: not hidden at any of the 9",
         "at y",
     ),
     (
         "collapse --task figure-5c --lengths 1:9 --dtype bfloat16 --layers all",
-        "L2 distance at v^(l), figure-5c, 6 of 9 lengths; layer 0 is the embedding|collapse from",
+        "L2 distance at v^(l), figure-5c, 6 of 9 lengths; layer 0 is the embedding|lengths tried, up to 9",
         "",
     ),
     (
@@ -70,7 +70,7 @@ SHOWN = [
     ),
     (
         COUNTING,
-        "Answers to count-ones-figure-5|float32: no impossible count is predicted, not reached by 2.|one-sided",
+        "Answers to count-ones-figure-5|float32: no impossible count is predicted (not hidden at any of the 2|one-sided",
         "",
     ),
     ("windows --lengths 3 --windows 5 --layers 1", "none|front", ""),
@@ -248,6 +248,16 @@ def test_a_saved_collapse_has_every_length_and_seed(run, tmp_path: Path, directo
     assert set(frame["length"]) == {2, 3, 4, 9}
     assert set(frame["seed"]) == {3, 5}
     assert set(frame["dtype"]) == {"float32"}
+
+
+def test_a_picture_of_a_collapse_comes_with_its_verdict(run, directory: str) -> None:
+    asked = ["--lengths", "1:9", "--dtype", "float32", "--dtype", "bfloat16", "--model", directory, "--out", "x.svg"]
+    code, out, _ = run("collapse", *asked)
+    written, *said = out.splitlines()
+    assert (code, written) == (0, "wrote x.svg")
+    assert " ".join(said).count("figure-5a, L2 distance at y, ") == 2
+    assert " ".join(said).count("lengths tried, up to 9") == 2
+    assert run("--quiet", "collapse", *asked)[1] == ""
 
 
 def test_the_model_is_loaded_in_the_dtype_asked_for(run, tmp_path: Path, directory: str) -> None:

@@ -147,7 +147,9 @@ def made_collapse(
     frame.loc[gone, numbers] = float("nan")
     frame.loc[gone, ["same_top_token", "identical_logits"]] = pd.NA
     frame.loc[gone, "status"] = "not finite"
-    parameters = PROVENANCE.parameters | {"not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")}
+    parameters = {**PROVENANCE.parameters} | {
+        "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")
+    }
     provenance = replace(PROVENANCE, parameters=parameters)
     return Collapse(frame, provenance, reference[columns].reset_index(drop=True))
 

@@ -186,6 +186,8 @@ def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart: str)
     if span.open:
         where = f"from {span.first}{shortest} on, up to {span.last}, the last length tried"
     counted = f"all {span.tried}" if span.hidden == span.tried else f"{span.hidden} of the {span.tried}"
+    spread = span.last - span.first + 1
+    tried = "lengths tried" if spread == span.tried else f"lengths tried, of {spread}"
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
     ends = ""
     if len(after) == IN_A_ROW:
@@ -194,7 +196,7 @@ def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart: str)
         ends = f", {apart} at {after.count(False)} of the {len(after)} longer lengths tried"
     reasons = [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]
     why = "; ".join(reason for reason in reasons if reason)
-    return f"{where} ({counted} lengths tried){ends}{f' ({why})' if why else ''}"
+    return f"{where} ({counted} {tried}){ends}{f' ({why})' if why else ''}"
 
 
 def _limit(curve: Curve, index: int, limits: Limits) -> str:

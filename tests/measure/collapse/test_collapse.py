@@ -451,9 +451,9 @@ def within(first: int, last: int, n_max: int) -> Collapse:
 )
 def test_a_verdict_is_about_ranges_wherever_one_stops(n_max: int, verdict: str, status: str) -> None:
     found = within(138, 501, n_max)
-    row = found.verdicts().set_index("site").loc["logits"]
+    row: Any = found.verdicts().set_index("site").loc["logits"]
     assert (row["verdict"], row["status"]) == (verdict, status)
-    spans = found.hidden_ranges()
+    spans: Any = found.hidden_ranges()
     spans = spans[spans["site"] == "logits"]
     assert len(spans) == row["ranges"] == (verdict.startswith("hidden"))
     for span in spans.to_dict("records"):
@@ -466,7 +466,7 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(n_max: int, verdict: str, 
 def test_verdicts_of_made_curves() -> None:
     falling = [1.0 / n for n in range(1, 101)]
     same = [n >= 95 for n in range(1, 101)]
-    rows = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).verdicts().set_index("site")
+    rows: Any = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).verdicts().set_index("site")
     assert (rows.loc["logits", "first"], rows.loc["logits", "last"]) == (30, 100)
     assert rows.loc["top-token", "first"] is pd.NA
     assert rows.loc["top-token", "verdict"] == "not decided"
@@ -494,7 +494,7 @@ def test_where_a_range_meets_the_context_or_the_trained_length() -> None:
     parameters = {"limits": {"sliding_windows": [], "context": 111}}
     model = {"trained_lengths": {"count-ones-figure-5": 60}}
     found = replace(found, provenance=replace(found.provenance, parameters=parameters, model=model))
-    said = replace(found, frame=found.frame.assign(task="figure-5a")).verdicts()["status"][0]
+    said = str(replace(found, frame=found.frame.assign(task="figure-5a")).verdicts()["status"][0])
     assert said.endswith("apart again from 61 (60 is the longest sequence that the model was trained on)")
     full = within(30, 100, 100)
     full = replace(full, provenance=replace(full.provenance, parameters=parameters))
@@ -610,11 +610,11 @@ def test_a_dtype_that_overflows_has_rows_without_numbers_and_the_others_stand() 
     alone = collapse(model, "figure-5a", lengths=tried, dtypes=["float32", "bfloat16"])
     pd.testing.assert_frame_equal(found.measured().reset_index(drop=True), alone.frame)
     pd.testing.assert_frame_equal(found.reference, alone.reference)
-    overflow = found.frame[found.frame["status"] == "not finite"]
+    overflow: Any = found.frame[found.frame["status"] == "not finite"]
     assert set(overflow["dtype"]) == set(found.overflowing()) == {"float16", "float16-residual"}
     assert len(overflow) == len(alone.frame)
     keys = ["length", "site", "layer", "per", "norm"]
-    assert set(overflow[keys].itertuples(index=False)) == set(alone.frame[keys].itertuples(index=False))
+    assert set(overflow[keys].itertuples(index=False)) == set(cast(Any, alone.frame)[keys].itertuples(index=False))
     assert every(overflow[["mean", "float64_distance", "noise", "pair_noise", "same_top_token"]].isna().all())
     verdicts = found.verdicts()
     said = verdicts[verdicts["dtype"] == "float16"]

@@ -53,13 +53,13 @@ def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
 # --- collapse
 
 
-def test_the_shortest_length_at_which_a_precision_cannot_tell_the_two_apart() -> None:
+def test_the_first_range_in_which_a_precision_hides_the_pair() -> None:
     made = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
     said = collapse_headline([made])
     assert said is not None
     # 10 / n < 0.33 from n = 31 on.
-    assert said.verdict == "bfloat16 cannot tell 31 ones from 32."
-    assert "This is the shortest such length. 1 of 2 cases (a prompt in a precision) reach one." in said.text
+    assert said.verdict == "bfloat16 hides the difference between n and n + 1 ones from 31 on, up to 128."
+    assert "This is the range that begins first. 1 of 2 cases (a prompt in a precision) have one." in said.text
     assert strip(casts=[made])["Collapse"] == "found"
 
 
@@ -68,8 +68,8 @@ def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_to
     made = replace(made, frame=made.frame.assign(pair_noise=made.frame["noise"] / 100))
     said = collapse_headline([made])
     assert said is not None
-    assert said.verdict == "bfloat16 rounds away more than the difference between 31 items and 32."
-    assert "so the two can still be told apart." in said.text
+    assert said.verdict == "The two sequences do not collapse over these lengths."
+    assert strip(casts=[made])["Collapse"] == "not found"
 
 
 def test_no_collapse_names_the_nearest_and_too_few_lengths_leave_it_open() -> None:
@@ -78,17 +78,18 @@ def test_no_collapse_names_the_nearest_and_too_few_lengths_leave_it_open() -> No
     assert said is not None
     assert said.verdict == "The two sequences do not collapse over these lengths."
     assert (
-        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: there the distance is 10 times the "
-        "rounding noise." in said.text
+        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: over the last quarter of the lengths "
+        "the distance is 10 times the rounding noise of the difference." in said.text
     )
     assert tails(far)[1].margin == 10  # the one number of that quantity
     assert strip(collapses=[far])["Collapse"] == "not found"
-    late = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.105})  # from n = 96 on, which needs 192 lengths
+    late = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.0795})  # from n = 126 on: three lengths
     said = collapse_headline([late])
     assert said is not None
     assert said.verdict == "Whether the two sequences collapse is not decided."
     assert (
-        "On figure-5a in int8-kv they are below the rounding noise from n = 96 on. Too few lengths follow." in said.text
+        "On figure-5a in int8-kv: not decided: hidden at 3 of the 128 lengths tried, up to 128; a range needs 8 in a row."
+        in said.text
     )
     assert strip(casts=[late])["Collapse"] == "not decided"
 

@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, Collapse, Sensitivity
 from ostools.measure.profiles.looseness import CHAIN, looseness
 from ostools.reporting.findings.behaviour import answered
-from ostools.reporting.findings.precision import below_at_the_end, precision_findings, tails
+from ostools.reporting.findings.precision import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding, looseness_finding
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.report.measuring import failed_on
@@ -30,44 +30,35 @@ def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_othe
     (said,) = precision_findings(result)
     # 10 / n < 0.33 from n = 31 on; of the rest float16 is nearest: the median of 10 / n over the last quarter, 96 to 128.
     distance = float(np.median([10.0 / n for n in range(97, 129)]))
-    assert (
-        "noise of each sequence in int8-kv from n = 31 (noise of their difference: from n = 31). The lengths go" in said
-    )
+    assert "below the rounding noise of its difference in int8-kv from 31 on, up to 128. The lengths go" in said
     assert f"float16 comes nearest: over the last quarter of the lengths the float64 distance ({distance:.3g})" in said
-    assert f"is {distance / 0.02:.3g} times its noise" in said
+    assert f"is {distance / 0.02:.3g} times the noise of the difference" in said
 
 
 def test_where_nothing_hides_it_that_is_said() -> None:
     (said,) = precision_findings(made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5}))
-    assert "and stay there in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16 comes nearest" in said
-    assert said.endswith("is 10 times its noise.")
+    assert (
+        "not hidden over a range of lengths in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16"
+        in said
+    )
+    assert said.endswith("is 10 times the noise of the difference.")
 
 
-def test_below_the_noise_without_the_margin_is_not_called_reached_nor_far_from_it() -> None:
-    """10 / n < 0.105 from n = 96 on: 128 lengths do not reach 2 * 96. One more is below it but for the last length."""
-    noise = {"float32": 1e-9, "int8-kv": 0.105, "float8_e4m3fn-kv": 0.11, "float16": 0.02, "bfloat16": 0.33}
-    result = made_collapse(lambda n: 10.0 / n, noise=noise)
-    (said,) = precision_findings(result)
-    assert "in bfloat16 from n = 31 (" in said
-    assert "but too few lengths follow to call that a collapse: int8-kv from n = 96 " in said
-    assert ", float8_e4m3fn-kv from n = 91 " in said
+def test_too_few_hidden_lengths_at_the_end_are_not_decided_nor_far_from_it() -> None:
+    """10 / n < 0.0795 from n = 126 on: three lengths."""
+    noise = {"float32": 1e-9, "int8-kv": 0.0795, "float16": 0.02, "bfloat16": 0.33}
+    (said,) = precision_findings(made_collapse(lambda n: 10.0 / n, noise=noise))
+    assert "in bfloat16 from 31 on, up to 128. " in said
+    assert " int8-kv: not decided: hidden at 3 of the 128 lengths tried, up to 128; a range needs 8 in a row." in said
     assert "Of the others float16 comes nearest" in said
-    assert below_at_the_end(result) == {
-        "float32": None, "int8-kv": 96, "float8_e4m3fn-kv": 91, "float16": None, "bfloat16": 31
-    }  # fmt: skip
-    late = made_collapse(lambda n: 10.0 / n, noise=noise, seeds=(0, 1))
-    late.frame.loc[(late.frame["seed"] == 1) & (late.frame["length"] == 128), "float64_distance"] = 5.0
-    assert set(below_at_the_end(late).values()) == {None}
 
 
 def test_noise_that_both_sequences_share_does_not_hide_their_difference() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "int8-kv": 0.33})
-    frame = result.frame.assign(pair_noise=result.frame["noise"] / 3)  # 10 / n < 0.11 from n = 91 on: no margin
-    (said,) = precision_findings(replace(result, frame=frame))
-    assert "in int8-kv from n = 31 (noise of their difference: not reached)." in said
-    frame = result.frame.assign(pair_noise=result.frame["noise"] / 1.5)  # 10 / n < 0.22 from n = 46 on
-    (said,) = precision_findings(replace(result, frame=frame))
-    assert "in int8-kv from n = 31 (noise of their difference: from n = 46)." in said
+    for shared, words in ((10, "is not hidden over a range"), (1.5, "in int8-kv from 46 on, up to 128.")):
+        frame = result.frame.assign(pair_noise=result.frame["noise"] / shared)  # 10 / n < 0.22 from n = 46 on
+        (said,) = precision_findings(replace(result, frame=frame))
+        assert words in said
 
 
 def test_what_storing_shifts_is_not_noise() -> None:

@@ -18,7 +18,7 @@ from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.hidden_ranges import HiddenRange
 
-WIDTH, HEIGHT = 240, 190
+WIDTH, HEIGHT, LINE = 240, 190, 13
 PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
 """What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
@@ -123,17 +123,23 @@ def jumps(values: Column) -> bool:
 def _ranges(
     verdicts: Mapping[tuple[str, str, str, int], Verdict], sites: Sequence[str], dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Each range of every panel: the panel, where it begins and ends, and its words. Of v^(l) that after the last block."""
+    """Each range of every panel: its place among them, where it begins and ends, its words. Of v^(l) after the last block."""
     last = {site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts}
     return [
-        {"panel": _panel(site, dtype, pair), "first": span.first, "last": span.last, "words": _span_words(span)}
+        {
+            "panel": _panel(site, dtype, pair),
+            "rank": rank,
+            "first": span.first,
+            "last": span.last,
+            "words": _in_words(span),
+        }
         for (pair, dtype, site, layer), verdict in verdicts.items()
         if site in sites and dtype in dtypes and layer == last[site]
-        for span in verdict.ranges
+        for rank, span in enumerate(verdict.ranges)
     ]
 
 
-def _span_words(span: HiddenRange) -> str:
+def _in_words(span: HiddenRange) -> str:
     return f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
 
 
@@ -188,13 +194,15 @@ def _collapse_layers(
     layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
     layers += draw.zeros(base.encode(tooltip=tooltip), floor)
     if ranges:
-        layers += _range_marks(base, ranges)
-    for place, limit in enumerate(limits):
-        layers += _limit_marks(base, limit, HEIGHT - 20 - 12 * place)
+        middle = float(np.sqrt(float(rows["length"].min()) * float(rows["length"].max())))
+        layers += _range_marks(base, ranges, middle)
+    below = max((span["rank"] + 1 for span in ranges), default=0)
+    for place, limit in enumerate(limits, start=below):
+        layers += _limit_marks(base, limit, HEIGHT - 5 - LINE * place)
     return draw.layers(*layers, width=WIDTH, height=HEIGHT)
 
 
-def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]]) -> list[alt.Chart]:
+def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]], middle: float) -> list[alt.Chart]:
     """A pale band over each range of each panel, a line where it begins, and its words."""
     keys, ends, words = (
         theme.safe_json(values)
@@ -208,11 +216,20 @@ def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]]) -> list[alt.Char
     at = f"indexof({keys}, datum.panel + '|' + datum.length)"
     here = base.transform_filter(f"datum.quantity === 'distance' && {at} >= 0")
     here = here.transform_calculate(end=f"{ends}[{at}]", words=f"{words}[{at}]")
-    x = alt.X("length:Q")
-    band = here.mark_rect(opacity=0.14).encode(x=x, x2="end:Q", y=alt.Undefined, detail=alt.Undefined)
-    rule = here.mark_rule(strokeWidth=1).encode(x=x, y=alt.Undefined, detail=alt.Undefined)
-    text = here.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
-    return [band, rule, text.encode(x=x, y=alt.value(HEIGHT - 5), text="words:N", detail=alt.Undefined)]
+    x, whole = alt.X("length:Q"), {"y": alt.value(0), "y2": alt.value(HEIGHT), "detail": alt.Undefined}
+    band = here.mark_rect(opacity=0.14).encode(x=x, x2="end:Q", **whole)
+    rule = here.mark_rule(strokeWidth=1).encode(x=x, **whole)
+    # Words stand on the side of the line that has more room, those of a panel's second range above those of its first.
+    texts = []
+    for rank in range(max(span["rank"] for span in ranges) + 1):
+        own = theme.safe_json([f"{span['panel']}|{span['first']}" for span in ranges if span["rank"] == rank])
+        chosen = here.transform_filter(f"indexof({own}, datum.panel + '|' + datum.length) >= 0")
+        for side, align, dx in (("<=", "left", 4), (">", "right", -4)):
+            text = chosen.transform_filter(f"datum.length {side} {middle:g}")
+            text = text.mark_text(align=align, baseline="bottom", dx=dx, fontSize=10)
+            height = alt.value(HEIGHT - 5 - LINE * rank)
+            texts.append(text.encode(x=x, y=height, text="words:N", detail=alt.Undefined))
+    return [band, rule, *texts]
 
 
 def _limit_marks(base: alt.Chart, limit: dict[str, Any], height: int) -> list[alt.Chart]:
@@ -220,7 +237,7 @@ def _limit_marks(base: alt.Chart, limit: dict[str, Any], height: int) -> list[al
     here = base.transform_filter(f"datum.length === {limit['length']} && datum.quantity === 'distance'")
     x, neutral = alt.X("length:Q"), alt.value(theme.colour("float64"))
     rule = here.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(
-        x=x, y=alt.Undefined, color=neutral, detail=alt.Undefined
+        x=x, y=alt.value(0), y2=alt.value(HEIGHT), color=neutral, detail=alt.Undefined
     )
     words = here.transform_calculate(words=theme.safe_json(limit["words"]))
     text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
