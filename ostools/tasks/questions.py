@@ -110,7 +110,8 @@ def prompts_jsonl(asked: Iterable[Question]) -> str:
 
 def checked_questions(given: Any) -> tuple[Question, ...]:
     """The questions. Raises `InputError` for anything else."""
-    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    is_several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    found: tuple[Any, ...] = tuple(given) if is_several else (given,)
     if wrong := [one for one in found if not isinstance(one, Question)]:
         raise InputError(f"expected questions, as ost.tasks.questions gives them, found {shown(wrong[0])}")
     return found

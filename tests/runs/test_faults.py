@@ -23,6 +23,7 @@ from ostools.results import Provenance
 from ostools.runs import Sweep, results, run, sweep_of
 from ostools.runs.forecast import forecast as forecasting
 from ostools.runs.measurements.record import Cell
+from ostools.runs.stored import store
 from ostools.runs.workers import local
 from ostools.runs.workers.executor import Done, Executor, Job, Terms
 from ostools.runs.workers.local import Bench
@@ -197,16 +198,16 @@ def test_a_disk_that_is_full_and_one_that_may_only_be_read(tmp_path: Path) -> No
 def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(tmp_path / "out")
     expected, victim = table(tmp_path / "out"), min((tmp_path / "out" / "cells").iterdir())
-    content, real = victim.read_bytes(), Path.read_bytes
+    content, real = victim.read_bytes(), store.read_bytes
 
-    def read(path: Path) -> bytes:
+    def read(path: Path, limit: int) -> bytes:
         if path == victim:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(path)
+        return real(path, limit)
 
     said: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", read)
+        patched.setattr(store, "read_bytes", read)
         assert quick(tmp_path / "out", say=said.append).measured == 1
     assert said == [f"{victim}: cannot be read: Input/output error; it is left out"]
     assert victim.read_bytes() == content

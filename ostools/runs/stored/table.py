@@ -70,8 +70,9 @@ def _require_bounded(content: bytes, file: Any) -> None:
 
 def _unpacked(column: Any) -> int:
     """The bytes of a column of words that is read as its different words, and which of them stands where."""
-    lengths = (compute.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
-    return sum(compute.sum(each.cast(pa.int64())).as_py() or 0 for each in lengths)
+    made: Any = compute  # its functions are made when it is imported
+    lengths = (made.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
+    return sum(made.sum(each.cast(pa.int64())).as_py() or 0 for each in lengths)
 
 
 def _require_finite(table: Any) -> None:

@@ -291,7 +291,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
             read_answers(path, [one])
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):  # reading would not end
-        with pytest.raises(InputError, match="found a (named pipe|device)"):
+        with pytest.raises(InputError, match=r"found a (?:named pipe|device)"):
             read_answers(path, [one])
     with pytest.raises(InputError, match="answers of 'other', found answers of 'm'"):
         read_answers(write(tmp_path / "m", good | {"model": "m"}), [one], model="other")
