@@ -17,6 +17,7 @@ from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
 from ostools.ground.lengths import parse_lengths
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
 from ostools.measure.passes.output import read_up_to
@@ -39,12 +40,14 @@ def sensitivity(
     layers: Sequence[int] | str,
     method: str,
     *,
+    cotangents: int = COTANGENTS,
     at: int | None = None,
     one_row: bool = False,
 ) -> Cost:
     """Of every prompt; of its beginning up to `at`. `one_row`: of a logit."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     how: dict[str, Any] = {"layers": streams, "method": method, "max_memory": model.limit, "one_row": one_row}
+    how["cotangents"] = cotangents
     total = Cost()
     for prompt in prompts:
         pos = model.pos(prompt)
