@@ -91,7 +91,7 @@ def test_intervals_of_short_prompts_hold(count: int, correlation: float) -> None
 
 
 def test_a_deep_u_of_38_tokens_is_seen() -> None:
-    assert rate(simulated(lambda x: 8 * (x - 0.5) ** 2, 38, 0.3), "U-shape") >= 0.7
+    assert rate(simulated(lambda x: 16 * (x - 0.5) ** 2, 38, 0.3), "U-shape") >= 0.7
 
 
 def test_correlation_of_neighbours_is_found() -> None:
