@@ -90,8 +90,9 @@ def test_intervals_of_short_prompts_hold(count: int, correlation: float) -> None
     assert np.mean(held) >= 0.91
 
 
-def test_a_deep_u_of_38_tokens_is_seen() -> None:
-    assert rate(simulated(lambda x: 16 * (x - 0.5) ** 2, 38, 0.3), "U-shape") >= 0.7
+def test_a_short_prompt_shows_a_deep_u_in_about_half_of_cases() -> None:
+    """Two decades deep over 38 tokens that scatter by 0.3: what short prompts cannot show is not called a shape."""
+    assert 0.4 <= rate(simulated(lambda x: 16 * (x - 0.5) ** 2, 38, 0.3), "U-shape") <= 0.75
 
 
 def test_correlation_of_neighbours_is_found() -> None:
