@@ -2,11 +2,15 @@
 
 Section 5 of the paper (arXiv 2406.04267) explains a U, "in part": the first tokens and the last ones count for more than those
 between. A profile is one noisy series, and neighbouring tokens are alike, so that tokens are not independent draws. Everything
-here is therefore computed from the means of log10 norms over fifteen blocks of neighbours, five to a third of the prompt:
-blocks are nearly independent where tokens are not. What scatters around a straight line within a third counts as noise.
+here is therefore computed from the means of log10 norms over blocks of neighbours, which are nearly independent where tokens
+are not: five in each third of the prompt, or three where it has fewer than 64 tokens. What scatters around a straight line
+within a third counts as noise.
 
 Simulated: where nothing is there, the 95% interval of a contrast lies above 0 in 1.6 to 4.5% of cases (nominal 2.5%) at
 correlations of neighbours up to 0.5 and 64 tokens or more, in 8% at a correlation of 0.7 and 64 tokens; both in 1% (3%).
+Of 12, 20, 38 and 60 tokens the 95% interval of a contrast holds in 94.4% to 97.7% of cases at correlations up to 0.5, and
+in 90% to 96% at 0.7. It is wide: +- 2 to 3 times the scatter of tokens. A U over 38 tokens that is 2 decades deep is seen in
+57% of cases, where tokens scatter by 0.3.
 A U that is 0.8 decades deep in tokens that scatter by 0.3 is seen in 52% of cases at 64 tokens, 85% at 128 (correlation 0.3).
 """
 
@@ -24,9 +28,10 @@ Shape = Literal["U-shape", "inverted U", "rises at the start only", "rises at th
 Profile = Float[np.ndarray, " pos"]
 
 BLOCKS = 5
-"""Blocks in each third of a profile."""
-SHORTEST = 60
-"""Fewest tokens whose shape is tested: four to a block."""
+"""Blocks in each third of a long profile."""
+SHORTEST = 12
+"""Fewest tokens whose shape is tested: below, a block of which a third needs three is one token."""
+_SHORT_BLOCKS, _LONG = 3, 64
 # Means of equal numbers over unequal blocks differ by this much and less.
 _ROUNDING = 1e-12
 
@@ -98,8 +103,9 @@ def rank_correlation(one: Profile, other: Profile) -> float:
 
 def u_shape(log10_norms: Profile) -> UShape:
     """Test a profile of at least `SHORTEST` tokens, all of them finite (a norm of zero has no logarithm)."""
-    blocks = np.array([block.mean() for block in np.array_split(log10_norms, 3 * BLOCKS)])
-    start, middle, end = blocks.reshape(3, BLOCKS)
+    count = BLOCKS if len(log10_norms) >= _LONG else _SHORT_BLOCKS
+    blocks = np.array([block.mean() for block in np.array_split(log10_norms, 3 * count)])
+    start, middle, end = blocks.reshape(3, count)
     curvature, vertex = _quadratic(blocks, len(log10_norms))
     return UShape(
         thirds=(float(start.mean()), float(middle.mean()), float(end.mean())),
@@ -113,8 +119,8 @@ def u_shape(log10_norms: Profile) -> UShape:
 
 def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block"]) -> TestedValue:
     """Difference of two means of blocks, by Welch's t: one third may scatter more than the other."""
-    freedom = BLOCKS - 2
-    parts = np.array([(_around_line(third) ** 2).sum() / freedom / BLOCKS for third in (one, other)])
+    freedom = len(one) - 2
+    parts = np.array([(_around_line(third) ** 2).sum() / freedom / len(one) for third in (one, other)])
     variance = float(parts.sum())
     joint = freedom / float(((parts / variance) ** 2).sum()) if variance > 0 else 1.0
     return by_student(float(one.mean() - other.mean()), variance**0.5, joint)

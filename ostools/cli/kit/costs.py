@@ -19,6 +19,7 @@ from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.answers.elicitation import FEW_SHOT
 from ostools.measure.answers.probability import spare
 from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
 from ostools.measure.passes.output import read_up_to
@@ -41,12 +42,14 @@ def sensitivity(
     layers: Sequence[int] | str,
     method: str,
     *,
+    cotangents: int = COTANGENTS,
     at: int | None = None,
     one_row: bool = False,
 ) -> Cost:
     """Of every prompt; of its beginning up to `at`. `one_row`: of a logit."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     how: dict[str, Any] = {"layers": streams, "method": method, "max_memory": model.limit, "one_row": one_row}
+    how["cotangents"] = cotangents
     total = Cost()
     for prompt in prompts:
         pos = model.pos(prompt)

@@ -16,6 +16,10 @@ RANGE = "Both ends included ({}), or a list (8,16,32), or both ({})."
 Model = Annotated[
     str, typer.Option(metavar="NAME", help="'embedded' or another of `ostools models`, a directory, or a hub id.")
 ]
+Method = Annotated[
+    str, typer.Option(metavar="NAME", help="exact, sketch (a few random cotangents, with intervals), estimate or auto.")
+]
+Cotangents = Annotated[int, typer.Option(metavar="K", help="Random cotangents of a sketch.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="'auto' (cuda, else cpu) or a torch device.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype to load the model in, such as bfloat16.")]
 LoadDtype = Annotated[

@@ -8,7 +8,7 @@ from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
-from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking
+from ostools.cli.kit.options import At, Cotangents, Device, Dtype, InChat, Method, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
 from ostools.ground.progress import part_of
@@ -65,6 +65,8 @@ def looseness(
 def profile(
     prompt: Prompt = None,
     ids: Ids = None,
+    method: Method = "auto",
+    cotangents: Cotangents = 8,
     at: At = None,
     mitigation: Under = None,
     chat: InChat = False,
@@ -77,11 +79,13 @@ def profile(
 ) -> None:
     """Say which tokens matter, and test for a U-shape.
 
-    Shows the measured profile with and without the sink, its shape with intervals, and full against frozen.
+    Shows the measured profile with and without the sink, its shape with intervals, and full against frozen. A sketch reads
+    Frobenius norms off a few random cotangents, in seconds where exact norms take minutes.
 
     \b
     Example:
       ostools profile --prompt "The capital of France is"
+      ostools profile --prompt "The capital of France is" --method sketch
       ostools profile --prompt "The capital of France is" --at -2
     """
     from ostools import measure
@@ -92,14 +96,14 @@ def profile(
     under = Acting.of(mitigation, [given])
 
     def cost(on: Unloaded) -> Cost:
-        profile = costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), "auto", at=at)
+        how: dict[str, Any] = {"cotangents": cotangents, "at": at}
+        profile = costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), method, **how)
         return under.cost(turn.of(on)) + profile
 
     with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
         words, limit = turn.prompt(loaded, given), MANNERS.max_memory
-        measured = measure.sensitivity(
-            loaded, words, at=at, mitigation=under.given, max_memory=limit, progress=progress
-        )
+        how: dict[str, Any] = {"method": method, "cotangents": cotangents, "at": at, "mitigation": under.given}
+        measured = measure.sensitivity(loaded, words, max_memory=limit, progress=progress, **how)
         result = measure.profile(measured)
     give(result, out, _show_profile)
 

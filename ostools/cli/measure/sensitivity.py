@@ -11,7 +11,19 @@ from ostools.cli.kit import output
 from ostools.cli.kit.chat import Turn
 from ostools.cli.kit.manners import MANNERS
 from ostools.cli.kit.mitigated import Acting, Under
-from ostools.cli.kit.options import At, Device, Dtype, InChat, Model, Out, System, Thinking, parse_layers
+from ostools.cli.kit.options import (
+    At,
+    Cotangents,
+    Device,
+    Dtype,
+    InChat,
+    Method,
+    Model,
+    Out,
+    System,
+    Thinking,
+    parse_layers,
+)
 from ostools.cli.kit.prompts import ManyIds, Prompts, PromptsFile, given_prompts
 from ostools.cli.kit.steps import at_work, check, give_all
 from ostools.ground.errors import InputError
@@ -37,11 +49,8 @@ def sensitivity(
         str,
         typer.Option(metavar="WHICH", help="Residual streams: 0 (the embeddings), 0,2 or all, from the same passes."),
     ] = "0",
-    method: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="exact, sketch (a few random cotangents, with intervals), estimate or auto."),
-    ] = "auto",
-    cotangents: Annotated[int, typer.Option(metavar="K", help="Random cotangents of a sketch.")] = 8,
+    method: Method = "auto",
+    cotangents: Cotangents = 8,
     relative_error: Annotated[
         float, typer.Option(metavar="X", help="An estimate takes cotangents until every interval is that narrow.")
     ] = 0.1,

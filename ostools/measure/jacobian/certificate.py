@@ -52,13 +52,13 @@ ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @dataclass(frozen=True)
 class Certificate:
-    """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|, where it is `informative`; else NaN.
+    """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|, where it is `informative`; else None.
 
     A difference says something where rounding and truncation leave an error bar below a tenth of the sum; in float32, in a
     network at the edge of a step, it may not. `passes`: moved prompts that went through the network.
     """
 
-    error: float
+    error: float | None
     informative: bool
     passes: int
 
@@ -88,8 +88,12 @@ def certify(
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
         moved = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
         values = held_last_tokens(model, embedded, moved, linearisation, layer).double()
-        values = values if outputs is None else values @ outputs.double().T
-        found, bar = _difference(values, steps, _NOISE[stream.dtype])
+        rounding = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
+        if outputs is not None:
+            # A sum like w^T y may be far smaller than what is added; its rounding is not.
+            rounding *= float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
+            values = values @ outputs.double().T
+        found, bar = _difference(values, steps, rounding)
         passes, error = passes + len(moved), float((found - expected).norm())
         agrees = error <= 4 * bar + _TOLERANCE[embedded.dtype] * size
         if agrees and bar < _SHARP * size:
@@ -102,7 +106,7 @@ def certify(
             "norms are not to be trusted"
         )
     informative = bar < _INFORMATIVE * size
-    return Certificate(error / size if informative else float("nan"), informative, passes)
+    return Certificate(error / size if informative else None, informative, passes)
 
 
 def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
@@ -114,14 +118,13 @@ def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
 
 
 def _difference(
-    values: Float[Tensor, "moved d_out"], steps: tuple[float, ...], noise: float
+    values: Float[Tensor, "moved d_out"], steps: tuple[float, ...], rounding: float
 ) -> tuple[Float[Tensor, " d_out"], float]:
     """Of the central differences over the steps, the one that its neighbours and rounding bound best; that bound.
 
     Two may agree by chance where the network is steep: of several steps each is held against both of its neighbours.
     """
     slopes = [(up - down) / (2 * step) for up, down, step in zip(values[0::2], values[1::2], steps, strict=True)]
-    rounding = noise * float(values.norm(dim=-1).max())
     gaps = [float((wide - narrow).norm()) for wide, narrow in pairwise(slopes)]
     around = [max(gap, following) for gap, following in zip(gaps, [*gaps[1:], 0.0], strict=True)]
     bars = [gap + 2 * rounding / step for gap, step in zip(around, steps[1:], strict=True)]

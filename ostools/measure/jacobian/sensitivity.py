@@ -2,8 +2,8 @@
 
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
 bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
-d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer;
-estimated: some 64 passes, whatever d_model. Of many prompts in one call those of one length share what is not their own
+d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer; a
+sketch: 8 passes in one batch, whatever d_model. Of many prompts in one call those of one length share what is not their own
 (`together`).
 """
 
@@ -52,14 +52,14 @@ class Sensitivity(Result):
 
     Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
     `models.ORIGINS`; missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm |
-    detached), layer (l of v_i^(l): 0 is the embedded token, L what the last block leaves), method ("exact" | "estimate"),
-    operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper. The norms are pure
-    numbers: change of y_n per change of v_i^(l).
+    detached), layer (l of v_i^(l): 0 is the embedded token, L what the last block leaves), method ("exact" | "sketch" |
+    "estimate"), operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper. The norms are
+    pure numbers: change of y_n per change of v_i^(l).
 
-    In exact rows both limits equal the norm. In an estimate, each token's Frobenius norm has a confidence interval, and its
-    operator norm lies between two limits. `operator_lower` is a true lower bound, and stands as `operator_norm` too.
-    `operator_upper` holds at the confidence of the run. `provenance.parameters["runs"]` says how each linearisation was
-    computed and checked.
+    In exact rows both limits equal the norm. In a sketch or an estimate, each token's Frobenius norm has a confidence interval.
+    `operator_norm` is missing (NaN): only limits of it are known. `operator_lower` is a true lower bound, far below the norm
+    where there are few cotangents. `operator_upper` is `frobenius_upper`, and holds at the confidence of the run.
+    `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
 
 
@@ -162,9 +162,14 @@ def sensitivity(
             then linear except for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in
             `runs`). `path_sum` has no bound of `detached`. Experts refuse `detached`.
         layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
-        method: "exact". "estimate": norms from random cotangents, each with its interval. "auto": exact, unless that does not
-            fit into memory or costs over 16 times the passes. The column `method` and the provenance say which was taken.
-        relative_error, confidence, seed: of an estimate. It stops when every interval of a Frobenius norm is that narrow.
+        method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random orthogonal cotangents that
+            all tokens share, unbiased, each with its interval. d_model cotangents give the exact norms. "estimate": a sketch
+            that grows until every interval is `relative_error` of its norm. "auto": exact up to d_model 256, else a sketch;
+            a sketch too where exact Jacobians do not fit into memory. The column `method` and the provenance say which was
+            taken.
+        cotangents: rows of a sketch, one backward pass each.
+        relative_error: of an estimate, the largest half-width of an interval over its norm.
+        confidence, seed: of the intervals and of the cotangents, in a sketch and in an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
         precision: "tf32" rounds what the matrix products of the rows read to 10 bits of mantissa, on a GPU alone. The
             provenance says how far one random row is then from its float32 value (`tf32_error`); above 0.01 it is refused.

@@ -101,7 +101,8 @@ def test_long_prompts_are_measured_and_certified_as_short_ones(
     for name in LINEARISATIONS:
         run = found.provenance.parameters["runs"][name]
         assert run["route"] == "analytic"
-        assert run["certificate"]["error"] < 5e-3 or run["certificate"]["against_autograd"] < 1e-2
+        certificate = run["certificate"]
+        assert certificate["error"] < 5e-3 if certificate["informative"] else certificate["against_autograd"] < 1e-2
 
 
 def test_what_strips_cannot_do_goes_whole_where_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

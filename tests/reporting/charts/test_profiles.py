@@ -81,7 +81,7 @@ def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:
     rows = rows_of(chart.to_dict())
     drawn = {(row["position"], row["linearisation"], row["value"]) for row in rows if "position" in row}
     assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 3.0), (2, "full", 0.25)} <= drawn
-    assert "not tested: 2 tokens, 60 needed" in svg_of(chart)
+    assert "not tested: 2 tokens, 12 needed" in svg_of(chart)
     assert "ratio to frozen" in svg_of(chart)
 
 
