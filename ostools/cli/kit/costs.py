@@ -19,6 +19,7 @@ from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.answers.elicitation import FEW_SHOT
 from ostools.measure.answers.probability import spare
 from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, PromptTokens, pass_cost
 from ostools.measure.passes.output import read_up_to
@@ -43,10 +44,12 @@ def sensitivity(
     *,
     at: int | None = None,
     one_row: bool = False,
+    cotangents: int = COTANGENTS,
 ) -> Cost:
-    """Of every prompt; of its beginning up to `at`. `one_row`: of a logit."""
+    """Of every prompt; of its beginning up to `at`. `one_row`: of a logit. `cotangents`: of a sketch."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     how: dict[str, Any] = {"layers": streams, "method": method, "max_memory": model.limit, "one_row": one_row}
+    how["cotangents"] = cotangents
     total = Cost()
     for prompt in prompts:
         pos = model.pos(prompt)
