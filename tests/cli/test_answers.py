@@ -155,8 +155,6 @@ def test_models_lists_what_can_be_loaded(run) -> None:
         "yes",
         "yes",
         "yes",
-        "yes",
-        "yes",
         "-",
     ]
 

@@ -242,7 +242,7 @@ def test_beside_an_inactive_mitigation_the_prompt_stands_alone(page: TestClient)
 
 
 def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
-    wide = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
+    wide = ask(page, "attention", beside="mitigation", other="sliding-window:window=300")
     narrow = ask(page, "attention", **WINDOW)
     assert ["inactive" in " ".join(shown["notes"]) for shown in (wide, narrow)] == [True, False]
     assert {number["value"] for one in wide["tokens"] for number in one["against"]} == {0.0}

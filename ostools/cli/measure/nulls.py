@@ -35,7 +35,7 @@ def nulls(
     linearisation: Annotated[
         str, typer.Option(metavar="NAME", help="full, frozen, frozen-attention, frozen-norm, detached.")
     ] = "full",
-    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact, estimate.")] = "auto",
+    method: Annotated[str, typer.Option(metavar="NAME", help="auto, exact, sketch, estimate.")] = "auto",
     model: Model = "embedded",
     out: Out = None,
     device: Device = "auto",

@@ -79,7 +79,9 @@ def untested(reason: str) -> Belief:
     return Belief(None, math.nan, math.nan, f"not tested here: {reason}")
 
 
-def beliefs(model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float[Tensor, " pos"]]) -> dict[str, Belief]:
+def beliefs(
+    model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float[Tensor, " pos"]], max_memory: int | None
+) -> dict[str, Belief]:
     """Verdict on each variant that is no bound, beside a sketch of the derivative that it stands for.
 
     `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused the form is untested, with
@@ -89,9 +91,9 @@ def beliefs(model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float
     names = tuple(dict.fromkeys(form.linearisation for form in forms.values()))
     if not names:
         return {}
-    sketch: dict[str, Any] = {"linearisations": names, "method": "exact", "progress": False}
+    sketch: dict[str, Any] = {"linearisations": names, "method": "sketch", "cotangents": COTANGENTS}
     try:
-        frame: Frame = sensitivity(model, tokens, **sketch).frame
+        frame: Frame = sensitivity(model, tokens, **sketch, max_memory=max_memory, progress=False).frame
     except InputError as error:
         return dict.fromkeys(forms, untested(str(error)))
     found = {}

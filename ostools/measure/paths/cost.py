@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT, kept_weights
-from ostools.measure.jacobian.memory import ALLOCATOR
+from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_cost
 from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
+from ostools.measure.paths.belief import COTANGENTS
 from ostools.measure.paths.variants import variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
@@ -40,7 +41,12 @@ def path_sum_cost(shape: Shape, pos: int, variants: Sequence[str], *, mlp_norm: 
     each = work_in(_ELEMENT, shape.n_layers * products)
     read = 3.0 * shape.n_layers * shape.block_parameters
     operations = 4.0 * shape.n_layers * BLOCK + QUESTION
-    return each + work_in(work.element, 2 * one_pass(work, 1, pos)) + Cost(memory, cast=read, operations=operations)
+    folded = each + work_in(work.element, 2 * one_pass(work, 1, pos)) + Cost(memory, cast=read, operations=operations)
+    beside = tuple(dict.fromkeys(one.linearisation for one in known if one.kind != "certified"))
+    if not beside:
+        return folded
+    # One after the other: the larger memory of the two, which is how costs add up.
+    return folded + sensitivity_cost(shape, pos, beside, method="sketch", cotangents=COTANGENTS)
 
 
 def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:

@@ -209,7 +209,7 @@ def _of_one(
     own: dict[str, Any] = {**tokens.asked}
     if tally:
         own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in (QUOTIENT, *OUTCOMES))
-    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()})
+    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, how.max_memory)
     if verdicts:
         own["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     tables = [
