@@ -46,7 +46,7 @@ def test_greedy_answers_are_those_of_generate(real: Real) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> None:
-    """In bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums may go in another order."""
+    """In bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums go in any order."""
     lengths = [1, 5, 12]
     found = ost.collapse(real.model, "figure-5a", lengths=lengths, dtypes=[dtype])
     plain, task = real.plain(getattr(torch, dtype)), ost.tasks.FIGURE_5["figure-5a"]()

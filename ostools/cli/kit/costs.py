@@ -45,7 +45,6 @@ def sensitivity(
     cotangents: int = COTANGENTS,
     at: int | None = None,
     one_row: bool = False,
-    cotangents: int = COTANGENTS,
 ) -> Cost:
     """Of every prompt; of its beginning up to `at`. `one_row`: of a logit. `cotangents`: of a sketch."""
     streams = model.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
