@@ -70,12 +70,11 @@ def parse_ids(text: str) -> tuple[int, ...]:
     if numbers is None:
         try:
             numbers = _numbers(read_text(Path(text), encoding="utf-8-sig"))
-        except InputError as error:
-            raise InputError(f"--ids: {error}") from None
         except (OSError, ValueError) as error:
+            reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None)
             raise InputError(
                 f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
-                f"{getattr(error, 'strerror', None) or 'not text in UTF-8'}"
+                f"{reason or 'not text in UTF-8'}"
             ) from None
     if numbers is None:
         raise InputError(
