@@ -94,8 +94,9 @@ def prompts_of(file: Path) -> list[Given]:
     """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
     try:
         lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"--prompts {file}: cannot be read: {error.strerror or error}") from error
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--prompts {file}: cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"--prompts {file}: expected text in UTF-8, found other bytes at {error.start}") from error
     if lines[-1] == "":
