@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.files import adapter as merging
+from ostools.models.files.adapters import adapter as merging
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import checkpoint_hash
 from ostools.runs.forecast.forecast import Unloaded

@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "activation": (_activation, r"expected SiLU.* in model\.layers\.0\.mlp\.act_fn, .* found .*ReLU"),
     "bidirectional": (_bidirectional, r"found use_bidirectional_attention = True in the configuration of mine"),
     "two dtypes": (_half, r"of one dtype, found torch\.float16, torch\.float32"),
-    "meta": (_meta, r"expected all weights in memory, of one device, found meta"),
+    "meta": (_meta, r"expected a model with weights, found one on torch's meta device"),
     "more": (_longer, r"expected only weights of its configuration, found model\.extra\.weight"),
     "tied": (_output, r"lm_head\.weight tied as the configuration says, found that it is not"),
 }

@@ -17,7 +17,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.files import shards
-from ostools.models.files.adapter_settings import LoraSettings
+from ostools.models.files.adapters.settings import LoraSettings
 from ostools.models.placed import shard
 from tests.checkpoints import edit_config, make_model, tiny_model, write_checkpoint
 

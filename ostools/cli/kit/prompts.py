@@ -70,12 +70,11 @@ def parse_ids(text: str) -> tuple[int, ...]:
     if numbers is None:
         try:
             numbers = _numbers(read_text(Path(text), encoding="utf-8-sig"))
-        except InputError as error:
-            raise InputError(f"--ids: {error}") from None
         except (OSError, ValueError) as error:
+            reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None)
             raise InputError(
                 f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
-                f"{getattr(error, 'strerror', None) or 'not text in UTF-8'}"
+                f"{reason or 'not text in UTF-8'}"
             ) from None
     if numbers is None:
         raise InputError(
@@ -95,8 +94,9 @@ def prompts_of(file: Path) -> list[Given]:
     """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
     try:
         lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"--prompts {file}: cannot be read: {error.strerror or error}") from error
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--prompts {file}: cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"--prompts {file}: expected text in UTF-8, found other bytes at {error.start}") from error
     if lines[-1] == "":

@@ -65,7 +65,8 @@ def _name(path: Path) -> str:
 
 
 def _too_large(path: Path, limit: int) -> InputError:
-    return InputError(f"expected at most {limit} bytes in {_name(path)}, found more: is it the right file?")
+    size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
+    return InputError(f"expected at most {size} in {_name(path)}, found more: is it the right file?")
 
 
 def _kind(mode: int) -> str:

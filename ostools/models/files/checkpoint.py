@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.adapter import Adapter
+from ostools.models.files.adapters.adapter import Adapter
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.shards import check_finite, check_loaded, check_stored

@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.adapter_settings import ADAPTER_WEIGHTS, LoraSettings
+from ostools.models.files.adapters.settings import ADAPTER_WEIGHTS, LoraSettings
 from ostools.models.files.shards import read_shard
 
 _LORA = re.compile(
