@@ -15,6 +15,8 @@ from ostools.models import encode
 from tests.real.conftest import Real
 
 pytestmark = pytest.mark.slow
+WITHIN = 1e-4
+"""The plain model is in float64, but transformers' norms go through float32 there."""
 TEXT = "The capital of France is Paris. The capital of Italy is"
 
 
@@ -46,7 +48,7 @@ def test_greedy_answers_are_those_of_generate(real: Real) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> None:
-    """In bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums may go in another order."""
+    """In bfloat16 y is the same to the bit: only the distance's own sum is rounded. In float32 sums may go in another order."""
     lengths = [1, 5, 12]
     found = ost.collapse(real.model, "figure-5a", lengths=lengths, dtypes=[dtype])
     plain, task = real.plain(getattr(torch, dtype)), ost.tasks.FIGURE_5["figure-5a"]()
@@ -74,15 +76,15 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     plain(inputs_embeds=embedded, use_cache=False).logits[0, -1, towards].backward()
     full: Any = measured.frame.query("linearisation == 'full'")
-    assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=1e-6)
+    assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN)
     bounds = ost.path_sum(real.model, prompt, variants=["local", "local-full"])
     assert ost.compare(measured, bounds).summary["holds"].all()
 
 
 def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
-    """Of y at the last of three tokens, in float64, by one backward pass for each of its numbers."""
+    """Of y at the last of three tokens, in float64, by a backward pass for each of its numbers, 96 together."""
     if real.name == "gemma-3-270m":
-        pytest.skip("640 backward passes through Gemma in float64 take minutes; its rows are compared above")
+        pytest.skip("a backward pass for each of 640 numbers takes minutes in float64; a row is compared above")
     ids = encode(real.model, "Paris is in").ids[:3]
     measured = ost.sensitivity(
         real.model, ost.Prompt.from_ids(real.model, ids.tolist()), linearisations=["full"], method="exact"
@@ -90,9 +92,10 @@ def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
     plain = real.plain(torch.float64)
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     y = plain.model(inputs_embeds=embedded, use_cache=False).last_hidden_state[0, -1]
-    rows = [torch.autograd.grad(y, embedded, one, retain_graph=True)[0][0] for one in torch.eye(len(y), dtype=y.dtype)]
-    jacobian = torch.stack(rows, 1)
+    parts = torch.eye(len(y), dtype=y.dtype).split(96)
+    rows = [torch.autograd.grad(y, embedded, part, retain_graph=True, is_grads_batched=True)[0][:, 0] for part in parts]
+    jacobian = torch.cat(rows).transpose(0, 1)
     frame = measured.frame
-    assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=1e-6)
+    assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=WITHIN)
     operator = torch.linalg.matrix_norm(jacobian, ord=2).tolist()
-    assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=1e-6)
+    assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=WITHIN)
