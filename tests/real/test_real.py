@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 import ostools as ost
@@ -15,6 +14,8 @@ from ostools.models import encode
 from tests.real.conftest import Real
 
 pytestmark = pytest.mark.slow
+WITHIN = 1e-4
+"""The plain model is in float64, but transformers' norms go through float32 there."""
 TEXT = "The capital of France is Paris. The capital of Italy is"
 
 
@@ -59,7 +60,8 @@ def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> 
         assert rows["mean"].tolist() == pytest.approx([expected], abs=within)
 
 
-def _last(plain: Any, ids: Tensor) -> Float[Tensor, d_model]:
+def _last(plain: Any, ids: Tensor) -> Tensor:
+    """y of the last token, [d_model], in one pass of transformers alone."""
     with torch.no_grad():
         return plain.model(ids[None], use_cache=False).last_hidden_state[0, -1]
 
@@ -74,15 +76,16 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     plain(inputs_embeds=embedded, use_cache=False).logits[0, -1, towards].backward()
     full: Any = measured.frame.query("linearisation == 'full'")
-    assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=1e-6)
+    assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN)
     bounds = ost.path_sum(real.model, prompt, variants=["local", "local-full"])
-    assert ost.compare(measured, bounds).summary["holds"].all()
+    summary: Any = ost.compare(measured, bounds).summary
+    assert summary["holds"].tolist() == [True, True]
 
 
 def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
-    """Of y at the last of three tokens, in float64, by one backward pass for each of its numbers."""
+    """Of y at the last of three tokens, in float64, by a backward pass for each of its numbers, 96 together."""
     if real.name == "gemma-3-270m":
-        pytest.skip("640 backward passes through Gemma in float64 take minutes; its rows are compared above")
+        pytest.skip("a backward pass for each of 640 numbers takes minutes in float64; a row is compared above")
     ids = encode(real.model, "Paris is in").ids[:3]
     measured = ost.sensitivity(
         real.model, ost.Prompt.from_ids(real.model, ids.tolist()), linearisations=["full"], method="exact"
@@ -90,9 +93,10 @@ def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
     plain = real.plain(torch.float64)
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     y = plain.model(inputs_embeds=embedded, use_cache=False).last_hidden_state[0, -1]
-    rows = [torch.autograd.grad(y, embedded, one, retain_graph=True)[0][0] for one in torch.eye(len(y), dtype=y.dtype)]
-    jacobian = torch.stack(rows, 1)
+    parts = torch.eye(len(y), dtype=y.dtype).split(96)
+    rows = [torch.autograd.grad(y, embedded, part, retain_graph=True, is_grads_batched=True)[0][:, 0] for part in parts]
+    jacobian = torch.cat(rows).transpose(0, 1)
     frame = measured.frame
-    assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=1e-6)
+    assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=WITHIN)
     operator = torch.linalg.matrix_norm(jacobian, ord=2).tolist()
-    assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=1e-6)
+    assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=WITHIN)
