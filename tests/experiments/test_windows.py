@@ -127,7 +127,7 @@ def test_lengths_beyond_training_are_left_out() -> None:
 
 def test_where_no_card_lists_trained_lengths_it_is_missing() -> None:
     found = ost.windows(tiny_model("gemma2", seed=1), "count-ones", lengths=[2], windows=[4], chat=False)
-    assert found.frame["within_training"].isna().all()
+    assert bool(np.all(found.frame["within_training"].isna()))
     assert found.provenance.parameters["beyond_training"] is False
 
 

@@ -91,11 +91,11 @@ def _up_to_the_answer(
     found = reader.read(text, "eos")
     start = reader.answer_start(text)  # thoughts may hold the same line
     at = text.find(found.line, start) if found.kind == ANSWERED and reader.form is not None else -1
-    match = None if at < 0 or reader.form is None else reader.form.search(found.line)
-    if match is None:
+    place = None if at < 0 or reader.form is None else reader.form.last_in(found.line)
+    if place is None:
         return None, text, BEHIND
     ends = _ends(model, posed, said)
-    over = at + match.start(1)
+    over = at + place[1]
     while over < len(text) and text[over].isspace():
         over += 1
     kept = list(takewhile(lambda pair: pair[1] <= over, zip(said, ends, strict=True)))

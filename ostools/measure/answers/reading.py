@@ -78,8 +78,8 @@ class Form:
     before: re.Pattern[str] | None
     behind: re.Pattern[str] | None
 
-    def last_in(self, line: str) -> tuple[int, str] | None:
-        """Where the form begins for the last time in a line, and what stands in the answer's place."""
+    def last_in(self, line: str) -> tuple[int, int, str] | None:
+        """Where the form begins for the last time in a line, where the answer's place begins, and what stands there."""
         start = first = 0
         if self.before is not None:
             places = [match.span() for match in self.before.finditer(line)]
@@ -87,12 +87,12 @@ class Form:
                 return None
             start, first = places[-1]
         if self.behind is None:
-            return start, line[first:]
+            return start, first, line[first:]
         # No word may stand after the form.
         last_word = max((match.end() for match in re.finditer(r"\w+", line[first:])), default=0) + first
         ends = (match for match in self.behind.finditer(line, first) if match.end() >= last_word)
         end = next(ends, None)
-        return None if end is None else (start, line[first : end.start()])
+        return None if end is None else (start, first, line[first : end.start()])
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,8 @@ class _Scan:
             self.last = line or self.last
             return
         place = self.reader.form.last_in(line)
-        if place is not None and not _PLACEHOLDER.match(place[1]):
-            start, answer = place
+        if place is not None and not _PLACEHOLDER.match(place[2]):
+            start, _, answer = place
             self.last = line[start:].strip()
             if free(answer):
                 self._answered(self.last, leading_number(answer), finished)

@@ -28,7 +28,6 @@ from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_same, family_of_settings, one_line
 from ostools.models.files.config import quiet, without_unread
-from ostools.models.files.saved_settings import without_saved
 from ostools.models.files.shards import check_finite
 from ostools.models.files.vocabulary import check_tokenizer, without_negative_ids
 from ostools.models.precision.casting import check_dtype

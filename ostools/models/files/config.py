@@ -16,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
-from ostools.models.files.saved_settings import without_saved
 from ostools.models.files.vocabulary import check_declared_ids, read_declared
 from ostools.models.quantised.formats import Quantisation, check_quantisation
 from ostools.models.saved_settings import without_saved

@@ -18,9 +18,9 @@ from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Looseness, Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
-from ostools.reporting.findings.origins import among, others
 from ostools.reporting.look import theme
 from ostools.reporting.look.aside import aside
+from ostools.reporting.look.origins import among, others
 from ostools.reporting.look.theme import display_token
 from ostools.reporting.page.section import Finding
 from ostools.results import Frame, Row, frame_of

@@ -14,9 +14,8 @@ from ostools.reporting.sections.collapse import collapse_section
 from ostools.reporting.sections.fate import fate_section
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.mitigations import mitigations_section
-from ostools.reporting.sections.position import position_section
 from ostools.reporting.sections.precision import precision_section
-from ostools.reporting.sections.sensitivity import layers_section, sensitivity_section
+from ostools.reporting.sections.sensitivity import layers_section, position_section, sensitivity_section
 from ostools.reporting.sections.theory import theory_section
 
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {

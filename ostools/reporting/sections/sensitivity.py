@@ -1,4 +1,4 @@
-"""Sensitivity at the embeddings against its bounds and other forms, where the bound loses, and the layers between."""
+"""Sensitivity by position, against its bounds and other forms, where the bound loses, and layer by layer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.profiles.looseness import Looseness
 from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.position import position_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.findings import sensitivity as findings
+from ostools.reporting.findings.position import contrast_words, position_headline
 from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Section, Table
@@ -27,6 +29,11 @@ LEAD = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
     "certified bounds drawn here."
+)
+POSITION_LEAD = (
+    "Over-squashing says that the last token hears some places of a prompt less than others. In one prompt, place and content "
+    "are confounded. Here natural passages are rotated by thirds, so that every token stands once at the start, once in the "
+    "middle and once at the end: what is left is the place alone."
 )
 
 
@@ -172,3 +179,33 @@ def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
     chosen = {layers[round(index * step)] for index in range(LAYERS_DRAWN)}
     rule = f"Drawn are {len(chosen)} of {len(layers)} layers, evenly spread. All were measured."
     return replace(result, frame=frame[frame["layer"].isin(chosen)].reset_index(drop=True)), rule
+
+
+def position_section(found: Measurements) -> Section | None:
+    """Where the position effect was measured."""
+    if found.position is None:
+        return None
+    headline = position_headline(found.position)
+    caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
+    words = " ".join(contrast_words(found.position))
+    figure = Figure("position-chart", position_chart(found.position), caption, f"{caption}. {words}")
+    part = Part(
+        figure=figure,
+        findings=[f"{headline.verdict} {headline.text}"],
+        more=[More("The contrasts in numbers", tables=[_contrasts(found.position.contrasts)])],
+    )
+    return Section("position", "Sensitivity by position", "Position", POSITION_LEAD, [part])
+
+
+def _contrasts(contrasts: Frame) -> Table:
+    rows = []
+    for row in contrasts.to_dict("records"):
+        ends = [_interval(row, end) for end in ("start", "end")]
+        rows.append([str(row["source"]), str(row["passages"]), *ends, str(row["shape"])])
+    columns = ["of", "passages", "first third over the middle", "last third over the middle", "shape"]
+    return Table("How many times the middle third's norm, with 95% intervals over passages", columns, rows)
+
+
+def _interval(row: dict[Any, Any], end: str) -> str:
+    value, low, high = (number(10.0 ** float(row[f"{end}{part}"])) for part in ("", "_low", "_high"))
+    return f"{value} [{low}, {high}], p = {number(float(row[f'{end}_p']))}"

@@ -476,7 +476,7 @@ def test_verdicts_of_made_curves() -> None:
     assert always.loc["top-token", "status"] == f"the same {whole}"
     assert always.loc["identical-logits", "status"] == "not identical at any of the 100 lengths tried, up to 100"
     single = made([0.1 if n % 9 == 0 else 1.0 for n in range(1, 101)], noise=0.5, same_top_token=[False] * 100)
-    assert single.verdicts()["status"][0] == (
+    assert single.verdicts()["status"].tolist()[0] == (
         "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs"
     )
 

@@ -224,7 +224,8 @@ def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]], middle: float) -
     for rank in range(max(span["rank"] for span in ranges) + 1):
         own = theme.safe_json([f"{span['panel']}|{span['first']}" for span in ranges if span["rank"] == rank])
         chosen = here.transform_filter(f"indexof({own}, datum.panel + '|' + datum.length) >= 0")
-        for side, align, dx in (("<=", "left", 4), (">", "right", -4)):
+        sides: tuple[tuple[str, Any, int], ...] = (("<=", "left", 4), (">", "right", -4))
+        for side, align, dx in sides:
             text = chosen.transform_filter(f"datum.length {side} {middle:g}")
             text = text.mark_text(align=align, baseline="bottom", dx=dx, fontSize=10)
             height = alt.value(HEIGHT - 5 - LINE * rank)
