@@ -147,7 +147,7 @@ verdicts = study.verdicts.set_index("mitigation")
 for sentence in verdicts["sentence"]:
     print("-", sentence)
 assert list(verdicts["answers"]) == ["no measurable effect", "no measurable effect", "hurts"]
-assert list(verdicts["collapse"]) == ["no measurable effect", "no measurable effect", "hurts"]
+assert list(verdicts["collapse"]) == ["no measurable effect", "no measurable effect", "smaller"]
 verdicts[["answers", "collapse", "sensitivity"]]
 
 # %% [markdown]

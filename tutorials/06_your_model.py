@@ -154,8 +154,9 @@ assert change.max() < 0.05
 #
 # ## What will it cost?
 #
-# An exact profile takes `d_model` backward passes, whatever the length of the prompt. Large models are estimated,
-# with an interval for every token. `method="auto"` decides by the number of passes:
+# An exact profile takes `d_model` backward passes, whatever the length of the prompt. A sketch takes 8, whatever
+# `d_model`, and gives each Frobenius norm with an interval. `method="auto"` is exact up to `d_model` 256, and a sketch
+# of wider models:
 
 # %%
 for d_model in (128, 1024, 3072):
@@ -221,7 +222,7 @@ forecast.round(1)
 #
 # | you want | cheapest way | cost |
 # |---|---|---|
-# | which tokens matter | `sensitivity(method="sketch")` | some 8 forward passes |
+# | which tokens matter | `sensitivity(method="sketch")` | 8 backward passes |
 # | the same, each norm within 10% | `sensitivity(method="estimate")` | up to some hundred backward passes |
 # | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
 # | what it answers | `behaviour(...)` | generation |

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
-from ostools.theory.profiles import BLOCKS, Shape, TestedValue, by_student, named_by_ends
+from ostools.theory.profiles import Shape, TestedValue, by_student, means_of_blocks, named_by_ends
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded
 
 BINS = 32
@@ -24,8 +24,8 @@ BINS = 32
 LEVEL = 0.95
 QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
 """Of windows, by the names of their columns."""
-FEWEST_TOKENS = 3 * BLOCKS
-"""Fewest tokens whose ends are held against their middle: one to a block."""
+FEWEST_TOKENS = 15
+"""Fewest tokens whose ends are held against their middle: five in each third."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def interval_of_mean(
 def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:
     """The mean log10 of the first, and of the last third, minus the middle one, of every window: the contrasts of
     `profiles.u_shape`, without its intervals. At least `FEWEST_TOKENS` tokens."""
-    blocks = np.stack([part.mean(1) for part in np.array_split(log10_values, FEWEST_TOKENS, axis=1)], axis=1)
-    start, middle, end = blocks.reshape(len(blocks), 3, BLOCKS).mean(2).T
+    blocks = means_of_blocks(log10_values)
+    start, middle, end = blocks.reshape(len(blocks), 3, -1).mean(2).T
     return np.stack([start - middle, end - middle], axis=1)
 
 

@@ -103,9 +103,8 @@ def rank_correlation(one: Profile, other: Profile) -> float:
 
 def u_shape(log10_norms: Profile) -> UShape:
     """Test a profile of at least `SHORTEST` tokens, all of them finite (a norm of zero has no logarithm)."""
-    count = BLOCKS if len(log10_norms) >= _LONG else _SHORT_BLOCKS
-    blocks = np.array([block.mean() for block in np.array_split(log10_norms, 3 * count)])
-    start, middle, end = blocks.reshape(3, count)
+    blocks = means_of_blocks(log10_norms)
+    start, middle, end = blocks.reshape(3, -1)
     curvature, vertex = _quadratic(blocks, len(log10_norms))
     return UShape(
         thirds=(float(start.mean()), float(middle.mean()), float(end.mean())),
@@ -115,6 +114,12 @@ def u_shape(log10_norms: Profile) -> UShape:
         vertex=vertex,
         neighbours=_neighbours(log10_norms),
     )
+
+
+def means_of_blocks(log10_norms: Float[np.ndarray, "*profile pos"]) -> Float[np.ndarray, "*profile block"]:
+    """The means of a profile's blocks, equally many in each third."""
+    count = BLOCKS if log10_norms.shape[-1] >= _LONG else _SHORT_BLOCKS
+    return np.stack([block.mean(-1) for block in np.array_split(log10_norms, 3 * count, axis=-1)], axis=-1)
 
 
 def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block"]) -> TestedValue:

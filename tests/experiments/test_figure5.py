@@ -175,9 +175,10 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",
-        "not by 9 in float32",
+        "Below these axes: noise of float32 at most ",
     ):
         assert words in page, words
+    assert "on, up to" not in page, "five lengths are too few for a range"
 
 
 def test_a_panel_that_jumps_is_drawn_in_dots() -> None:

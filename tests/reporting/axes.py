@@ -5,7 +5,6 @@ from __future__ import annotations
 TITLES: dict[str, set[str]] = {
     "Sensitivity": {"Frobenius norm of ∂y/∂v", "operator norm of ∂y/∂v", "token and its position i"},
     "PathSum": {
-        "Frobenius norm of ∂y/∂v",
         "operator norm of ∂y/∂v",
         "path sum, scale unknown",
         "token and its position i",
@@ -23,7 +22,6 @@ TITLES: dict[str, set[str]] = {
         "token and its position i",
     },
     "Looseness": {"log10 of bound / measured frozen norm (decades, mean over tokens)"},
-    "Flow": {"token and its position i"},
     "Spectra": {
         "blocks multiplied, from the embeddings up",
         "layer (dots: the heads' A)",
@@ -41,6 +39,10 @@ TITLES: dict[str, set[str]] = {
     "Collapse": {"L2 distance", "length n (items of the sequence)"},
     "Counting": {"L2 distance at y", "absolute error", "count n (items of the sequence)"},
     "Behaviour": {"sequence length (items)", "share, probability"},
+    "PositionEffect": {
+        "norm of ∂y/∂v over the middle third's",
+        "position in the text (each token stands once in every third)",
+    },
     "Study": {"factor"},
     "WindowStudy": {
         "L2 distance at y, float64",

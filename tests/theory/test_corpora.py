@@ -63,7 +63,7 @@ def test_the_same_texts_have_an_interval_without_rounding() -> None:
     assert (low.tolist(), high.tolist()) == ([0.1] * 3, [0.1] * 3)
 
 
-@pytest.mark.parametrize("pos", [60, 61, 127])
+@pytest.mark.parametrize("pos", [15, 60, 61, 63, 64, 127])
 def test_contrasts_are_those_of_one_profile(pos: int) -> None:
     values = np.random.default_rng(pos).normal(size=(3, pos))
     for row, found in zip(values, corpora.end_contrasts(values), strict=True):

@@ -28,7 +28,7 @@ from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results.py", "runs/measurements")
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements")
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn")

@@ -201,10 +201,13 @@ def test_the_u_says_its_verdicts() -> None:
     names = ["end", "difference", "low", "high", "verdict"]
     values = [("first", 0.6931, 0.0, 1.0986, "above"), ("last", 0.0, float("nan"), float("nan"), "too few seeds")]
     ends = pd.DataFrame(values, columns=pd.Index(names)).assign(quantity="log_sensitivity")
-    how = provenance(0, linearisation="full", norm="operator", records="uuid")
-    text = json.dumps(Retrieval(pd.DataFrame(rows), how, ends).plot().to_dict(), ensure_ascii=False)
+    how = provenance(0, linearisation="full", norm="frobenius", records="uuid")
+    result = Retrieval(pd.DataFrame(rows), how, ends)
+    text = json.dumps(result.plot().to_dict(), ensure_ascii=False)
     assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
-    assert "an operator norm is drawn at its lower end" in text
+    assert "mean over tokens i; estimated" in text
+    assert "mean frobenius norm" in text
+    assert "Sensitivity is estimated." in retrieval_notes(result)
     assert "two UUIDs a record" in text
 
 
@@ -217,7 +220,7 @@ def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None
         result = Retrieval(pd.DataFrame([row]), how, ends)
         for text in (json.dumps(result.plot().to_dict()), " ".join(retrieval_notes(result))):
             assert ("another may hold the wanted value too" in text) is said
-            assert "drawn at its lower end" not in text
+            assert "estimated" not in text
 
 
 def test_a_directory_is_named_by_its_last_part() -> None:

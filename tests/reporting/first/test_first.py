@@ -10,7 +10,10 @@ import pandas as pd
 import pytest
 
 import ostools as ost
+from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
+from ostools.ground.words import number
+from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import tails
 from ostools.reporting.findings.sensitivity import shape_headline
 from ostools.reporting.first.glance import glance
@@ -26,6 +29,7 @@ from ostools.reporting.first.verdicts import verdicts
 from ostools.reporting.page.page import render
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.results import Provenance
+from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_behaviour import made as made_behaviour
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_comparison, made_sensitivity
 from tests.reporting.page.test_page import Parsed
@@ -115,22 +119,54 @@ def test_the_shape_of_a_profile_is_what_the_test_says() -> None:
     assert valley.verdict == "The middle of the prompt counts for less than both ends."
     assert valley.text.startswith("Measured, full derivative: the last third of the tokens has ")
     assert "95% interval" in valley.text
-    assert strip(profile=made)["Over-squashing"] == "found"
-    hill = shape_headline(made := profile_of(10 ** (-2 * place**2) * wobble))
+    assert strip(profile=made)["Over-squashing"] == "not tested", "in one prompt, place and content are confounded"
+    hill = shape_headline(profile_of(10 ** (-2 * place**2) * wobble))
     assert hill is not None
     assert hill.verdict == "The middle of the prompt counts for more than both ends."
-    assert strip(profile=made)["Over-squashing"] == "not found"
 
 
 def test_noise_has_no_shape_and_a_short_prompt_is_not_tested() -> None:
-    noise = shape_headline(made := profile_of(10 ** np.random.default_rng(1).standard_normal(90)))
+    noise = shape_headline(profile_of(10 ** np.random.default_rng(1).standard_normal(90)))
     assert noise is not None
     assert noise.verdict == "The test does not show that any part of the prompt counts for less."
-    assert strip(profile=made)["Over-squashing"] == "not found"
-    short = shape_headline(made := profile_of(TEN))
+    short = shape_headline(profile_of(TEN))
     assert short is not None
     assert short.verdict == "Whether the middle of the prompt counts for less than its ends was not tested."
-    assert strip(profile=made)["Over-squashing"] == "not tested"
+
+
+def position_of(start: float, end: float) -> PositionEffect:
+    """Thirds of passages of 12 tokens: the first and the last stand that many decades above the middle one."""
+    by_position = np.concatenate([np.full(4, start), np.zeros(4), np.full(4, end)])
+    sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
+    made = made_position(by_position, sizes)
+    return replace(made, provenance=replace(PROVENANCE, parameters={"tokens": 12}))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "state", "verdict"),
+    [
+        (1.0, 2.0, "found", "The middle of a text counts for less than both its ends."),
+        (-1.0, 2.0, "found", "The start and the middle of a text count for less than its end."),
+        (1.0, -2.0, "not found", "The start of a text counts for more than its middle and its end."),
+        (-1.0, -2.0, "not found", "The middle of a text counts for more than both its ends."),
+    ],
+)
+def test_the_position_effect_decides_on_over_squashing(start: float, end: float, state: str, verdict: str) -> None:
+    made = position_of(start, end)
+    assert strip(position=made)["Over-squashing"] == state
+    said = position_headline(made)
+    assert (said.verdict, said.link) == (verdict, "Position")
+    assert said.text.startswith("Over 5 passages of 12 tokens, each in three rotations")
+    low, high = (f"{number(10.0**value)}× [{number(10.0**value)}, {number(10.0**value)}]" for value in (start, end))
+    assert said.text.endswith(f" The model: first third {low}, last third {high}.")
+
+
+def test_without_an_effect_of_position_over_squashing_is_not_found() -> None:
+    generator = np.random.default_rng(1)
+    made = position_of(0.0, 0.0)
+    made = replace(made, frame=made.frame.assign(norm=10.0 ** generator.normal(size=len(made.frame))))
+    assert position_headline(made).verdict == "The test does not show that any part of a text counts for less."
+    assert strip(position=made)["Over-squashing"] == "not found"
 
 
 # --- bounds and prediction

@@ -102,7 +102,6 @@ def test_numbers_along_an_axis_are_named(name: str) -> None:
 
 UNNAMED = {
     "Study": ("x",),  # the panel's title has the unit
-    "Flow": ("y",),  # layers are named one by one
     "Figure3": ("x", "y"),  # the row's first panel and the strip below have the words
     "Figure4": ("x", "y"),
     "Behaviour": ("x",),
