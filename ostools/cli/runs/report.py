@@ -80,6 +80,7 @@ def report(
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting
+    from ostools.reporting.report.asked import extent_of
     from ostools.reporting.report.cost import report_cost
     from ostools.reporting.report.report import LONGEST, default_prompt
     from ostools.results import checked_output
@@ -90,8 +91,8 @@ def report(
 
     def cost(on: Unloaded) -> Cost:
         text = default_prompt() if given is None else given
-        longest = range(1, LONGEST + 1) if wanted is None else wanted
-        return report_cost(on, text, longest, section or None)
+        lengths = extent_of(on.shape).lengths(LONGEST) if wanted is None else wanted
+        return report_cost(on, text, lengths, section or None)
 
     names = _checked_models(model or ["embedded"], ids)
     asked = {"out": out, "sections": section or None, "lengths": wanted}

@@ -1,4 +1,7 @@
-"""Three small charts for the first screen: collapse with its noise floor, sensitivity over the prompt, answers by length."""
+"""Three small charts for the first screen: collapse with its noise floor, sensitivity by position, answers by length.
+
+Where the position effect was not measured, the sensitivity over the one prompt stands in its place.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import pandas as pd
 from ostools.ground.names import known_norm
 from ostools.measure import Collapse, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
+from ostools.reporting.charts.sensitivity.position import position_layers
 from ostools.reporting.findings.collapse import main_pair
+from ostools.reporting.findings.position import contrast_words
 from ostools.reporting.first.headlines import counted, nearest, task_of
 from ostools.reporting.first.right import right_chart
 from ostools.reporting.look import axes, draw, regions, theme
@@ -27,7 +32,13 @@ def glance(found: Measurements) -> list[Figure]:
         caption = f"Distance of the pair and noise, {task_of(result)}"
         note = "Of all prompts and precisions the one that comes nearest to the noise."
         made.append(Figure("glance-collapse", distance_chart(result, tail.dtype), caption, f"{caption}. {note}"))
-    if found.sensitivity is not None:
+    if found.position is not None:
+        caption = "Sensitivity by position in natural text"
+        words = " ".join(contrast_words(found.position))
+        made.append(
+            Figure("glance-position", position_layers(found.position, WIDTH, HEIGHT), caption, f"{caption}. {words}")
+        )
+    elif found.sensitivity is not None:
         caption = "Sensitivity of the last token to each token"
         count = frame_of(found.sensitivity)["position"].nunique()
         made.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from ostools.measure.fate.cost import fate_cost
@@ -14,21 +15,21 @@ from ostools.measure.profiles.looseness import CHAIN
 from ostools.models.shape import Shape
 
 CASTS = ("float32", "bfloat16")
+ONES, LONGEST_WINDOW = "figure-5a", 1024
+"""The prompt of ones, whose lengths go on past the model's sliding window, where that has at most so many tokens."""
 FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
 """What the section on precision compares on one prompt."""
 BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks whose prompts are drawn. A share of right answers then has an interval, and knowing the task does not give the
 answer."""
-ANSWERED, SEEDS = (4, 8, 16, 32, 64), tuple(range(8))
 JUDGED = "count-ones-bernoulli"
 """The task by which the section on fate asks where answers are lost: counting, where the paper expects that."""
 JUDGED_LENGTHS, JUDGED_SEEDS, JUDGED_DTYPES = (4, 8, 16, 32, 64), tuple(range(12)), ("float32",)
-STUDY_LENGTHS, STUDY_SEEDS = tuple(range(4, 33, 4)), tuple(range(4))
-"""The lengths and seeds of the study of mitigations. Its task is that of `BEHAVIOUR` with a share of right answers nearest to
-one half."""
+STUDY_LENGTHS = tuple(range(4, 37, 4))
+"""The lengths of the study of mitigations: as few as can decide about two of them. Its task is that of `BEHAVIOUR` with a share
+of right answers nearest to one half."""
 MITIGATIONS = ("separator:every=3", "hint")
-"""The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying); so few that eight lengths can
-decide."""
+"""The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
 UNASKED = {"fate": 120.0, "looseness": 120.0, "layers": 1800.0, "sensitivity": 1800.0}
 """Seconds on this machine. What is forecast to take longer is measured only where it is asked for by name."""
 _QUESTION = 80  # tokens, of the prompts whose fate is asked, where no tokenizer is at hand
@@ -41,6 +42,56 @@ NOT_BOUNDED = (
 
 PASSAGES, PASSAGE_TOKENS = 6, 48
 """How many natural passages, two of each kind, show whether the middle of a text counts for less; tokens of each."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a kind is measured: every so many lengths of collapse, the lengths and seeds of answers, the seeds of the
+    study, and the forms of the path sum. `words` says what is less than on a small model, and how to have all of it;
+    `length_words` says it of the default lengths of collapse."""
+
+    collapse_step: int
+    answer_lengths: tuple[int, ...]
+    answer_seeds: tuple[int, ...]
+    study_seeds: tuple[int, ...]
+    forms: tuple[str, ...]
+    words: str = ""
+    length_words: str = ""
+
+    @property
+    def answers(self) -> dict[str, tuple[int, ...]]:
+        """What `behaviour` is asked."""
+        return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
+
+    def lengths(self, longest: int) -> list[int]:
+        """The default lengths of collapse: the first ones all, then every `collapse_step`."""
+        return sorted(
+            {*range(1, min(8, longest) + 1), *range(self.collapse_step, longest + 1, self.collapse_step), longest}
+        )
+
+
+_CHEAP = tuple(name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:]))
+WHOLE = Extent(1, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP)
+REDUCED = Extent(
+    8,
+    (4, 8, 16, 32),
+    tuple(range(4)),
+    tuple(range(2)),
+    ("local", "theorem-5.1", "theorem-b5", "proof", "multi-head", "rollout"),
+    "Answers are measured at four lengths of four sequences each, and mitigations on two sequences a length. Of the path sum's "
+    "forms the report has those of the paper, attention rollout and one certified bound. `ostools behaviour`, `study` and "
+    "`path-sum` measure more.",
+    "Collapse is measured at the lengths 1 to 8 and at every eighth one after that; `--lengths 1:256` measures all.",
+)
+LARGE = 3e7
+"""From so many parameters of the blocks on a report measures `REDUCED`: the whole takes over ten minutes from there on."""
+
+
+def extent_of(shape: Shape) -> Extent:
+    """How much a report measures of a model of that shape."""
+    return REDUCED if shape.n_layers * shape.block_parameters > LARGE else WHOLE
+
+
 NAMES = (
     "collapse",
     "precision",
@@ -60,7 +111,7 @@ NAMES = (
 def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str, Cost]:
     """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness, with
     an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
-    cheap = [name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:])]
+    cheap = extent_of(shape).forms
     profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
     estimated = choose_method(shape.d_model, exact_fits=True).method != "exact"
     return {

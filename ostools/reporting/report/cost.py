@@ -10,6 +10,7 @@ from ostools import tasks
 from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.collapse.cost import collapse_cost
 from ostools.measure.fate.cost import fate_cost
+from ostools.measure.jacobian.memory import sensitivity_cost
 from ostools.measure.passes.cost import Cost, pass_cost
 from ostools.reporting.report import asked as report_asks
 from ostools.runs.forecast.forecast import Unloaded
@@ -20,7 +21,7 @@ def report_cost(
     model: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], sections: Collection[str] | None
 ) -> Cost:
     """Of the sections asked for; None: of those that are measured unasked."""
-    pos = model.pos(prompt)
+    pos, extent = model.pos(prompt), report_asks.extent_of(model.shape)
     asked = set(report_asks.NAMES) - set(report_asks.unasked(model.shape, pos)) if sections is None else set(sections)
     total = Cost()
     pairs = [model.asked(tasks.task(name, CollapseTask), lengths, pairs=True) for name in tasks.FIGURE_5]
@@ -30,12 +31,16 @@ def report_cost(
         total += collapse_cost(model.shape, pairs[0], report_asks.FORMATS)
     profiles = report_asks.profile_costs(model.shape, pos, model.limit)
     total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
+    if "position" in asked:
+        rotated = 2 * 3 * report_asks.PASSAGES  # the model and an untrained one, three rotations a passage
+        one = sensitivity_cost(model.shape, report_asks.PASSAGE_TOKENS + 2, ["full"], method="sketch")
+        total += sum([one] * rotated, Cost())
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)
     for name in report_asks.BEHAVIOUR if asked & {"behaviour", "mitigations"} else ():
         form = tasks.task(name)
-        tokens = model.asked(form, report_asks.ANSWERED, elicitation=model.elicitation(form))
-        every = replace(tokens, prompts=tokens.prompts * len(report_asks.SEEDS))
+        tokens = model.asked(form, extent.answer_lengths, elicitation=model.elicitation(form))
+        every = replace(tokens, prompts=tokens.prompts * len(extent.answer_seeds))
         total += behaviour_cost(model.shape, every)
     if "fate" in asked:
         form = tasks.task(report_asks.JUDGED)
@@ -51,7 +56,7 @@ def report_cost(
 
 def _study_cost(model: Unloaded, name: str) -> Cost:
     """Of each mitigation, and of none."""
-    total = Cost()
+    total, seeds = Cost(), len(report_asks.extent_of(model.shape).study_seeds)
     for one in (None, *report_asks.MITIGATIONS):
         given = None if one is None else mitigations.mitigation(one)
         form = tasks.task(name)
@@ -59,8 +64,6 @@ def _study_cost(model: Unloaded, name: str) -> Cost:
         answers, pairs = (
             model.asked(form, report_asks.STUDY_LENGTHS, mitigation=given, elicitation=how) for how in both
         )
-        every, compared = (
-            replace(tokens, prompts=tokens.prompts * len(report_asks.STUDY_SEEDS)) for tokens in (answers, pairs)
-        )
+        every, compared = (replace(tokens, prompts=tokens.prompts * seeds) for tokens in (answers, pairs))
         total += behaviour_cost(model.shape, every) + collapse_cost(model.shape, compared, ("float64",))
     return total

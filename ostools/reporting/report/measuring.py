@@ -11,6 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
 from mitigations import MitigationError
+from mitigations.window import own_windows
 from ostools import tasks
 from ostools.experiments import Study, TheoryChecks, position_effect, study, theory
 from ostools.experiments.position.position_effect import PositionEffect
@@ -33,29 +34,27 @@ from ostools.measure import (
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
 from ostools.measure.paths.described import undescribed
-from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.findings.precision import tails
 from ostools.reporting.report.asked import (
-    ANSWERED,
     BEHAVIOUR,
     CASTS,
-    DEAR,
     FORMATS,
     JUDGED,
     JUDGED_DTYPES,
     JUDGED_LENGTHS,
     JUDGED_SEEDS,
+    LONGEST_WINDOW,
     MITIGATIONS,
     NAMES,
     NOT_BOUNDED,
+    ONES,
     PASSAGE_TOKENS,
     PASSAGES,
-    SEEDS,
     STUDY_LENGTHS,
-    STUDY_SEEDS,
+    extent_of,
     unasked,
 )
 from ostools.reporting.sections.measurements import LeftOut, Measurements
@@ -101,6 +100,9 @@ def measure(
         for name, reason in unasked(Shape.of(model), len(ids)).items():
             asked.remove(name)
             found.left_out.append(LeftOut(name, reason))
+    extent = extent_of(Shape.of(model))
+    collapse_asked = {"collapse", "precision"} & set(asked) and lengths == extent.lengths(max(lengths))
+    found.reduced = " ".join(words for words in (extent.words, extent.length_words if collapse_asked else "") if words)
     steps = _Steps(asked, progress, found.left_out)
     _collapses(steps, found, model, lengths)
     if "position" in asked:
@@ -128,8 +130,12 @@ def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, len
     if section is None:
         return
 
+    windows = {window for window in own_windows(model).values() if window <= LONGEST_WINDOW}
+
     def casts(name: str, part: Progress | None) -> Collapse:
-        return collapse(model, name, lengths=lengths, dtypes=CASTS, progress=part)
+        # One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window.
+        beyond = range(max(lengths) + 8, max(windows, default=0) + 24, 8) if name == ONES else ()
+        return collapse(model, name, lengths=[*lengths, *beyond], dtypes=CASTS, progress=part)
 
     curves = steps.each("casts", section, tasks.FIGURE_5, casts)
     found.collapses = curves if "collapse" in steps.asked else []
@@ -195,7 +201,7 @@ def _is_exact(profile: Sensitivity) -> bool:
 
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
     """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
-    cheap = [name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:])]
+    cheap = list(extent_of(Shape.of(model)).forms)
     without = undescribed(model, cheap)
     for reason in dict.fromkeys(without.values()):
         names = ", ".join(name for name in without if without[name] == reason)
@@ -220,7 +226,7 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
     """Answers to each task; one whose answers cannot be read at all shows nothing, and is left out with the reason."""
 
     def answered(name: str, part: Progress | None) -> Behaviour:
-        return behaviour(model, name, lengths=ANSWERED, seeds=SEEDS, progress=part)
+        return behaviour(model, name, **extent_of(Shape.of(model)).answers, progress=part)
 
     results = steps.each("behaviour", "behaviour", BEHAVIOUR, answered)
     for result in results:
@@ -244,13 +250,14 @@ def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
 
 def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progress | None) -> Study:
     """The study, on the task that `failed_on` names; refused where there is none: nothing could be helped, and nothing hurt."""
-    plain = known or [behaviour(model, name, lengths=ANSWERED, seeds=SEEDS) for name in BEHAVIOUR]
+    extent = extent_of(Shape.of(model))
+    plain = known or [behaviour(model, name, **extent.answers) for name in BEHAVIOUR]
     return study(
         model,
         failed_on(plain),
         mitigations=MITIGATIONS,
         lengths=STUDY_LENGTHS,
-        seeds=STUDY_SEEDS,
+        seeds=extent.study_seeds,
         dtypes=(),
         sensitivity_lengths=0,
         progress=progress,

@@ -24,7 +24,9 @@ from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.shape import Shape
 from ostools.reporting.page.shell import loading, quoted, stored_at
+from ostools.reporting.report.asked import extent_of
 from ostools.reporting.report.measuring import NAMES, measure
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.two import measure_two, render_two
@@ -108,7 +110,7 @@ def _measured(
     lemmas: TheoryChecks | None = None,
 ) -> Measurements:
     """What the sections show; refused where nothing could be measured. `lemmas`: as in `measure`."""
-    wanted = list(range(1, _longest(model) + 1)) if lengths is None else lengths
+    wanted = extent_of(Shape.of(model)).lengths(_longest(model)) if lengths is None else lengths
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
     found = measure(model, encoded, wanted, sections, progress, lemmas)
     if found.empty and sections != ["theory"]:

@@ -23,8 +23,9 @@ CAVEATS = (
     "Collapse: a pair is hidden in a dtype at a length where its float64 distance is below the rounding noise of the "
     "difference. Eight tried lengths in a row make a range; fewer are chance. A range says nothing about lengths that were "
     "not tried.",
-    "Over-squashing, in the strip at the top: the middle third of the tokens has smaller norms than the last third, and the "
-    "95% interval of that contrast excludes zero. “Not found” means that the test does not show it.",
+    "Over-squashing, in the strip at the top: over natural passages that are rotated by thirds, the middle third has smaller "
+    "norms than the last third, and the 95% interval of that contrast over passages excludes zero. “Not found” means that the "
+    "test does not show it. The profile of one prompt confounds place and content.",
     "Norms say how far y can move. They do not say whether an answer depends on a token: a small norm may be enough, and a "
     "large one may not be used.",
     "Intervals of answers (Wilson, 95%) are over the prompts that were drawn. A greedy answer to one prompt has no interval.",
@@ -38,6 +39,8 @@ def run_section(found: Measurements) -> Section:
     parts = [Part(terms=_provenance(found))]
     if used := _of_the_prompt(found):
         parts.append(Part(title=f"The prompt of {used}", quote=found.prompt, more=[more]))
+    if found.reduced:
+        parts.append(Part(title="Less than on a small model, so that a report takes minutes", findings=[found.reduced]))
     if found.left_out:
         parts.append(Part(title="Left out, and why", items=[f"{one.section}: {one.reason}" for one in found.left_out]))
     return Section("run", "What was run", "What was run", "", parts)

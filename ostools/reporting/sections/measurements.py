@@ -28,6 +28,7 @@ class Measurements:
 
     collapses: one result a prompt of Figure 5, the model cast. casts: the same, for the section on precision. precision: one of
     the prompts again, with parts stored in few bits. sensitivity: at the embeddings; layers: at every layer.
+    reduced: what is measured of less than on a small model, in words.
     """
 
     provenance: Provenance
@@ -49,6 +50,7 @@ class Measurements:
     study: Study | None = None
     theory: TheoryChecks | None = None
     left_out: list[LeftOut] = field(default_factory=list)
+    reduced: str = ""
 
     @property
     def empty(self) -> bool:

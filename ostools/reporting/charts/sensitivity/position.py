@@ -20,6 +20,12 @@ WIDTH, HEIGHT = 620, 260
 
 def position_chart(result: PositionEffect) -> alt.LayerChart:
     """Geometric mean over passages and rotations of each norm over its passage's middle third; the band is the 95% interval."""
+    heading = alt.TitleParams("Sensitivity by position, token identity taken out", subtitle=contrast_words(result))
+    return position_layers(result, WIDTH, HEIGHT).properties(title=heading)
+
+
+def position_layers(result: PositionEffect, width: int, height: int) -> alt.LayerChart:
+    """The same without a title, in a size."""
     curves = position_curves(result)
     names = [NAMES[source] for source in dict.fromkeys(curves["source"])]
     colour = draw.hue("name", dict(zip(names, (theme.colour("full"), theme.colour("none")), strict=False)))
@@ -28,22 +34,23 @@ def position_chart(result: PositionEffect) -> alt.LayerChart:
     place: dict[str, Any] = {
         "x": alt.X(
             "position:Q",
-            title="position in the text (each token stands once in every third)",
+            title="position in the text (each token stands once in every third)"
+            if width == WIDTH
+            else "position in the text",
             scale=alt.Scale(domain=[0, count - 1], nice=False),
             axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(0, count - 1)),
         ),
         "color": colour,
     }
-    title = "norm of ∂y/∂v over the middle third's"
+    title = "norm of ∂y/∂v over the middle third's" if width == WIDTH else "norm / middle"
     band = draw.rows(curves).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=title), y2="high:Q", **place)
     line = draw.rows(curves).encode(
         y=alt.Y("value:Q", scale=scale, axis=axis, title=title), tooltip=["position:Q", "name:N", draw.VALUE], **place
     )
     edges = pd.DataFrame({"position": [count / 3 - 0.5, 2 * count / 3 - 0.5]})
     rules = draw.rows(edges).mark_rule(strokeDash=[2, 3], color=theme.INK).encode(x=place["x"])
-    heading = alt.TitleParams("Sensitivity by position, token identity taken out", subtitle=contrast_words(result))
     marks = [rules, band.mark_area(opacity=0.2), line.mark_line()]
-    return axes.themed(draw.layers(*marks, width=WIDTH, height=HEIGHT, title=heading))
+    return axes.themed(draw.layers(*marks, width=width, height=height))
 
 
 def position_curves(result: PositionEffect) -> Frame:
