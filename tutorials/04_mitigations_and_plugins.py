@@ -155,8 +155,8 @@ verdicts[["answers", "collapse", "sensitivity"]]
 #   counts right without it, and loses one of nine with it. A study on questions that are all right, or all wrong, can
 #   find harm or help only in one direction. Choose a task with room.
 # - **The missing sink** has no measurable effect either: this model counts without it.
-# - **The window** destroys every answer, and brings $n$ and $n+1$ closer together: it hurts on both counts. (The
-#   literature's windows alternate with full layers.)
+# - **The window** destroys every answer, and brings $n$ and $n+1$ closer together: the answers say "hurts", the distance
+#   "smaller". (The literature's windows alternate with full layers.)
 #
 # "No measurable effect" is not "no effect". The intervals say how large an effect could have been missed:
 

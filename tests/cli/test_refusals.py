@@ -180,7 +180,6 @@ AFTER_A_FORECAST = [
     ("path-sum --variant 'windowed(0)'", "did you mean"),
     ("path-sum --max-memory 1MB", "beside the model, 1 MiB allowed by --max-memory"),
     ("path-sum --positions some", "unknown positions 'some'"),
-    ("path-sum --traces probe", "did you mean 'probes'"),
 ]
 
 

@@ -259,7 +259,7 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
     worker = Worker()
     assert worker.begin(found.terms, str(tmp_path / "nowhere"), 1) is None
     said = worker.measure(found.pending[0])
-    assert "expected a directory with a Hugging Face model at './tiny'" in str(said)
+    assert "expected a directory with a Hugging Face model, or a GGUF file, at './tiny'" in str(said)
     assert worker.begin(found.terms, str(written.parent), 1) is None
     measured: Any = worker.measure(found.pending[0])
     assert set(measured[0]["model"]) == {"./tiny"}

@@ -46,15 +46,19 @@ PASSAGES, PASSAGE_TOKENS = 6, 48
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a kind is measured: every so many lengths of collapse, the lengths and seeds of answers, the seeds of the
-    study, and the forms of the path sum. `words` says what is less than on a small model, and how to have all of it;
-    `length_words` says it of the default lengths of collapse."""
+    """How much of a kind is measured: every so many lengths of collapse, and the formats; the lengths and seeds of answers, the
+    seeds of the study, the forms of the path sum and how they bound an MLP.
+
+    `words` says what is less than on a small model, and how to have all of it; `length_words` says it of the default lengths of
+    collapse."""
 
     collapse_step: int
+    formats: tuple[str, ...]
     answer_lengths: tuple[int, ...]
     answer_seeds: tuple[int, ...]
     study_seeds: tuple[int, ...]
     forms: tuple[str, ...]
+    mlp_norm: str
     words: str = ""
     length_words: str = ""
 
@@ -71,17 +75,20 @@ class Extent:
 
 
 _CHEAP = tuple(name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:]))
-WHOLE = Extent(1, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP)
+WHOLE = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "certified")
 REDUCED = Extent(
-    8,
+    16,
+    (*CASTS, "float16", "int8-weights"),
     (4, 8, 16, 32),
     tuple(range(4)),
-    tuple(range(2)),
+    (0,),
     ("local", "theorem-5.1", "theorem-b5", "proof", "multi-head", "rollout"),
-    "Answers are measured at four lengths of four sequences each, and mitigations on two sequences a length. Of the path sum's "
-    "forms the report has those of the paper, attention rollout and one certified bound. `ostools behaviour`, `study` and "
-    "`path-sum` measure more.",
-    "Collapse is measured at the lengths 1 to 8 and at every eighth one after that; `--lengths 1:256` measures all.",
+    "product",
+    "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
+    "forms the report has those of the paper, attention rollout and one certified bound, which bounds an MLP by the product of "
+    "its matrices' norms. `ostools behaviour`, `study`, `path-sum` and `collapse` measure more.",
+    "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that (ones: every eighth); `--lengths 1:256` "
+    "measures all.",
 )
 LARGE = 3e7
 """From so many parameters of the blocks on a report measures `REDUCED`: the whole takes over ten minutes from there on."""
@@ -111,11 +118,11 @@ NAMES = (
 def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str, Cost]:
     """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness, with
     an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
-    cheap = extent_of(shape).forms
+    extent = extent_of(shape)
     profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
     estimated = choose_method(shape.d_model, exact_fits=True).method != "exact"
     return {
-        "sensitivity": profile() + path_sum_cost(shape, pos, cheap),
+        "sensitivity": profile() + path_sum_cost(shape, pos, extent.forms, mlp_norm=extent.mlp_norm),
         "layers": profile(layers=shape.n_layers + 1),
         "looseness": path_sum_cost(shape, pos, CHAIN) + (profile(method="exact") if estimated else Cost()),
     }

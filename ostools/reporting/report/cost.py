@@ -28,7 +28,7 @@ def report_cost(
     if asked & {"collapse", "precision"}:
         total += sum((collapse_cost(model.shape, tokens, report_asks.CASTS) for tokens in pairs), Cost())
     if "precision" in asked:
-        total += collapse_cost(model.shape, pairs[0], report_asks.FORMATS)
+        total += collapse_cost(model.shape, pairs[0], extent.formats)
     profiles = report_asks.profile_costs(model.shape, pos, model.limit)
     total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
     if "position" in asked:

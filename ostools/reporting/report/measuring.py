@@ -41,7 +41,6 @@ from ostools.reporting.findings.precision import tails
 from ostools.reporting.report.asked import (
     BEHAVIOUR,
     CASTS,
-    FORMATS,
     JUDGED,
     JUDGED_DTYPES,
     JUDGED_LENGTHS,
@@ -134,8 +133,8 @@ def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, len
 
     def casts(name: str, part: Progress | None) -> Collapse:
         # One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window.
-        beyond = range(max(lengths) + 8, max(windows, default=0) + 24, 8) if name == ONES else ()
-        return collapse(model, name, lengths=[*lengths, *beyond], dtypes=CASTS, progress=part)
+        beyond = range(8, max(windows, default=0) + 24, 8) if name == ONES else ()
+        return collapse(model, name, lengths=sorted({*lengths, *beyond}), dtypes=CASTS, progress=part)
 
     curves = steps.each("casts", section, tasks.FIGURE_5, casts)
     found.collapses = curves if "collapse" in steps.asked else []
@@ -156,7 +155,7 @@ def _stored(
     left_out: list[LeftOut], model: TransformerBridge, name: str, lengths: list[int], progress: Progress | None
 ) -> Collapse:
     """The curve in every format, or without those beyond whose range the model's numbers are, or for which it has no hook."""
-    formats: list[str] = list(FORMATS)
+    formats: list[str] = list(extent_of(Shape.of(model)).formats)
     while True:
         try:
             return collapse(model, name, lengths=lengths, dtypes=formats, progress=progress)
@@ -201,7 +200,8 @@ def _is_exact(profile: Sensitivity) -> bool:
 
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
     """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
-    cheap = list(extent_of(Shape.of(model)).forms)
+    extent = extent_of(Shape.of(model))
+    cheap, norm = list(extent.forms), extent.mlp_norm
     without = undescribed(model, cheap)
     for reason in dict.fromkeys(without.values()):
         names = ", ".join(name for name in without if without[name] == reason)
@@ -215,7 +215,9 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
             found.looseness = steps.run("path sum", "looseness", lambda part: looseness(*both))
     if paths is None:
         paths = steps.run(
-            "path sum", "sensitivity", lambda part: path_sum(model, prompt, variants=cheap, progress=part)
+            "path sum",
+            "sensitivity",
+            lambda part: path_sum(model, prompt, variants=cheap, mlp_norm=norm, progress=part),
         )
     if paths is not None:
         found.comparison = compare(profile, paths)
