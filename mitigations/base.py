@@ -101,8 +101,10 @@ class Composed(Mitigation):
     parts: tuple[Mitigation, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parts, tuple | list) or len(self.parts) < 2:
-            raise MitigationError(f"Composed: expected at least two mitigations, found {_short(self.parts)}")
+        if not isinstance(self.parts, tuple | list):
+            raise MitigationError(f"Composed: expected a tuple of mitigations, found {_short(self.parts)}")
+        if len(self.parts) < 2:
+            raise MitigationError(f"Composed: expected at least two mitigations, found {len(self.parts)}")
         for part in self.parts:
             checked(part)
 

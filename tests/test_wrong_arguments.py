@@ -45,8 +45,8 @@ SOUND = {
     m.head_scores: dict(prompts=["1 1"]),
 }
 OPEN = {"number", "max_new_tokens"}  # checked elsewhere
-NONE_IS_FINE = {"mitigation", "lemmas", "reasoning", "positions", "pairs", "encodings", "windows"}
-A_NUMBER_IS_FINE = {"lengths", "seeds", "length", "seed", "depths", "windows"}
+NONE_IS_FINE = {"mitigation", "lemmas", "reasoning", "positions", "pairs", "encodings", "windows", "passages"}
+A_NUMBER_IS_FINE = {"lengths", "seeds", "length", "seed", "depths", "windows", "passages"}
 A_TEXT_IS_FINE = {"reasoning"}
 
 

@@ -33,7 +33,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
-    """What pages leave to be filled in: every command, every notebook. The changelog's links lead from the repository's root."""
+    """What pages leave to be filled in: every command, every notebook. The changelog's links begin at the root."""
     if page.file.src_uri == "changelog.md":
         return markdown.replace("](docs/", "](")
     if page.file.src_uri == "command-line.md":

@@ -45,6 +45,7 @@ from ostools.cli.runs.reproduce import reproduce
 from ostools.cli.runs.results import results
 from ostools.cli.runs.run import run
 from ostools.ground.errors import InputError
+from ostools.ground.signals import EndedBySignal
 
 # typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -134,6 +135,8 @@ def main() -> NoReturn:
                 raise
             _drop_stdout()
         code = _refuse(f"{'stdout' if error.filename is None else os.fsdecode(error.filename)}: {error.strerror}")
+    except EndedBySignal:
+        raise
     except SystemExit as stopped:
         code = _refuse(
             f"a plugin or a library asked to end the program (SystemExit: {stopped.code}), in the midst of its work"

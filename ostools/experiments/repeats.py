@@ -205,7 +205,10 @@ def _checked_prompts(
     given = (
         [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
     )
-    chosen = [_kept_apart(model, prompt, lengths) if isinstance(prompt, str) else prompt for prompt in given]
+    chosen = [
+        _kept_apart(model, prompt, lengths) if isinstance(prompt, str) else tasks.task(prompt, CollapseTask)
+        for prompt in given
+    ]
     names = [task.name for task in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

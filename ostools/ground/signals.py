@@ -11,12 +11,16 @@ from typing import NoReturn
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class EndedBySignal(SystemExit):
+    """The user or the system ended the program by a signal. Its code is a shell's: 128 and the signal's number."""
+
+
 def ended_by_signals(work: Callable[[Callable[[], bool]], None]) -> None:
     """Call `work`, giving it a function that says whether a signal came. The first one raises KeyboardInterrupt in it, a second
     one ends the process where it stands.
 
     Whatever libraries make of the interrupt (they may swallow it, or turn it into an error of their own), this then ends with
-    one line and SystemExit: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. One that is ignored, as under nohup, stays so.
+    one line and `EndedBySignal`: code 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. One that is ignored, as under nohup, stays so.
     """
     came: list[int] = []
 
@@ -48,4 +52,4 @@ def ended_by_signals(work: Callable[[Callable[[], bool]], None]) -> None:
             raise
     if came:
         sys.stderr.write(f"ostools: stopped by {signal.Signals(came[0]).name}\n")
-        raise SystemExit(128 + came[0])
+        raise EndedBySignal(128 + came[0])

@@ -99,9 +99,7 @@ class Figure5Task(FormPairs):
         ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
         for length in lengths:
             text = texts[length]
-            require_no_merge(
-                encoder, f"{self.name} at length {length}", items[length][-1], ids[text], ids[repeated[length]]
-            )
+            require_no_merge(encoder, self.name, length, items[length][-1], ids[text], ids[repeated[length]])
         return {length: ids[text] for length, text in texts.items()}
 
     def _ids_of_items(self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:

@@ -140,8 +140,10 @@ class MergedItemError(InputError):
     """A tokenizer merges the repeated item with its copy."""
 
 
-def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int], extended: Sequence[int]) -> None:
-    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair on ids.
+def require_no_merge(
+    encoder: Encoder, task: str, length: int, item: str, ids: Sequence[int], extended: Sequence[int]
+) -> None:
+    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair of `task` on ids.
 
     `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with `item` once more.
     """
@@ -155,7 +157,7 @@ def require_no_merge(encoder: Encoder, what: str, item: str, ids: Sequence[int],
     before = [encoder.token(index) for index in ids[start:]]
     after = [encoder.token(index) for index in extended[start:]]
     raise MergedItemError(
-        f"{what}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, found "
+        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, found "
         f"{''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
-        "this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('letters:items=ids')"
+        f"this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('{task}:items=ids')"
     )

@@ -76,7 +76,7 @@ class RepeatTask(CollapseTask):
         counts = sorted({*lengths, *(n + 1 for n in lengths)})
         ids = dict(zip(counts, encoder.ids([self.prompt + item * n for n in counts]), strict=True))
         for n in lengths:
-            require_no_merge(encoder, f"{self.name} at length {n}", item, ids[n], ids[n + 1])
+            require_no_merge(encoder, self.name, n, item, ids[n], ids[n + 1])
             yield theorem_pair(n, ids[n])
 
 

@@ -112,8 +112,9 @@ def test_an_estimate_is_not_shown_as_measured(run, directory: str) -> None:
     code, out, _ = run("sensitivity", "--prompt", "The 11", "--model", directory, "--method", "estimate")
     assert code == 0
     assert "Estimated sensitivity" in out
-    assert "full operator lower" in out
-    assert "full operator upper" in out
+    assert "full frobenius lower" in out
+    assert "full frobenius upper" in out
+    assert "operator" not in out
     assert "Measured" not in out
 
 

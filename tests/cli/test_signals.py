@@ -68,6 +68,20 @@ def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
     assert ([signal.getsignal(one) for one, _ in ENDING], sys.unraisablehook) == before
 
 
+def test_the_command_line_ends_with_the_code_of_the_signal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And blames no plugin for it."""
+    from ostools import cli
+
+    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+    monkeypatch.setattr(cli, "app", lambda **_: ended_by_signals(lambda _: signal.raise_signal(signal.SIGTERM)))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 143
+    assert capsys.readouterr() == ("", "ostools: stopped by SIGTERM\n")
+
+
 def test_a_second_signal_ends_the_process_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(BaseException):
         pass

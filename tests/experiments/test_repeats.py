@@ -75,7 +75,7 @@ def test_an_item_that_the_tokenizer_merges_is_put_in_by_its_token(tmp_path: Path
     ours: Any = found.frame.query("task == 'figure-5a' and sink == 'present'")
     assert ours["distance"].tolist() == alone["distance"].tolist()
     told: list[int] = []
-    with pytest.raises(InputError, match=r"this tokenizer merges the repeat; .*'letters:items=ids'"):
+    with pytest.raises(InputError, match=r"this tokenizer merges the repeat; .*'figure-5a:items=ids'"):
         repeats(model, ["letters", tasks.figure_5a()], lengths=[1, 2], progress=lambda done, total: told.append(done))
     assert set(told) <= {0}
 

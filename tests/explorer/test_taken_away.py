@@ -134,7 +134,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
     if view == "collapse":
         at_y = [row for row in rows if (row["site"], row["per"], row["norm"]) == ("y", "vector", "l2")]
         (dtype,) = shown["lengths"][0]["dtypes"]
-        assert [row["noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
+        assert [row["pair_noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
         return
     column = {"sensitivity": "frobenius_norm", "contributions": "contribution", "path_sum": "value"}
     values = [row[column[VIEWS[view].function]] for row in rows if row.get("part") != "biases"]
@@ -143,7 +143,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
 
 COLUMNS = {
     "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution",
-    "looseness": "log10", "attention": "difference", "collapse": "noise",
+    "looseness": "log10", "attention": "difference", "collapse": "pair_noise",
 }  # fmt: skip
 
 

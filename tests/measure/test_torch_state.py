@@ -86,11 +86,14 @@ def measure(name: str) -> Result:
 def tables(result: Result) -> dict[str, pd.DataFrame]:
     """Every table of a result, without how long it took."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    return {
-        name: table.drop(columns="seconds", errors="ignore")
-        for name, table in found.items()
-        if isinstance(table, pd.DataFrame)
-    }
+    return {name: _without_times(table) for name, table in found.items() if isinstance(table, pd.DataFrame)}
+
+
+def _without_times(table: pd.DataFrame) -> pd.DataFrame:
+    """Times are a column, or in a study the rows of a quantity."""
+    if "quantity" in table:
+        table = table[table["quantity"] != "seconds"]
+    return table.drop(columns=["seconds", "tokens_per_second"], errors="ignore")
 
 
 def assert_equal(result: Result, expected: dict[str, pd.DataFrame]) -> None:

@@ -153,9 +153,8 @@ def test_a_tokenizer_that_merges_is_refused_with_what_it_merged(merges: tuple[st
     if merges == ("?1",):
         # The first one has another id than the second: at length 1 the repeat is no repeat.
         shown = r"found '\?1' \+ '1' -> tokens '\?1', '1'"
-    with pytest.raises(
-        InputError, match=f"figure-5a at length .*{shown}: .* build the pair on token ids with items='ids'"
-    ):
+    remedy = r"put the item in by its token, with the task's items='ids' \('figure-5a:items=ids'\)"
+    with pytest.raises(InputError, match=f"figure-5a at length .*{shown}: .*{remedy}"):
         list(tasks.figure_5a().pairs(encoder, [1, 2, 3, 4], 0))
 
 

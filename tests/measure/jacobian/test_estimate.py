@@ -135,10 +135,16 @@ def _coverage(jacobians: Tensor, repetitions: int = 500, **stop: Any) -> tuple[f
 
 @pytest.mark.slow
 def test_stopping_at_the_first_good_look_keeps_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error at which some repetitions stop at every look, and those that stop early because they look narrow."""
+    """An error at which some repetitions stop at every look, and those that stop early because they look narrow.
+
+    Near rank one the width is known beforehand, and so is the look: of those the interval alone is tested.
+    """
     monkeypatch.setattr(estimate, "_FIRST", 4)
+    held, rows = _coverage(low_rank()[2:3], relative_error=0.6)
+    assert rows >= {4, 8, 16}
+    assert held >= 0.93
     held, rows = _coverage(low_rank()[:3], relative_error=0.35)
-    assert rows >= {8, 16, 32}
+    assert rows == {32}
     assert held >= 0.93
 
 

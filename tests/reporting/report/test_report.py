@@ -38,8 +38,8 @@ pytestmark = pytest.mark.slow  # each report measures everything that it shows
 LENGTHS = range(1, 13)
 JUDGED = (4, 5, 6, 7, 8)
 """What fits the context of a tiny model."""
-MODULE = sys.modules["ostools.reporting.report.measuring"]
-MEASURED = ["collapse", "precision", "sensitivity", "layers", "attention", "fate", "theory"]
+MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "asked"))
+MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "fate", "theory"]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     prompt = "".join(HOSTILE[:6]) + " 1110?"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MODULE, "ANSWERED", (4, 6))
-        patch.setattr(MODULE, "SEEDS", (0, 1))
+        patch.setattr(ASKED, "WHOLE", replace(ASKED.WHOLE, answer_lengths=(4, 6), answer_seeds=(0, 1)))
         patch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
