@@ -95,9 +95,9 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # On the first screen the pair and the tokens. Four collapse curves, the precisions, the profile, its shape, its
+    # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its shape, its
     # looseness, the layers, the heat map of attention, its spectra, the fates, the lemmas.
-    assert len(found.data) == 15
+    assert len(found.data) == 16
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -112,7 +112,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 16
+    assert len(figures) == 17
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
@@ -246,16 +246,16 @@ def test_a_section_without_data_is_absent(found: Measurements, name: str) -> Non
 
 
 def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(found: Measurements) -> None:
-    only = replace(found, collapses=[], casts=[], precision=None, attention=None, fate=None, theory=None)
+    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, fate=None, theory=None)
     page = Parsed(render_report(only, "ostools report"))
     assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
-    assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Prediction"]
-    assert not {"#collapse", "#precision", "#attention", "#fate", "#theory"} & set(page.attributes("href"))
+    assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Forms"]
+    assert not {"#collapse", "#precision", "#position", "#attention", "#fate", "#theory"} & set(page.attributes("href"))
 
 
 def test_each_headline_has_its_figures_and_leads_to_its_section(found: Measurements) -> None:
     said = headlines(found)
-    assert [one.link for one in said] == ["Collapse", "Sensitivity", "Bounds", "Prediction"]
+    assert [one.link for one in said] == ["Collapse", "Position", "Sensitivity", "Bounds", "Forms"]
     for one in said:
         assert any(character.isdigit() for character in one.verdict + one.text) or "not tested" in one.verdict
         assert one.section in SECTIONS
