@@ -95,8 +95,8 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its shape, its
-    # looseness, the layers, the heat map of attention, its spectra, the fates, the lemmas.
+    # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its
+    # shape, its looseness, the layers, the heat map of attention, its spectra, the fates, the lemmas.
     assert len(found.data) == 16
 
 
