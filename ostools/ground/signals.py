@@ -20,7 +20,8 @@ def ended_by_signals(work: Callable[[Callable[[], bool]], None]) -> None:
     one ends the process where it stands.
 
     Whatever libraries make of the interrupt (they may swallow it, or turn it into an error of their own), this then ends with
-    one line and `EndedBySignal`: code 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. One that is ignored, as under nohup, stays so.
+    one line and `EndedBySignal`: code 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. One that is ignored, as under nohup,
+    stays so.
     """
     came: list[int] = []
 

@@ -157,7 +157,7 @@ def require_no_merge(
     before = [encoder.token(index) for index in ids[start:]]
     after = [encoder.token(index) for index in extended[start:]]
     raise MergedItemError(
-        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, found "
-        f"{''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
+        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, "
+        f"found {''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
         f"this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('{task}:items=ids')"
     )

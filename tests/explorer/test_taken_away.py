@@ -143,7 +143,7 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
 
 COLUMNS = {
     "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution",
-    "looseness": "log10", "attention": "difference", "collapse": "pair_noise",
+    "looseness": "log10", "attention": "difference", "collapse": "noise",
 }  # fmt: skip
 
 

@@ -349,6 +349,7 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
     shown = ("collapses", "casts", "behaviours", "left_out")
     single = (
         "precision",
+        "position",
         "sensitivity",
         "layers",
         "profile",
