@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ostools.measure.fate.cost import fate_cost
 from ostools.measure.jacobian.estimate import choose_method
@@ -63,7 +64,7 @@ class Extent:
     length_words: str = ""
 
     @property
-    def answers(self) -> dict[str, tuple[int, ...]]:
+    def answers(self) -> dict[str, Any]:
         """What `behaviour` is asked."""
         return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
 
