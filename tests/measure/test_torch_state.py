@@ -92,7 +92,7 @@ def tables(result: Result) -> dict[str, pd.DataFrame]:
 def _without_times(table: pd.DataFrame) -> pd.DataFrame:
     """Times are a column, or in a study the rows of a quantity."""
     if "quantity" in table:
-        table = table[table["quantity"] != "seconds"]
+        table = table.loc[table["quantity"] != "seconds"]
     return table.drop(columns=["seconds", "tokens_per_second"], errors="ignore")
 
 
