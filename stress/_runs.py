@@ -17,7 +17,6 @@ from ostools.runs import results
 
 _CHANGES: tuple[tuple[Any, str], ...] = (
     (os, "mkdir"),
-    (os, "open"),
     (os, "fsync"),
     (os, "chmod"),
     (os, "replace"),
@@ -31,6 +30,7 @@ def at_change(place: int, act: Callable[[], object]) -> Iterator[list[str]]:
     """Calls `act` just before the change on disk of that number, counted from 0: the directory is then as a run leaves it that
     ends there. A file's writing counts twice, before it and in its middle. Gives the names of the changes so far."""
     met: list[str] = []
+    real_open = os.open
 
     def meet(name: str) -> None:
         met.append(name)
@@ -44,6 +44,11 @@ def at_change(place: int, act: Callable[[], object]) -> Iterator[list[str]]:
 
         return call
 
+    def opened(path: Any, flags: int, *given: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):  # reading changes nothing
+            meet("open")
+        return real_open(path, flags, *given, **options)
+
     def halved(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Path, content: Any, **options: Any) -> Any:
             meet(name)
@@ -56,6 +61,7 @@ def at_change(place: int, act: Callable[[], object]) -> Iterator[list[str]]:
     with ExitStack() as stack:
         for owner, name in _CHANGES:
             stack.enter_context(mock.patch.object(owner, name, watched(name, getattr(owner, name))))
+        stack.enter_context(mock.patch.object(os, "open", opened))
         for name in ("write_bytes", "write_text"):
             stack.enter_context(mock.patch.object(Path, name, halved(name, getattr(Path, name))))
         yield met

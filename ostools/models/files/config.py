@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,10 +56,16 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
 
 
 def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
-    """What transformers makes of a config.json that says these, without those of the machine that saved it."""
-    with tempfile.TemporaryDirectory(prefix="ostools-") as own:
-        (Path(own) / "config.json").write_text(json.dumps(without_saved(settings)), encoding="utf-8")
-        return AutoConfig.from_pretrained(own, trust_remote_code=False, local_files_only=True)
+    """What transformers makes of a config.json that says these, without those of the machine that saved it.
+
+    As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a disk."""
+    if "configuration_files" in settings:
+        raise ValueError(
+            "configuration_files, which send to another file for one version of transformers, are not read"
+        )
+    kept = without_saved(settings)
+    name = kept.pop("model_type", None)
+    return AutoConfig.for_model("ministral" if name == "mistral" and "layer_types" in kept else name, **kept)
 
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
