@@ -206,6 +206,7 @@ def test_a_tokenizer_that_adds_two_bos(gemma: Path) -> None:
         ({"architectures": ["GemmaForSequenceClassification"]}, "expected architecture GemmaForCausalLM .* found"),
         ({"quantization_config": {"bits": 4}}, "found a quantised checkpoint"),
         ({"num_attention_heads": "four"}, "expected a config.json that transformers can read"),
+        ({"configuration_files": ["config.4.0.0.json"]}, "configuration_files, which send to another file"),
         ({"hidden_act": "no-such-function"}, "expected weights that fit config.json"),
     ],
 )
