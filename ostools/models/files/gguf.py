@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf import reader
@@ -48,8 +49,8 @@ _HARMLESS = {"tensor_data_layout": None, "rope.scaling.type": "none", "attention
 """Settings that change nothing: with any value (None), or with this one."""
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
 _SPLIT_LIKE_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais")
-_SPLIT_DIGITS_TOO = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
-"""`tokenizer.ggml.pre` of byte-level vocabularies that cut text as GPT-2's does, and of those that also cut off every digit."""
+_SPLIT_DIGITS_FIRST = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
+"""`tokenizer.ggml.pre` of byte-level vocabularies that cut text as GPT-2's does, and of those that cut off every digit first."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedM
         ) from None
     check_loaded(info, family, Path(name))
     check_finite(module, Path(name))
-    _require_same_split(tokenizer, header, name)
+    _cut_as_the_file_says(tokenizer, header, name)
     return module, tokenizer
 
 
@@ -253,25 +254,22 @@ def _require_all_read(config: PreTrainedConfig, family: Family, header: GgufHead
         )
 
 
-def _require_same_split(tokenizer: Any, header: GgufHeader, name: str) -> None:
-    """A byte-level vocabulary whose way of cutting text the reader does not know is cut as GPT-2's: that has to be the same."""
+def _cut_as_the_file_says(tokenizer: Any, header: GgufHeader, name: str) -> None:
+    """The reader cuts a byte-level vocabulary that it does not know as GPT-2's: the digits that come first are put back."""
     settings = header.settings
     split = settings.get("tokenizer.ggml.pre")
     if settings.get("tokenizer.ggml.model") != "gpt2" or split in (*GGUF_PRE_TOKENIZER_SPLITS, *_SPLIT_LIKE_GPT2):
         return
-    if split in _SPLIT_DIGITS_TOO:  # the same, if no token has a digit beside anything else
-        texts = tokenizer.batch_decode([[index] for index in range(len(tokenizer))])
-        special = set(tokenizer.all_special_ids)
-        joined = [
-            text
-            for index, text in enumerate(texts)
-            if index not in special and len(text) > 1 and any(map(str.isnumeric, text))
+    if split not in _SPLIT_DIGITS_FIRST:
+        raise InputError(
+            f"expected a tokenizer whose way of cutting text transformers' GGUF reader knows, found tokenizer.ggml.pre = "
+            f"{shown(split)} in {name}: texts would become other tokens; use the checkpoint that the file was made of"
+        )
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
-        if not joined:
-            return
-    raise InputError(
-        f"expected a tokenizer whose way of cutting text transformers' GGUF reader knows, found tokenizer.ggml.pre = "
-        f"{shown(split)} in {name}: texts would become other tokens; use the checkpoint that the file was made of"
     )
 
 

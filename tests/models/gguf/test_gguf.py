@@ -125,7 +125,15 @@ def test_a_scale_that_no_file_says(tmp_path: Path) -> None:
 
 def test_settings_that_say_what_the_model_is_anyway(tmp_path: Path) -> None:
     said = {"llama.rope.scaling.type": "none", "llama.tensor_data_layout": "Meta AI original pth"}
-    load_model(write_gguf(tmp_path / "tiny.gguf", "llama", settings=said, pre="smollm"), device="cpu")
+    load_model(write_gguf(tmp_path / "tiny.gguf", "llama", settings=said), device="cpu")
+
+
+def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
+    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no digit (一) stays in its word."""
+    tokenizer = load_model(write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), device="cpu").tokenizer
+    cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12\n\n3 b")
+    assert [piece for piece, _ in cut] == ["a", "ĠĠ", "1", "2", "ĊĊ", "3", "Ġb"]
+    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("一个")) == 1
 
 
 def _set(content: bytes, key: str, value: bytes) -> bytes:

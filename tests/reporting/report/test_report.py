@@ -112,7 +112,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 17
+    assert len(figures) == 16
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
