@@ -95,7 +95,7 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
         if count == 8:
             cell["covered"] = {name: _covered(sketch, name, known[name]) for name in names}
     cell["frozen_for_full"] = agreement(known["frozen"], known["full"])
-    paths = ost.path_sum(model, real.prompt, variants=list(FORMS)).frame
+    paths = ost.path_sum(model, real.prompt, variants=list(FORMS), mlp_norm="product").frame
     cell["forms"] = {
         form: {name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name]) for name in names}
         for form in FORMS
