@@ -24,7 +24,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
+from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
@@ -105,8 +105,9 @@ def answers(
     for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
         ids = {index: chosen[index].ids.tolist() for index in batch}
         start = time.perf_counter()
+        shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model):
-            said = _answered(model, ids, max_new_tokens, reading, choose)
+            said = _answered(model, ids, max_new_tokens, reading, choose, shared)
         share = (time.perf_counter() - start) / len(batch)
         found |= {index: replace(answer, seconds=share) for index, answer in said.items()}
         tell(progress, len(found), len(chosen))
@@ -142,10 +143,15 @@ def require_limit(found: object) -> None:
 
 
 def _answered(
-    model: TransformerBridge, prompts: dict[int, list[int]], max_new_tokens: int, reading: _Reading, choose: Chooser
+    model: TransformerBridge,
+    prompts: dict[int, list[int]],
+    max_new_tokens: int,
+    reading: _Reading,
+    choose: Chooser,
+    shared: int,
 ) -> dict[int, Answer]:
     """One batch of prompts, by their numbers, until the last of them has ended."""
-    rows = Rows(model, list(prompts.values()), cache_is_exact(model))
+    rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
     going, written = list(prompts), {index: [] for index in prompts}
     done: dict[int, Answer] = {}
     while True:

@@ -20,7 +20,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids, writes_lines
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.batches import TOKENS, Rows, batches, padding
+from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
@@ -171,8 +171,10 @@ def answer_scores(
     found: dict[int, AnswerScore] = {}
     for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
         keep = 1 + max(len(wanted[index]) for index in batch)
+        together = [texts[index] for index in batch]
+        shared = shared_prefix(model, together, keep)
         with torch.no_grad(), true_arithmetic(model):
-            logits = Rows(model, [texts[index] for index in batch], cached=False).logits(keep)
+            logits = Rows(model, together, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
             found[index] = _score(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
         tell(progress, len(found), len(texts))

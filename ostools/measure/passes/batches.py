@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import DynamicCache
 
 import hooks
+from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.passes.alibi import has_alibi
 from ostools.measure.passes.last_tokens import way_of
@@ -26,6 +27,7 @@ TOKENS = 4096
 """The most tokens of a batch, padding included."""
 # The longest prompt of a batch may be this much longer than its shortest: at most a third is padding.
 _STRETCH = 1.5
+_WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
 
 @dataclass(frozen=True)
@@ -77,30 +79,52 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[
     return found
 
 
+def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0) -> int:
+    """How many first tokens all prompts have in common, but for the last `keep` of each; 0 where to read them once may do harm.
+
+    The padding then stands behind the prefix. That is harmless where padding is (`padding`), and where no window slides
+    within the prompts and the `steps` tokens after them: a window counts the padding too.
+    """
+    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+    ends = zip(*(ids[: shortest - keep] for ids in prompts), strict=True)
+    alike = next((place for place, tokens in enumerate(ends) if len(set(tokens)) > 1), max(shortest - keep, 0))
+    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or not padding(model).allowed:
+        return 0
+    slides = any(longest + steps > window for window in own_windows(model).values())
+    return 0 if slides and shortest < longest else alike
+
+
 class Rows:
     """Prompts on their way through a model together: what is yet unread, and the keys and values of what was read.
 
     Without padding the model is called as for one prompt alone. `cached`: whether steps go through a key/value cache; else
-    everything is read again at each.
+    everything is read again at each. `keep`: of so many last positions the logits are given. `shared`: so many first tokens, the
+    same in all prompts, are read once (`shared_prefix`).
     """
 
-    def __init__(self, model: TransformerBridge, prompts: Sequence[Sequence[int]], cached: bool) -> None:
-        self.model = model
+    def __init__(
+        self, model: TransformerBridge, prompts: Sequence[Sequence[int]], cached: bool, keep: int = 1, shared: int = 0
+    ) -> None:
+        self.model, self.keep_last = model, keep
         device = next(model.parameters()).device
         width = max(map(len, prompts))
         missing = [width - len(ids) for ids in prompts]
         # Padded with a token of its own: one that nobody trained may have an embedding that is not finite.
-        filled = [[ids[0]] * lack + list(ids) for ids, lack in zip(prompts, missing, strict=True)]
+        filled = [[ids[0]] * lack + list(ids[shared:]) for ids, lack in zip(prompts, missing, strict=True)]
         self.unread = torch.tensor(filled, device=device)
-        starts = torch.tensor(missing, device=device)
-        self.real = (torch.arange(width, device=device) >= starts[:, None]).long()
+        places, starts = torch.arange(width, device=device), torch.tensor(missing, device=device)[:, None]
+        self.real = ((places < shared) | (places >= shared + starts)).long()
         self.padded = any(missing)
         # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
-        self.cache = DynamicCache() if cached else None
+        self.cache = DynamicCache() if cached or shared else None
+        if shared:
+            prefix = torch.tensor([list(prompts[0][:shared])], device=device)
+            model(prefix, use_cache=True, past_key_values=self.cache, logits_to_keep=1)
+            self.cache.batch_repeat_interleave(len(prompts))
 
-    def logits(self, keep: int = 1) -> Float[Tensor, "batch keep d_vocab"]:
-        """Read what is unread; the logits at the last `keep` positions. `InputError` where they are not finite."""
-        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": keep}
+    def logits(self) -> Float[Tensor, "batch keep d_vocab"]:
+        """Read what is unread; the logits at its last positions. `InputError` where they are not finite."""
+        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": self.keep_last}
         if self.cache is not None:
             options["past_key_values"] = self.cache
         if self.padded:

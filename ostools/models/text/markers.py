@@ -13,19 +13,34 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
 
     Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
     """
-    template = str(tokenizer.chat_template or "")  # or a dictionary of several
-    added = tokenizer.added_tokens_decoder.items()
-    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
-    return frozenset(marks | set(tokenizer.all_special_ids))
+    return _markers(*_state(tokenizer))[0]
 
 
 def markers_in(tokenizer: Any, text: str) -> int:
     """How many markers of the tokenizer a text contains, in letters."""
     if tokenizer is None:
         return 0
-    names = {str(tokenizer.convert_ids_to_tokens(index)) for index in control_ids(tokenizer)}
-    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 2)
-    return len(re.findall(pattern, text)) if pattern else 0
+    pattern = _markers(*_state(tokenizer))[1]
+    return len(pattern.findall(text)) if pattern else 0
+
+
+def _state(tokenizer: Any) -> tuple[Any, str, tuple[int, ...], int]:
+    """The tokenizer, and what its markers change with."""
+    template = str(tokenizer.chat_template or "")  # or a dictionary of several
+    return tokenizer, template, tuple(tokenizer.all_special_ids), len(tokenizer)
+
+
+@lru_cache(maxsize=4)
+def _markers(
+    tokenizer: Any, template: str, special: tuple[int, ...], size: int
+) -> tuple[frozenset[int], re.Pattern[str] | None]:
+    """The ids of the markers, and what finds one in a text: once for each state, as Gemma's thousands of added tokens are slow."""
+    added = tokenizer.added_tokens_decoder.items()
+    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
+    ids = frozenset(marks | set(special))
+    names = {str(tokenizer.convert_ids_to_tokens(index)) for index in ids}
+    found = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 2)
+    return ids, re.compile(found) if found else None
 
 
 @lru_cache(maxsize=1024)

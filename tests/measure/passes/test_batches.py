@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hooks
+from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.batches import Rows, batches, padding
+from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.models import Prompt, encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
 from tests.sets import quick
@@ -59,6 +60,45 @@ def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(family: str,
         expected = alone(model, ids, steps[:, row].tolist())
         error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
         assert float(error) <= tolerance
+
+
+@pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
+def test_what_all_prompts_begin_with_is_read_once(family: str) -> None:
+    """The logits of every step are those of each prompt alone; where a window slides, nothing is shared."""
+    model = tiny_model(family, seed=4, scale=1.5, dtype=torch.float64)
+    (prefix,) = random_ids((40,), seed=7)
+    prompts = [prefix + ids for ids in random_ids((9, 3, 6))]
+    steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
+    slides = bool(own_windows(model)) or family in ("bloom", "mpt")
+    shared = shared_prefix(model, prompts, steps=STEPS)
+    assert shared == (0 if slides else 40)
+    found = []
+    with torch.no_grad(), true_arithmetic(model):
+        rows = Rows(model, prompts, cached=True, shared=shared)
+        assert rows.unread.shape == (3, 49 if slides else 9)
+        for tokens in steps:
+            found.append(rows.logits()[:, 0])
+            rows.extend(tokens)
+    for row, ids in enumerate(prompts):
+        expected = alone(model, ids, steps[:, row].tolist())
+        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
+        assert float(error) <= 1e-12
+
+
+def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() -> None:
+    model = tiny_model("llama")
+    (ids,) = random_ids((50,))
+    assert shared_prefix(model, [ids, ids]) == 49
+    assert shared_prefix(model, [ids, ids], keep=4) == 46
+    assert shared_prefix(model, [ids, ids[:40]], keep=4) == 36
+    assert shared_prefix(model, [ids, ids[:31] + [5] * 9]) == 0
+    assert shared_prefix(model, [ids]) == 0
+    assert shared_prefix(tiny_model("llama", dtype=torch.bfloat16), [ids, ids[:40]]) == 0
+    windowed = tiny_model("gemma2", sliding_window=60)
+    assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
+    assert shared_prefix(windowed, [ids, ids], steps=11) == 49  # without padding a window counts tokens alone
+    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.ablate_heads(model, [(0, 0)]):
+        assert shared_prefix(model, [ids, ids]) == 0
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
