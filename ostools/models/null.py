@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,6 +15,7 @@ import transformers
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
@@ -104,7 +105,10 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
     like = next(model.parameters())
     original: Any = model.original_model
     with quiet():
-        module = _built(original.config, family, like.dtype, seed or 0)
+        # Weights that are filled below need no drawing: of a large vocabulary that would take as long as all the rest.
+        with nullcontext() if seed is None else no_init_weights():
+            module = _built(original.config, family, like.dtype, 0)
+        module.tie_weights()
         if seed is not None:
             _fill(module, _built(original.config, family, torch.float64, seed))
         module.generation_config = copy.deepcopy(original.generation_config)

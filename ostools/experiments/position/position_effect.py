@@ -25,6 +25,7 @@ from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
+from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.measurement import measurement
 from ostools.models import Prompt, null_model
@@ -85,6 +86,7 @@ def position_effect(
     tokens: int = 48,
     linearisation: str = "full",
     method: str = "auto",
+    cotangents: int = COTANGENTS,
     untrained: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -96,7 +98,7 @@ def position_effect(
             story), which were written for this project.
         passages: how many of them, spread over the kinds; None: all.
         tokens: tokens of each passage that are rotated; a multiple of three.
-        linearisation, method, seed: as in `ost.sensitivity`.
+        linearisation, method, cotangents, seed: as in `ost.sensitivity`.
         untrained: whether `ost.null_model(model, "initialised")` is measured on the same prompts. What it shows too was not
             learnt. It needs the memory of a second model.
         progress: called as progress(done, total), in percent.
@@ -116,6 +118,7 @@ def position_effect(
     settings = {
         "linearisation": linearisation,
         "method": method,
+        "cotangents": cotangents,
         "untrained": untrained,
         "seed": seed,
         "tokens": tokens,
@@ -126,7 +129,7 @@ def position_effect(
     for index, source in enumerate(sources):
         subject = model if source == MODEL else null_model(model, "initialised", seed=seed)
         share = part_of(progress, index, index + 1, len(sources), units=100)
-        tables.append(_norms(subject, prompts, linearisation, method, seed, share).assign(source=source))
+        tables.append(_norms(subject, prompts, linearisation, method, cotangents, seed, share).assign(source=source))
     table: Any = pd.concat(tables, ignore_index=True)
     columns = ["source", *(name for name in table.columns if name != "source")]
     return PositionEffect(table[columns], provenance)
@@ -194,12 +197,19 @@ def _norms(
     rotations: Sequence[_Rotation],
     linearisation: str,
     method: str,
+    cotangents: int,
     seed: int,
     progress: Progress | None,
 ) -> Frame:
     prompts = [rotation.prompt for rotation in rotations]
     measured = sensitivity(
-        model, prompts, linearisations=[linearisation], method=method, seed=seed, progress=progress or False
+        model,
+        prompts,
+        linearisations=[linearisation],
+        method=method,
+        cotangents=cotangents,
+        seed=seed,
+        progress=progress or False,
     )
     tables = []
     for rotation, result in zip(rotations, measured.results, strict=True):

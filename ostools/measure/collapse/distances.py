@@ -26,8 +26,8 @@ from ostools.theory import distances
 
 CHUNK = 1 << 22
 """Numbers in one float64 chunk: 32 MB."""
-_LOGITS = 1 << 23
-"""Logits of one product, 64 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
+_LOGITS = 1 << 24
+"""Logits of one product, 128 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
 _NA = float("nan")
 
 VECTOR_SITES = tuple(site for site, readings in READINGS.items() if VECTOR in readings)

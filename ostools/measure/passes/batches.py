@@ -98,8 +98,8 @@ class Rows:
     """Prompts on their way through a model together: what is yet unread, and the keys and values of what was read.
 
     Without padding the model is called as for one prompt alone. `cached`: whether steps go through a key/value cache; else
-    everything is read again at each. `keep`: of so many last positions the logits are given. `shared`: so many first tokens, the
-    same in all prompts, are read once (`shared_prefix`).
+    everything is read again at each. `keep`: of so many last positions the logits are given. `shared`: so many first tokens,
+    the same in all prompts, are read once (`shared_prefix`).
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Rows:
         self.padded = any(missing)
         # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
         self.cache = DynamicCache() if cached or shared else None
-        if shared:
+        if shared and self.cache is not None:
             prefix = torch.tensor([list(prompts[0][:shared])], device=device)
             model(prefix, use_cache=True, past_key_values=self.cache, logits_to_keep=1)
             self.cache.batch_repeat_interleave(len(prompts))

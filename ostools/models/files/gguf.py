@@ -50,7 +50,7 @@ _HARMLESS = {"tensor_data_layout": None, "rope.scaling.type": "none", "attention
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
 _SPLIT_LIKE_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais")
 _SPLIT_DIGITS_FIRST = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
-"""`tokenizer.ggml.pre` of byte-level vocabularies that cut text as GPT-2's does, and of those that cut off every digit first."""
+"""`tokenizer.ggml.pre` of byte-level vocabularies that cut text as GPT-2's does, and of those that first cut off digits."""
 
 
 @dataclass(frozen=True)

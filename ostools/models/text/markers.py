@@ -34,7 +34,7 @@ def _state(tokenizer: Any) -> tuple[Any, str, tuple[int, ...], int]:
 def _markers(
     tokenizer: Any, template: str, special: tuple[int, ...], size: int
 ) -> tuple[frozenset[int], re.Pattern[str] | None]:
-    """The ids of the markers, and what finds one in a text: once for each state, as Gemma's thousands of added tokens are slow."""
+    """The ids of the markers, and what finds one in a text: made once, as Gemma has thousands of added tokens."""
     added = tokenizer.added_tokens_decoder.items()
     marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
     ids = frozenset(marks | set(special))

@@ -14,6 +14,7 @@ from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models.shape import Shape
+from ostools.runs.forecast.forecast import in_time
 
 CASTS = ("float32", "bfloat16")
 ONES, LONGEST_WINDOW = "figure-5a", 1024
@@ -31,7 +32,7 @@ STUDY_LENGTHS = tuple(range(4, 37, 4))
 of right answers nearest to one half."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
-UNASKED = {"fate": 120.0, "looseness": 120.0, "layers": 1800.0, "sensitivity": 1800.0}
+UNASKED = {"fate": 45.0, "looseness": 45.0, "layers": 1800.0, "sensitivity": 1800.0}
 """Seconds on this machine. What is forecast to take longer is measured only where it is asked for by name."""
 _QUESTION = 80  # tokens, of the prompts whose fate is asked, where no tokenizer is at hand
 # Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
@@ -41,14 +42,14 @@ NOT_BOUNDED = (
     "take longer than all the rest; `ostools path-sum --variant local-full` gives them"
 )
 
-PASSAGES, PASSAGE_TOKENS = 6, 48
+PASSAGES, PASSAGE_TOKENS = 6, 42
 """How many natural passages, two of each kind, show whether the middle of a text counts for less; tokens of each."""
 
 
 @dataclass(frozen=True)
 class Extent:
     """How much of a kind is measured: every so many lengths of collapse, and the formats; the lengths and seeds of answers, the
-    seeds of the study, the forms of the path sum and how they bound an MLP.
+    seeds of the study, the forms of the path sum and how they bound an MLP; and of position, the cotangents of a sketch.
 
     `words` says what is less than on a small model, and how to have all of it; `length_words` says it of the default lengths of
     collapse."""
@@ -60,6 +61,7 @@ class Extent:
     study_seeds: tuple[int, ...]
     forms: tuple[str, ...]
     mlp_norm: str
+    cotangents: int
     words: str = ""
     length_words: str = ""
 
@@ -76,20 +78,20 @@ class Extent:
 
 
 _CHEAP = tuple(name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:]))
-WHOLE = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "certified")
+WHOLE = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "certified", 8)
 REDUCED = Extent(
     16,
-    (*CASTS, "float16", "int8-weights"),
+    (*CASTS, "float16"),
     (4, 8, 16, 32),
     tuple(range(4)),
     (0,),
-    ("local", "theorem-5.1", "theorem-b5", "proof", "multi-head", "rollout"),
+    ("local", "theorem-5.1", "multi-head", "rollout"),
     "product",
+    4,
     "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
-    "forms the report has those of the paper, attention rollout and one certified bound, which bounds an MLP by the product of "
-    "its matrices' norms. `ostools behaviour`, `study`, `path-sum` and `collapse` measure more.",
-    "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that (ones: every eighth); `--lengths 1:256` "
-    "measures all.",
+    "forms the report has Theorem 5.1's, attention rollout and one certified bound, which bounds an MLP by the product of its "
+    "matrices' norms. `ostools behaviour`, `study`, `path-sum` and `collapse` measure more.",
+    "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that; `--lengths 1:256` measures all.",
 )
 LARGE = 3e7
 """From so many parameters of the blocks on a report measures `REDUCED`: the whole takes over ten minutes from there on."""
@@ -138,8 +140,7 @@ def unasked(shape: Shape, pos: int) -> dict[str, str]:
     costs = profile_costs(shape, pos) | {"fate": judged}
     seconds = {name: cost.seconds(here) for name, cost in costs.items()}
     return {
-        name: f"forecast about {forecast / 60:.0f} min on this machine. A report takes at most {UNASKED[name] / 60:.0f} min "
-        f"for it, unless it is asked for by name: --section {name}"
+        name: f"it is forecast to take {in_time(forecast)} on this machine; `--section {name}` measures it"
         for name, forecast in seconds.items()
         if forecast > UNASKED[name]
     }

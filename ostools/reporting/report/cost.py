@@ -24,16 +24,17 @@ def report_cost(
     pos, extent = model.pos(prompt), report_asks.extent_of(model.shape)
     asked = set(report_asks.NAMES) - set(report_asks.unasked(model.shape, pos)) if sections is None else set(sections)
     total = Cost()
-    pairs = [model.asked(tasks.task(name, CollapseTask), lengths, pairs=True) for name in tasks.FIGURE_5]
-    if asked & {"collapse", "precision"}:
-        total += sum((collapse_cost(model.shape, tokens, report_asks.CASTS) for tokens in pairs), Cost())
-    if "precision" in asked:
-        total += collapse_cost(model.shape, pairs[0], extent.formats)
+    for name in tasks.FIGURE_5 if asked & {"collapse", "precision"} else ():
+        pairs = model.asked(tasks.task(name, CollapseTask), lengths, pairs=True)
+        formats = extent.formats if name == report_asks.ONES and "precision" in asked else report_asks.CASTS
+        total += collapse_cost(model.shape, pairs, formats)
     profiles = report_asks.profile_costs(model.shape, pos, model.limit)
     total += sum((cost for name, cost in profiles.items() if name in asked), Cost())
     if "position" in asked:
         rotated = 2 * 3 * report_asks.PASSAGES  # the model and an untrained one, three rotations a passage
-        one = sensitivity_cost(model.shape, report_asks.PASSAGE_TOKENS + 2, ["full"], method="sketch")
+        one = sensitivity_cost(
+            model.shape, report_asks.PASSAGE_TOKENS + 2, ["full"], method="sketch", cotangents=extent.cotangents
+        )
         total += sum([one] * rotated, Cost())
     if "attention" in asked:
         total += pass_cost(model.shape, pos, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -37,7 +38,6 @@ from ostools.measure.paths.described import undescribed
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.reporting.findings.precision import tails
 from ostools.reporting.report.asked import (
     BEHAVIOUR,
     CASTS,
@@ -63,8 +63,7 @@ Found = TypeVar("Found")
 
 # The steps of a run: the share of it that each takes on the embedded model, for the progress bar, and the sections it is for.
 _STEPS: dict[str, tuple[int, frozenset[str]]] = {
-    "casts": (30, frozenset({"collapse", "precision"})),
-    "formats": (10, frozenset({"precision"})),
+    "collapse": (40, frozenset({"collapse", "precision"})),
     "position": (20, frozenset({"position"})),
     "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
     "path sum": (10, frozenset({"sensitivity", "looseness"})),
@@ -124,47 +123,54 @@ def measure(
 
 
 def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, lengths: list[int]) -> None:
-    """Figure 5's prompts with the model cast, and the one nearest to collapse with parts stored in few bits."""
+    """Figure 5's prompts with the model cast; the ones in every format too, in the same passes."""
     section = steps.first("collapse", "precision")
     if section is None:
         return
 
-    windows = {window for window in own_windows(model).values() if window <= LONGEST_WINDOW}
+    def curve(name: str, part: Progress | None) -> Collapse:
+        if name != ONES or "precision" not in steps.asked:
+            return collapse(model, name, lengths=_lengths(model, name, lengths), dtypes=CASTS, progress=part)
+        found.precision = _in_formats(found.left_out, model, _lengths(model, name, lengths), part)
+        return _cast_alone(found.precision)
 
-    def casts(name: str, part: Progress | None) -> Collapse:
-        # One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window.
-        beyond = range(8, max(windows, default=0) + 24, 8) if name == ONES else ()
-        return collapse(model, name, lengths=sorted({*lengths, *beyond}), dtypes=CASTS, progress=part)
-
-    curves = steps.each("casts", section, tasks.FIGURE_5, casts)
+    curves = steps.each("collapse", section, tasks.FIGURE_5, curve)
     found.collapses = curves if "collapse" in steps.asked else []
-    if curves and "precision" in steps.asked:
-        found.casts = curves
-        name = str(frame_of(min(curves, key=_margin))["task"].iloc[0])
-        found.precision = steps.run(
-            "formats", "precision", lambda part: _stored(found.left_out, model, name, lengths, part)
-        )
+    found.casts = curves if "precision" in steps.asked else []
 
 
-def _margin(result: Collapse) -> float:
-    """How many times the noise of running in bfloat16 the distance of the pair still is at the end of the lengths."""
-    return next(tail.margin for tail in tails(result) if tail.dtype == CASTS[-1])
+def _lengths(model: TransformerBridge, name: str, lengths: list[int]) -> list[int]:
+    """One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window."""
+    windows = {window for window in own_windows(model).values() if window <= LONGEST_WINDOW}
+    beyond = range(16, max(windows, default=0) + 24, 16) if name == ONES else ()
+    return sorted({*lengths, *beyond})
 
 
-def _stored(
-    left_out: list[LeftOut], model: TransformerBridge, name: str, lengths: list[int], progress: Progress | None
+def _in_formats(
+    left_out: list[LeftOut], model: TransformerBridge, lengths: list[int], progress: Progress | None
 ) -> Collapse:
-    """The curve in every format, or without those beyond whose range the model's numbers are, or for which it has no hook."""
+    """The curve of ones in every format, or without those beyond whose range the model's numbers are, or for which it has no
+    hook."""
     formats: list[str] = list(extent_of(Shape.of(model)).formats)
     while True:
         try:
-            return collapse(model, name, lengths=lengths, dtypes=formats, progress=progress)
+            return collapse(model, ONES, lengths=lengths, dtypes=formats, progress=progress)
         except (InputError, HookError) as error:
-            refused = next((one for one in formats[len(CASTS) :] if f"{one} " in f"{error} "), None)
+            words = re.findall(r"[\w-]+", str(error))
+            refused = next((name for name in formats[len(CASTS) :] if name in words), None)
             if refused is None:
                 raise
             formats.remove(refused)
-            left_out.append(LeftOut("precision", f"{name} in {refused}: {error}"))
+            left_out.append(LeftOut("precision", f"{ONES} in {refused}: {error}"))
+
+
+def _cast_alone(result: Collapse) -> Collapse:
+    """The rows of the casts, of a curve in every format."""
+    rows: Frame = frame_of(result)
+    exact: Frame = result.reference
+    cast = rows[rows["dtype"].isin(CASTS)].reset_index(drop=True)
+    stored = {"given", *cast["weights"]}
+    return replace(result, frame=cast, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True))
 
 
 def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt) -> None:
@@ -243,7 +249,15 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
 
 def _position(model: TransformerBridge, progress: Progress | None) -> PositionEffect:
     """By a sketch: the contrasts average over hundreds of tokens, and its error is small beside their intervals."""
-    return position_effect(model, passages=PASSAGES, tokens=PASSAGE_TOKENS, method="sketch", progress=progress)
+    cotangents = extent_of(Shape.of(model)).cotangents
+    return position_effect(
+        model,
+        passages=PASSAGES,
+        tokens=PASSAGE_TOKENS,
+        method="sketch",
+        cotangents=cotangents,
+        progress=progress,
+    )
 
 
 def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:

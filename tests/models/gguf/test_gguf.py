@@ -129,7 +129,7 @@ def test_settings_that_say_what_the_model_is_anyway(tmp_path: Path) -> None:
 
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
-    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no digit (一) stays in its word."""
+    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no digit stays in its word."""
     tokenizer = load_model(write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), device="cpu").tokenizer
     cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12\n\n3 b")
     assert [piece for piece, _ in cut] == ["a", "ĠĠ", "1", "2", "ĊĊ", "3", "Ġb"]

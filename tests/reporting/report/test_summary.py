@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -83,14 +82,6 @@ def _with_precision(result: Collapse) -> Any:
     from ostools.reporting.sections.measurements import Measurements
 
     return Measurements(PROVENANCE, "text", ("t",), precision=result)
-
-
-def test_the_formats_are_compared_on_the_prompt_nearest_to_collapse() -> None:
-    margin = sys.modules["ostools.reporting.report.measuring"]._margin
-    near = made_collapse(lambda n: 1.0, noise={"float32": 1e-9, "bfloat16": 0.5})
-    far = made_collapse(lambda n: 10.0, noise={"float32": 1e-9, "bfloat16": 0.1})
-    assert margin(near) == pytest.approx(2)
-    assert margin(far) == pytest.approx(100)
 
 
 def test_the_part_of_the_looseness_that_is_largest() -> None:
