@@ -15,7 +15,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost, watched
 from ostools.measure.several import one_of_several
-from ostools.models.describe import IN_WORDS
+from ostools.models.describe import IN_WORDS, hashed_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
@@ -58,6 +58,7 @@ def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, 
                 stack.enter_context(hooks.locked(models[key], f"the measurement {function.__name__}"))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
+            stack.enter_context(hashed_once())
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
             progress = stack.enter_context(watched(function.__name__, cheaper, counted="progress" in parameters))

@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,10 @@ from ostools.models.files.checks import read_json
 from ostools.models.recast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
+_HASHED: ContextVar[WeakKeyDictionary[TransformerBridge, tuple[list[Any], str]] | None] = ContextVar(
+    "_HASHED", default=None
+)
+"""Within a measurement: the hash of each model, and of which tensors in which state it is."""
 _SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 
@@ -140,7 +146,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     return ModelDescription(
         name=known.name,
         revision=known.revision,
-        weight_hash=_hash_of(weights),
+        weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
@@ -222,6 +228,34 @@ def weight_hash(model: TransformerBridge) -> str:
     one after the other, because handing them out takes longer than it saves.
     """
     return _hash_of(dict(named_weights(model)))
+
+
+@contextmanager
+def hashed_once() -> Iterator[None]:
+    """Within the block, which holds the lock of every model that is described, a model's weights are hashed once."""
+    if _HASHED.get() is not None:
+        yield
+        return
+    token = _HASHED.set(WeakKeyDictionary())
+    try:
+        yield
+    finally:
+        _HASHED.reset(token)
+
+
+def _hash_within_a_measurement(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
+    """The hash; within `hashed_once` that of before, where no weight was replaced or written since."""
+    known = _HASHED.get()
+    if known is None or any(weight.is_inference() for weight in weights.values()):
+        return _hash_of(weights)
+    state = [
+        (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
+        for name, weight in weights.items()
+    ]
+    before = known.get(model)
+    if before is None or before[0] != state:
+        before = known[model] = state, _hash_of(weights)
+    return before[1]
 
 
 def _hash_of(weights: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import digest, named_weights
+from ostools.models.describe import digest, hashed_once, named_weights, weight_hash
 from tests.checkpoints import FAMILIES, TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
@@ -135,3 +136,30 @@ def test_compatibility_mode_is_refused() -> None:
     model.enable_compatibility_mode()
     with pytest.raises(InputError, match="expected a raw TransformerBridge, found one in compatibility mode"):
         describe(model)
+
+
+def test_within_a_measurement_weights_are_hashed_once_until_one_is_written_or_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = sys.modules["ostools.models.describe"]
+    calls = []
+    real = module._hash_of
+    monkeypatch.setattr(module, "_hash_of", lambda weights: calls.append(1) or real(weights))
+    model = tiny_model("gemma", fresh=True)
+    with hashed_once():
+        first = describe(model).weight_hash
+        assert describe(model).weight_hash == first
+        assert len(calls) == 1
+        weight = next(iter(model.parameters()))
+        with torch.no_grad():
+            weight.add_(1.0)
+        second = describe(model).weight_hash
+        assert second == weight_hash(model) != first
+        weight.data = weight.data - 1.0
+        assert describe(model).weight_hash == weight_hash(model) != second
+        other = tiny_model("gemma", fresh=True, seed=1)
+        assert describe(other).weight_hash == weight_hash(other)
+    calls.clear()
+    weight.data.add_(1.0)  # leaves no trace: outside of a measurement each description hashes anew
+    assert describe(model).weight_hash == real(dict(named_weights(model)))
+    assert len(calls) == 1

@@ -42,7 +42,7 @@ NOT_BOUNDED = (
     "take longer than all the rest; `ostools path-sum --variant local-full` gives them"
 )
 
-PASSAGES, PASSAGE_TOKENS = 6, 42
+PASSAGES, PASSAGE_TOKENS = 6, 36
 """How many natural passages, two of each kind, show whether the middle of a text counts for less; tokens of each."""
 
 

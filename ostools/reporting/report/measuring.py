@@ -142,7 +142,7 @@ def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, len
 def _lengths(model: TransformerBridge, name: str, lengths: list[int]) -> list[int]:
     """One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window."""
     windows = {window for window in own_windows(model).values() if window <= LONGEST_WINDOW}
-    beyond = range(16, max(windows, default=0) + 24, 16) if name == ONES else ()
+    beyond = range(32, max(windows, default=0) + 32, 32) if name == ONES else ()
     return sorted({*lengths, *beyond})
 
 
