@@ -14,7 +14,7 @@ from ostools.measure.answers.behaviour import Behaviour
 from ostools.reporting.charts.sensitivity.position import position_layers
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.findings.position import contrast_words
-from ostools.reporting.first.headlines import counted, nearest, task_of
+from ostools.reporting.first.headlines import counted, leading, task_of
 from ostools.reporting.first.right import right_chart
 from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.page.page import Figure
@@ -27,11 +27,10 @@ WIDTH, HEIGHT = 265, 104
 def glance(found: Measurements) -> list[Figure]:
     """The charts whose data exist."""
     made = []
-    if near := nearest(found.casts or found.collapses):
-        result, tail = near
+    if first := leading(found.casts or found.collapses):
+        result, dtype, why = first
         caption = f"Distance of the pair and noise, {task_of(result)}"
-        note = "Of all prompts and precisions the one that comes nearest to the noise."
-        made.append(Figure("glance-collapse", distance_chart(result, tail.dtype), caption, f"{caption}. {note}"))
+        made.append(Figure("glance-collapse", distance_chart(result, dtype), caption, f"{caption}. {why}"))
     if found.position is not None:
         caption = "Sensitivity by position in natural text"
         words = " ".join(contrast_words(found.position))

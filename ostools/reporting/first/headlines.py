@@ -88,7 +88,7 @@ def collapse_headline(results: list[Collapse]) -> Finding | None:
         verdict = f"{first.dtype} hides the difference between n and n + 1 {items} from {first.verdict.where}."
         text = (
             f"On {first.task} the pair is {first.verdict.words}. There its float64 distance is below the rounding noise of the "
-            f"difference. {_of_all(len(hidden), every)}"
+            f"difference. {_of_all(hidden, every)}"
         )
     elif undecided:
         first = undecided[0]
@@ -101,10 +101,22 @@ def collapse_headline(results: list[Collapse]) -> Finding | None:
     return Finding(verdict, " ".join(part for part in parts if part), "collapse", "Collapse")
 
 
-def _of_all(count: int, every: list[Case]) -> str:
-    """How many cases there are beside the first, which alone is described: it was picked after looking."""
+def _of_all(hidden: list[Case], every: list[Case]) -> str:
+    """The other cases beside the first, which was picked after looking."""
     tried = sum(case.verdict.kind != OVERFLOWS for case in every)
-    return f"This is the range that begins first. {count} of {tried} cases (a prompt in a precision) have one."
+    others = "".join(f" On {case.task} in {case.dtype} it is {case.verdict.words}." for case in hidden[1:])
+    return f"This is the range that begins first. {len(hidden)} of {tried} cases (a prompt in a precision) have one.{others}"
+
+
+def leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:
+    """The prompt and the precision that the first finding speaks of, and why it is that one."""
+    hidden = [case for case in cases(results) if case.verdict.ranges]
+    if hidden:
+        of_task = {task_of(result): result for result in results}
+        return of_task[hidden[0].task], hidden[0].dtype, "Of all ranges that are hidden the one that begins first."
+    near = nearest(results)
+    why = "Of all prompts and precisions the one that comes nearest to the noise."
+    return None if near is None else (near[0], near[1].dtype, why)
 
 
 def _nearest(near: tuple[Collapse, Tail], results: list[Collapse]) -> str:

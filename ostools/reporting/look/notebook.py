@@ -27,9 +27,8 @@ from markupsafe import escape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import require_room_to_draw
 from ostools.ground.words import title_of
-from ostools.reporting.look import pixels
+from ostools.reporting.look import pixels, theme
 from ostools.reporting.look.outlines import outlined
-from ostools.reporting.look.theme import display_token
 
 if TYPE_CHECKING:
     from ostools.results import Result
@@ -167,5 +166,5 @@ def summary(result: Result) -> str:
     """One line: what it is, its size, and which model in which dtype."""
     model: Any = result.provenance.model
     rows, columns = result.frame.shape
-    of = f", model {display_token(title_of(model), 60)} in {model['dtype']}" if model else ""
+    of = f", model {theme.title(title_of(model), 60)} in {model['dtype']}" if model else ""
     return f"{type(result).__name__}: {rows:,} rows of {columns} columns{of}"

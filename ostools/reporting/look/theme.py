@@ -198,6 +198,12 @@ def inert(text: str) -> str:
     return visible(text).replace("</", "<∕").replace("<!", "<ǃ")
 
 
+def title(text: str, length: int = 80) -> str:
+    """What others called something, in a title: visible, and cut."""
+    seen = visible(text)
+    return seen if len(seen) <= length else f"{seen[: length - 1]}…"
+
+
 def visible(text: str) -> str:
     """The text with control, direction and lone surrogate characters spelled out; blanks stay."""
     return "".join(character if character == " " else _visible(character) for character in text)

@@ -32,16 +32,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One field of the strip: the question by `name`, its answer in a word, the rule in words, and the section with more."""
+    """One field of the strip: the question by `name`, its answer in a word, the rule in words, and the section with more.
+
+    `hoped`: that something is found is good news, and that nothing is found is none."""
 
     name: str
     state: str
     rule: str
     section: str
+    hoped: bool = False
 
     @property
     def tone(self) -> str:
         """How the strip colours the word; the word itself says it too."""
+        if self.hoped:
+            return "no" if self.state == "found" else "open"
         return {"found": "yes", "FAIL": "yes", "not found": "no", "hold": "no"}.get(self.state, "open")
 
 

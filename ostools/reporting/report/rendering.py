@@ -7,7 +7,7 @@ from typing import Any
 from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.first.screen import findings_section
-from ostools.reporting.look.theme import display_token
+from ostools.reporting.look import theme
 from ostools.reporting.page.page import render
 from ostools.reporting.page.section import Section
 from ostools.reporting.sections import SECTIONS
@@ -25,7 +25,7 @@ def sections_of(found: Measurements, command: str) -> list[Section]:
 def render_report(found: Measurements, command: str) -> str:
     """The whole page."""
     model: Any = found.provenance.model
-    called = "the embedded model" if model["name"] == EMBEDDED else display_token(title_of(model), 80)
+    called = "the embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
     sections = sections_of(found, command)
     values = {
         "title": f"Over-squashing and collapse in {called}",

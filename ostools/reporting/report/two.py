@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.words import title_of
 from ostools.reporting.first.two import Both, Names, first_screen
-from ostools.reporting.look.theme import display_token
+from ostools.reporting.look import theme
 from ostools.reporting.page.page import render
 from ostools.reporting.page.section import Finding, Part, Section, Verdict
 from ostools.reporting.sections import SECTIONS
@@ -55,7 +55,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def names_of(both: Both) -> Names:
     """The models' names as the page shows them; where those are alike, with which is meant."""
-    one, other = (display_token(title_of(found.provenance.model), 60) for found in both)
+    one, other = (theme.title(title_of(found.provenance.model), 60) for found in both)
     return (one, other) if one != other else (f"{one} (the first)", f"{other} (the second)")
 
 

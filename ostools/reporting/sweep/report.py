@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError
-from ostools.reporting.look.theme import display_token
+from ostools.reporting.look import theme
 from ostools.reporting.page.page import render
 from ostools.reporting.page.section import Finding, More, Part, Section, Table, spelled
 from ostools.reporting.page.shell import quoted
@@ -58,7 +58,7 @@ def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) ->
         f"{_counted(found)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
     )
-    title = f"Sweep in {display_token(found.directory.name or str(found.directory), 80)}"
+    title = f"Sweep in {theme.title(found.directory.name or str(found.directory))}"
     return render("report.html.j2", {"title": title, "lead": lead, "sections": sections})
 
 
