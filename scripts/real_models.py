@@ -4,7 +4,7 @@
 
 Each cell (a model, a question, a prompt) is stored in artefacts/real-models as it is measured, and is not measured again: a run
 that was cut off goes on where it stopped. The page is written from the stored cells, with the date and the weights' hashes.
-About an hour and a half on one core.
+About an hour and a half on one core for each model.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ REFERENCE_COTANGENTS, REFERENCE_SEED = 64, 1000
 """The reference: its own error is measured on the shortest prompts, which are measured exactly too."""
 SKETCHES = (2, 4, 8, 16)
 FORMS = ("theorem-5.1", "theorem-b5", "proof", "multi-head", "rollout", "local")
+TASKS = ("copy-last:uniform=true", "count-ones-bernoulli")
 REPEATED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 
 Cell = dict[str, Any]
@@ -200,9 +201,9 @@ def cells(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], Cell]]]:
     every = sorted(prompts(model), key=lambda real: real.tokens)
     for real in every:
         yield f"sensitivity/{real.name}", lambda real=real: sensitivities(model, real)
-    for task in ("copy-last", "count-ones-bernoulli"):
+    for task in TASKS:
         yield f"answers/{task}", lambda task=task: answers(model, task)
-    for task in ("copy-last", "count-ones-bernoulli"):
+    for task in TASKS:
         yield f"mitigations/{task}", lambda task=task: mitigations(model, task)
     for real in every:
         if real.tokens == min(LENGTHS):

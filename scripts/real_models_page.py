@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
+from scipy.stats import binomtest
 
 Cells = dict[str, dict[str, Any]]
 
@@ -92,6 +93,7 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
                 made.append(
                     [
                         name,
+                        str(len(cells)),
                         f"{max(int(count), 2)} cotangents",
                         linearisation,
                         f"{np.median(ranks):.3f}",
@@ -108,7 +110,7 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
     known = [
         f"{name}, {linearisation}: median Spearman {_median_rank(exact, linearisation):.3f}"
         for name, cells in stored.items()
-        if (exact := [c for c in _of(cells, "sensitivity/") if "reference_against_exact" in c])
+        if (exact := _of(cells, "exact/"))
         for linearisation in ("full", "frozen")
     ]
     covered = [
@@ -117,15 +119,26 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
         if (measured := _of(cells, "sensitivity/"))
         for linearisation in ("full", "frozen")
     ]
-    columns = ["model", "sketch", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
+    columns = ["model", "prompts", "sketch", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
     return (
         "## Sensitivity: a sketch of few cotangents\n\n"
-        "Against the Frobenius norms of d y_n / d v_i^(0): exact ones for the prompts of 32 tokens, a sketch of 64 other "
-        f"cotangents for longer ones. That reference against the exact norms: {'; '.join(known)}.\n\n"
-        f"{table(columns, body)}\n"
+        "The Frobenius norms of d y_n / d v_i^(0) by a few random cotangents, against those by 64 others. These 64 against the "
+        f"exact norms, on the prompts of 32 tokens: {'; '.join(known) or 'not measured'}.\n\n"
+        f"{table(columns, body)}\n{_frozen_for_full(stored)}"
         f"The 95% intervals of a sketch of 8 hold the reference at this share of the tokens: {'; '.join(covered)}. The "
         "reference has an error of its own.\n"
     )
+
+
+def _frozen_for_full(stored: dict[str, Cells]) -> str:
+    """What holding patterns and norm scales changes."""
+    said = [
+        f"{name}: Spearman {interval([cell['frozen_for_full']['spearman'] for cell in measured])}, size "
+        f"{10 ** float(np.median([cell['frozen_for_full']['log10_size'] for cell in measured])):.2f}×"
+        for name, cells in stored.items()
+        if (measured := _of(cells, "sensitivity/"))
+    ]
+    return f"The frozen profile (patterns and norm scales held) as a predictor of the full one: {'; '.join(said)}.\n\n"
 
 
 def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
@@ -148,7 +161,14 @@ def _bounds(stored: dict[str, Cells]) -> str:
     body = _each(stored, "sensitivity/", rows)
     if not body:
         return ""
-    columns = ["model", "form", "Spearman, frozen", "Spearman, full", "log10 (size / frozen), median over prompts"]
+    columns = [
+        "model",
+        "prompts",
+        "form",
+        "Spearman, frozen",
+        "Spearman, full",
+        "log10 (size / frozen), median over prompts",
+    ]
     return (
         "## Does Theorem 5.1 say which tokens matter?\n\n"
         "Each form against the measured norms, token by token. `local` is certified: it is a true upper bound of the frozen "
@@ -160,7 +180,14 @@ def _bounds(stored: dict[str, Cells]) -> str:
 def _form_row(name: str, words: str, frozen: list[dict[str, float]], full: list[dict[str, float]]) -> list[str]:
     sizes = [pair["log10_size"] for pair in frozen]
     scaled = f"{np.median(sizes):+.1f}" if np.isfinite(sizes).all() else "–"
-    return [name, words, interval([p["spearman"] for p in frozen]), interval([p["spearman"] for p in full]), scaled]
+    return [
+        name,
+        str(len(frozen)),
+        words,
+        interval([p["spearman"] for p in frozen]),
+        interval([p["spearman"] for p in full]),
+        scaled,
+    ]
 
 
 def _position(stored: dict[str, Cells]) -> str:
@@ -197,8 +224,9 @@ def _collapse(stored: dict[str, Cells]) -> str:
         return ""
     return (
         "## Collapse: the paper's prompts\n\n"
-        "Lengths at which the pair at y is closer than the rounding noise of bfloat16 (`figure-5a`: up to 520 ones, the "
-        "others up to 256).\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
+        "Ranges of lengths in which the pair at y is closer than the rounding noise of bfloat16, and at how many of their lengths "
+        "it is (every length up to 520 of `figure-5a`, up to 256 of the others; eight in a row make a range). Gemma 3's "
+        "sliding window has 512 tokens.\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
     )
 
 
@@ -206,8 +234,12 @@ def _ranges(cell: dict[str, Any]) -> str:
     if "refused" in cell:
         return f"refused: {cell['refused'][:120]}"
     ranges = [row for row in cell["ranges"] if row.get("site") == "y" and row.get("dtype") == "bfloat16"]
-    words = [row.get("words") or f"{row['first']} to {row['last']}" for row in ranges if row.get("first") is not None]
-    return "; ".join(words) or "at no range of lengths tried"
+    words = [
+        f"{row['first']} to {row['last']}{' (the longest tried)' if row['open'] else ''}, {row['hidden']} of {row['tried']}"
+        for row in ranges
+        if row.get("first") is not None
+    ]
+    return "; ".join(words) or "in no range"
 
 
 def _repeated(stored: dict[str, Cells]) -> str:
@@ -228,22 +260,98 @@ def _repeated(stored: dict[str, Cells]) -> str:
 
 
 def _answers(stored: dict[str, Cells]) -> str:
-    return _plain(stored, "answers/", "## Answers\n", "rows")
+    rows = []
+    for name, cells in stored.items():
+        for cell in _of(cells, "answers/"):
+            asked = cell["rows"]
+            right = sum(row["correct"] is True for row in asked)
+            within = binomtest(right, len(asked)).proportion_ci(method="wilson")
+            rows.append(
+                [
+                    name,
+                    f"`{asked[0]['task']}`",
+                    asked[0]["elicitation"],
+                    f"{right} of {len(asked)} [{within.low:.0%}, {within.high:.0%}]",
+                    f"{sum(row['content_correct'] is True for row in asked)} of {len(asked)}",
+                    f"{np.median([row['rank'] for row in asked]):.0f}",
+                    interval([row["log_probability"] for row in asked], 1),
+                ]
+            )
+    if not rows:
+        return ""
+    columns = [
+        "model",
+        "task",
+        "asked",
+        "right",
+        "right by content",
+        "median rank of the right token",
+        "log p of the right line",
+    ]
+    return (
+        "## Answers\n\n"
+        "Of 4, 8, 16 and 32 items, five sequences each, greedy. A base model is asked few-shot, with the answer line begun. "
+        f"Intervals of shares are Wilson's.\n\n{table(columns, rows)}"
+    )
+
+
+_QUANTITIES = {
+    "correct": "right answers, points",
+    "log_probability": "log p of the right line",
+    "collapse_distance": "distance of the pair",
+}
 
 
 def _mitigations(stored: dict[str, Cells]) -> str:
-    return _plain(stored, "mitigations/", "## Mitigations\n", "verdicts")
+    rows = []
+    for name, cells in stored.items():
+        for key, cell in cells.items():
+            for row in cell.get("effects", []) if key.startswith("mitigations/") else []:
+                if row["quantity"] in _QUANTITIES and row["effect"] is not None:
+                    task = f"`{key.partition('/')[2]}`"
+                    rows.append(
+                        [name, task, row["mitigation"], _QUANTITIES[row["quantity"]], _effect(row), _baseline(row)]
+                    )
+    if not rows:
+        return ""
+    columns = ["model", "task", "mitigation", "quantity", "effect [95%, all verdicts together]", "without it"]
+    return (
+        "## Mitigations\n\n"
+        "The paper's separator (a comma after every third item) and its hint, against none, on the same questions: 4 to 32 "
+        f"items, four sequences a length. Distances are factors.\n\n{table(columns, rows)}"
+    )
+
+
+def _effect(row: dict[str, Any]) -> str:
+    values = [row[name] for name in ("effect", "verdict_low", "verdict_high")]
+    if any(value is None for value in values):
+        return "–"
+    if row["scale"] == "log10 ratio":
+        middle, low, high = (f"×{10**value:.2f}" for value in values)
+    else:
+        times = 100 if row["quantity"] == "correct" else 1
+        middle, low, high = (f"{times * value:+.{0 if times == 100 else 2}f}" for value in values)
+    return f"{middle} [{low}, {high}]"
+
+
+def _baseline(row: dict[str, Any]) -> str:
+    return f"{row['baseline']:.0%} right" if row["quantity"] == "correct" else f"{row['baseline']:.2f}"
 
 
 def _probes(stored: dict[str, Cells]) -> str:
-    return _plain(stored, "probes", "## Probes\n", "rows")
-
-
-def _plain(stored: dict[str, Cells], prefix: str, title: str, key: str) -> str:
-    lines = []
+    rows = []
     for name, cells in stored.items():
-        for cell_name, cell in cells.items():
-            if cell_name.startswith(prefix):
-                words = cell.get("refused") or json.dumps(cell[key])[:400]
-                lines.append(f"- {name}, {cell_name}: {words}")
-    return title + "\n" + "\n".join(lines) + "\n" if lines else ""
+        for cell in _of(cells, "probes"):
+            told = [row for row in cell["rows"] if row["site"] in ("embedding", "y", "logits") or row["layer"] == 0]
+            for row in told:
+                if row["site"] == "y" or row["site"] == "length":
+                    share = f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"
+                    rows.append([name, row["site"], row["test"], row["control"], share])
+    if not rows:
+        return ""
+    return (
+        "## Probes\n\n"
+        "Can a linear probe read the count of ones off y, of sequences it was not trained on? A probe is worth what it is "
+        "above its controls: the same architecture with random weights, shuffled labels, and the length alone.\n\n"
+        + table(["model", "of", "sequences", "control", "right"], rows)
+    )
