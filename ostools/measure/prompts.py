@@ -15,6 +15,14 @@ from ostools.models.chat import TEXT
 from ostools.models.tokens import fitted
 from ostools.results import Frame
 
+BY_TOKEN = ("position", "token", "source", "norm", "kind")
+
+
+def by_token(rows: Frame, source: object, norm: object, kind: object) -> Frame:
+    """The one table that every result with a value a token has: position, token, source (which of the result's profiles), norm
+    (the value), kind (measured | estimated | certified | paper | predicted)."""
+    return rows.assign(source=source, norm=norm, kind=kind)[[*BY_TOKEN]].reset_index(drop=True)
+
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
     """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once. Raises `InputError` for

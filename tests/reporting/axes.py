@@ -6,13 +6,13 @@ TITLES: dict[str, set[str]] = {
     "Sensitivity": {"Frobenius norm of ∂y/∂v", "operator norm of ∂y/∂v", "token and its position i"},
     "PathSum": {
         "operator norm of ∂y/∂v",
-        "path sum, scale unknown",
+        "an order alone, no scale",
         "token and its position i",
     },
     "Comparison": {
         "Frobenius norm of ∂y/∂v",
         "operator norm of ∂y/∂v",
-        "path sum, scale unknown",
+        "an order alone, no scale",
         "token and its position i",
     },
     "Profile": {

@@ -27,11 +27,13 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import rewritten
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.posed import item_positions, pose
-from ostools.measure.prompts import as_prompt, token_columns
+from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.models import Prompt
-from ostools.results import Provenance, Result, drawing
+from ostools.results import Frame, Provenance, Result, drawing
 from ostools.tasks import Task
 
+ATTENTION = "attention"
+"""What tables and charts call the last token's weights, mean over layers and heads."""
 SIDE = 64
 """Most rows and columns of a square: longer prompts are max-pooled."""
 
@@ -66,6 +68,13 @@ class Attention(Result):
         """The last token's weights."""
         weights = torch.tensor(self.frame["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
+
+    @property
+    def by_token(self) -> Frame:
+        """The last token's weights, mean over layers and heads: position, token, source ("attention"), norm, kind."""
+        table: Frame = self.frame
+        rows = table[["position", "token"]].iloc[: self.bins[-1][1]]
+        return by_token(rows, ATTENTION, self.last.mean((0, 1)).numpy(), "measured")
 
     def view(self, against: Attention | None = None) -> Any:
         """The patterns of all heads to click through; beside those of another prompt, model or mitigation.

@@ -37,7 +37,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, begun
-from ostools.measure.prompts import checked_layers, token_columns
+from ostools.measure.prompts import by_token, checked_layers, token_columns
 from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
@@ -61,6 +61,13 @@ class Sensitivity(Result):
     where there are few cotangents. `operator_upper` is `frobenius_upper`, and holds at the confidence of the run.
     `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
+
+    @property
+    def by_token(self) -> Frame:
+        """The Frobenius norm of each token's embedding: position, token, source (the linearisation), norm, kind."""
+        table: Frame = self.frame
+        rows = table[table["layer"] == 0]
+        return by_token(rows, rows["linearisation"], rows["frobenius_norm"], rows["method"].map(METHOD_KINDS))
 
 
 @dataclass(frozen=True, eq=False)

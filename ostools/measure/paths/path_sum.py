@@ -36,7 +36,7 @@ from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
-from ostools.measure.prompts import token_columns
+from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -55,6 +55,13 @@ class PathSum(Result):
     sketch of that derivative, by the rules of `ostools.measure.paths.belief`; missing of a certified bound, and where it could
     not be tested). `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
+
+    @property
+    def by_token(self) -> Frame:
+        """The value of each token for the last position: position, token, source (the variant), norm, kind."""
+        table: Frame = self.frame
+        rows = table[table["last"] == table["last"].max()]
+        return by_token(rows, rows["variant"], rows["value"], rows["kind"])
 
     @property
     def beliefs(self) -> Frame:

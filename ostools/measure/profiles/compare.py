@@ -16,6 +16,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
+from ostools.measure.attention.attention import ATTENTION, Attention
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.paths.belief import belief
@@ -51,7 +52,7 @@ class Comparison(Result):
 
 
 @overload
-def compare(first: Sensitivity, second: PathSum) -> Comparison: ...
+def compare(first: Sensitivity, second: PathSum | Attention) -> Comparison: ...
 
 
 @overload
@@ -64,13 +65,14 @@ def compare(first: PathSum, second: PathSum, *, corresponding: bool = ...) -> Ch
 
 @measurement
 def compare(
-    first: Sensitivity | PathSum, second: Sensitivity | PathSum, *, corresponding: bool = False
+    first: Sensitivity | PathSum, second: Sensitivity | PathSum | Attention, *, corresponding: bool = False
 ) -> Comparison | Change:
-    """Compare two results: a measured profile with path sums, or two results of one kind.
+    """Compare two results: a measured profile with path sums or with attention, or two results of one kind.
 
     A `Sensitivity` and a `PathSum` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
-    predict the measured one? Two results of one kind (before and after an edit, of two models, of two dtypes) give a `Change`:
-    the ratio of each token's norms, second / first.
+    predict the measured one? Beside an `Attention` the last token's weights, mean over layers and heads, stand as a prediction
+    of the order of each linearisation's Frobenius norms. Two results of one kind (before and after an edit, of two models, of
+    two dtypes) give a `Change`: the ratio of each token's norms, second / first.
 
     corresponding: for two results of one kind, also where the prompts differ. A token then has a ratio if both prompts begin,
         or both end, with the same tokens up to it. Other tokens have none. Each norm is that of its own prompt's last token.
@@ -79,18 +81,34 @@ def compare(
     linearisation that a variant belongs to was not measured; if two results of one kind do not share their tokens,
     linearisations (or variants), norms, layers and last tokens; and if path sums are given before a profile.
     """
-    if isinstance(first, Sensitivity) and isinstance(second, PathSum):
+    if isinstance(first, Sensitivity) and isinstance(second, PathSum | Attention):
         if corresponding:
             raise InputError(
-                "compare: expected a profile and path sums of one prompt, token by token, found corresponding=True: leave it "
-                "out"
+                "compare: expected two results of one prompt, token by token, found corresponding=True: leave it out"
             )
-        return _comparison(first, second)
-    if type(first) is not type(second):
+        return _beside_attention(first, second) if isinstance(second, Attention) else _comparison(first, second)
+    if isinstance(second, Attention) or type(first) is not type(second):
         raise InputError(
-            "compare: expected a profile and then path sums, found them the other way round: compare(profile, paths)"
+            "compare: expected a profile first, and then path sums or attention, found "
+            f"{type(first).__name__} and {type(second).__name__}: compare(profile, paths)"
         )
     return change(first, second, corresponding)
+
+
+def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison:
+    """The mean attention of the last token as a prediction of the order of the Frobenius norms, for each linearisation."""
+    require_same_run("compare", measured.provenance, attention.provenance, "the attention")
+    profile = _long(measured)
+    profile = profile[profile["norm"] == "frobenius"]
+    weights = attention.by_token["norm"].to_numpy()
+    rows, shown = [], [profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS))]
+    for name, partner in profile.groupby("linearisation", sort=False):
+        group = partner.assign(variant=ATTENTION, kind="predicted", value=weights)
+        row = _summarise(ATTENTION, group, partner, scaled=False)
+        rows.append(row | {"words": f"{row['words']} ({name})"})
+        if not len(shown[1:]):  # the same weights stand beside each linearisation
+            shown.append(group.assign(source=ATTENTION))
+    return _compared(measured, shown, rows)
 
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
@@ -108,12 +126,16 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
                 f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {found}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
-        rows.append(_summarise(str(variant), group, partner, rounding))
+        rows.append(_summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding))
     shown = [
         profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS)),
         of_last.rename(columns={"variant": "source"}),
     ]
-    columns = [*named_by(of_last), "source", "kind", "linearisation", "norm", "value"]
+    return _compared(measured, shown, rows)
+
+
+def _compared(measured: Sensitivity, shown: list[Any], rows: list[dict[str, object]]) -> Comparison:
+    columns = [*named_by(shown[0]), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
     summary = pd.DataFrame(rows).astype({"believed": "boolean"})
     return Comparison(frame, measured.provenance, summary)
@@ -146,12 +168,17 @@ def profile_beside(asked: str, measured: Sensitivity, paths: PathSum, *, whole: 
     Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
     """
     require_same_run(asked, measured.provenance, paths.provenance, "the path sum", whole=whole)
+    return _long(measured, asked)
+
+
+def _long(measured: Sensitivity, asked: str = "compare") -> Any:
+    """A row a position, linearisation and norm of v^(0), with value, lower and upper."""
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
     if frame.empty:
         raise InputError(
-            f"{asked}: path sums stand beside the derivative at the embeddings, layer 0, which this profile lacks: "
-            "measure it with sensitivity(..., layers=[0])"
+            f"{asked}: expected the derivative at the embeddings, layer 0, which this profile lacks: measure it with "
+            "sensitivity(..., layers=[0])"
         )
     columns = [*named_by(frame), "linearisation", "method"]
     norms = [
@@ -195,10 +222,9 @@ def require_of_all(asked: str, measured: Provenance, without: Sequence[str]) -> 
         )
 
 
-def _summarise(variant: str, group: Any, partner: Any, rounding: float) -> dict[str, object]:
+def _summarise(variant: str, group: Any, partner: Any, scaled: bool, rounding: float = 0.0) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
-    scaled = variant_named(variant).scaled
     loose = log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
     lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
     verdict = None if kind == "certified" else belief(value, measured, lower, upper, scaled=scaled)

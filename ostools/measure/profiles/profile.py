@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import known_norm
+from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.prompts import named_by
+from ostools.measure.prompts import by_token, named_by
 from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
-from ostools.results import Result
+from ostools.results import Frame, Result
 from ostools.theory import profiles as theory
 
 Norm = Literal["operator", "frobenius"]
@@ -59,6 +59,12 @@ class Profile(Result):
 
     summary: pd.DataFrame
     shapes: pd.DataFrame
+
+    @property
+    def by_token(self) -> Frame:
+        """The norm of each token: position, token, source (the linearisation), norm, kind."""
+        rows: Frame = self.frame
+        return by_token(rows, rows["linearisation"], rows["value"], rows["method"].map(METHOD_KINDS))
 
     def top(self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None) -> pd.DataFrame:
         """The k tokens with the largest shares, largest first; of the first linearisation if none is named.

@@ -83,7 +83,9 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
             ost.InputError, match=rf"found 'full' \(frobenius norm, layer 0, last token 3\) in the {which} alone"
         ):
             compare(*pair)
-    with pytest.raises(ost.InputError, match=r"found them the other way round: compare\(profile, paths\)"):
+    with pytest.raises(
+        ost.InputError, match=r"a profile first, .* found PathSum and Sensitivity: compare\(profile, paths\)"
+    ):
         compare(path("local", "certified", "operator", [1.0] * 4), one)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import ostools as ost
 from ostools.measure import Comparison, PathSum, Sensitivity
 from ostools.models import Prompt
 from ostools.results import Provenance
+from ostools.theory.profiles import rank_correlation
 from tests.checkpoints import tiny_model
 
 MEASURED = [4.0, 1.0, 2.0, 8.0]
@@ -206,3 +208,39 @@ def test_measured_under_other_edits_is_another_network() -> None:
     assert narrow.provenance.edits[0].startswith("mask_scores at blocks.0.attn.hook_attn_scores")
     with pytest.raises(ost.InputError, match=r"under different edits.*inside the same with-block"):
         ost.compare(narrow, ost.path_sum(model, prompt, variants="local"))
+
+
+def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_order() -> None:
+    model, prompt = tiny_model("gemma"), "a text of tokens"
+    measured, attention = ost.sensitivity(model, prompt), ost.attention(model, prompt)
+    found = ost.compare(measured, attention)
+    mean = attention.last.mean((0, 1)).numpy()
+    for row in found.summary.to_dict("records"):
+        rows = measured.frame[measured.frame["linearisation"] == row["linearisation"]]
+        assert row["spearman"] == rank_correlation(mean, rows["frobenius_norm"].to_numpy())
+        assert (row["kind"], row["norm"]) == ("predicted", "frobenius")
+        assert math.isnan(row["median_log10_looseness"])  # a weight has no size to compare
+    assert list(found.summary["linearisation"]) == ["full", "frozen"]
+    with pytest.raises(ost.InputError, match="expected a Sensitivity or a PathSum, found Attention"):
+        ost.compare(attention, measured)
+    with pytest.raises(ost.InputError, match="of different prompts"):
+        ost.compare(measured, ost.attention(model, "another text"))
+
+
+def test_whatever_has_a_value_a_token_has_one_table_of_it() -> None:
+    model, prompt = tiny_model("gemma"), "a text of tokens"
+    measured = ost.sensitivity(model, prompt, layers="all")
+    paths = ost.path_sum(model, prompt, variants=["local"], positions="all")
+    results = [measured, paths, ost.attention(model, prompt), ost.profile(measured)]
+    tokens = list(ost.models.encode(model, prompt).tokens)
+    for result in results:
+        table = result.by_token
+        assert list(table.columns) == ["position", "token", "source", "norm", "kind"]
+        for _, rows in table.groupby("source"):
+            assert list(rows["position"]) == list(range(len(tokens)))
+            assert list(rows["token"]) == tokens
+    whole = measured.frame[measured.frame["layer"] == 0]
+    assert list(measured.by_token["norm"]) == list(whole["frobenius_norm"])
+    last = paths.frame[paths.frame["last"] == len(tokens) - 1]
+    assert list(paths.by_token["norm"]) == list(last["value"])
+    assert set(paths.by_token["kind"]) == {"certified"}

@@ -118,7 +118,7 @@ def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
     assert len(names) == 3
     assert names[2] == {"predicted: rollout"}
     assert "predicted: rollout" not in names[0] | names[1]
-    assert "path sum, scale unknown" in svg_of(comparison_chart())
+    assert "an order alone, no scale" in svg_of(comparison_chart())
 
 
 def test_every_variant_and_linearisation_has_a_colour_of_its_own() -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.measure.attention.attention import ATTENTION
 from ostools.measure.prompts import named_by
 from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.aside import aside as aside_of
@@ -25,7 +26,7 @@ SHAPE = "shape"
 NORMS = {
     "operator": "operator norm of ∂y/∂v",
     "frobenius": "Frobenius norm of ∂y/∂v",
-    SHAPE: "path sum, scale unknown",
+    SHAPE: "an order alone, no scale",
 }
 
 
@@ -54,7 +55,8 @@ def comparison_chart(result: Comparison) -> alt.VConcatChart:
     """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
     symbol, words = theme.differentiated(result.provenance.parameters)
-    return _profiles(rows, f"Sensitivity of {words} against the path sums", symbol, _not_believed(result.summary))
+    other = "attention" if ATTENTION in set(rows["name"]) else "the path sums"
+    return _profiles(rows, f"Sensitivity of {words} against {other}", symbol, _not_believed(result.summary))
 
 
 def measured_rows(frame: Frame) -> Frame:
@@ -72,10 +74,10 @@ def measured_rows(frame: Frame) -> Frame:
 
 
 def path_rows(frame: Frame) -> Frame:
-    """A path-sum table with the columns of the others; variants without a scale get a panel of their own."""
+    """A path-sum table with the columns of the others; what has no scale (attention too) gets a panel of its own."""
     from ostools.measure.paths.variants import VARIANTS
 
-    unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
+    unscaled = [ATTENTION, *(name for name, variant in VARIANTS.items() if not variant.scaled)]
     norm = frame["norm"].astype(str).where(~frame["variant"].isin(unscaled), SHAPE)
     return frame.rename(columns={"variant": "name"}).assign(norm=norm)
 
