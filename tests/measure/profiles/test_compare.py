@@ -217,12 +217,13 @@ def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_orde
     mean = attention.last.mean((0, 1)).numpy()
     for row in found.summary.to_dict("records"):
         rows = measured.frame[measured.frame["linearisation"] == row["linearisation"]]
-        assert row["spearman"] == rank_correlation(mean, rows["frobenius_norm"].to_numpy())
+        assert row["spearman"] == rank_correlation(mean, np.asarray(rows["frobenius_norm"]))
         assert (row["kind"], row["norm"]) == ("predicted", "frobenius")
         assert math.isnan(row["median_log10_looseness"])  # a weight has no size to compare
     assert list(found.summary["linearisation"]) == ["full", "frozen"]
+    backwards: Any = attention
     with pytest.raises(ost.InputError, match="expected a Sensitivity or a PathSum, found Attention"):
-        ost.compare(attention, measured)
+        ost.compare(backwards, measured)
     with pytest.raises(ost.InputError, match="of different prompts"):
         ost.compare(measured, ost.attention(model, "another text"))
 
