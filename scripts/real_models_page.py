@@ -11,6 +11,8 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
+from ostools.measure.paths.variants import VARIANTS
+
 Cells = dict[str, dict[str, Any]]
 
 HEAD = """# What holds on real models
@@ -18,7 +20,7 @@ HEAD = """# What holds on real models
 Every headline of this tool, measured on two pretrained models that nobody here trained. `make real-models` measures what is not stored
 yet and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
 tokens. Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
-the package index carries, dequantised.
+the package index carries, dequantised. What does not hold stands first.
 """  # noqa: E501
 
 
@@ -26,7 +28,7 @@ def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
     """The whole page. A question that was not measured of a model has no row; one that was refused says why."""
     stored = {name: _read(store / name) for name in models if (store / name).is_dir()}
     parts = [HEAD, _models(stored)]
-    for section in (_sensitivity, _bounds, _position, _collapse, _repeated, _answers, _mitigations, _probes):
+    for section in (_bounds, _probes, _mitigations, _answers, _repeated, _collapse, _position, _sensitivity):
         parts.append(section(stored))
     return "\n".join(part for part in parts if part)
 
@@ -179,7 +181,8 @@ def _bounds(stored: dict[str, Cells]) -> str:
 
 def _form_row(name: str, words: str, frozen: list[dict[str, float]], full: list[dict[str, float]]) -> list[str]:
     sizes = [pair["log10_size"] for pair in frozen]
-    scaled = f"{np.median(sizes):+.1f}" if np.isfinite(sizes).all() else "–"
+    form = VARIANTS.get(words.strip("`"))
+    scaled = f"{np.median(sizes):+.1f}" if form is not None and form.scaled and np.isfinite(sizes).all() else "–"
     return [
         name,
         str(len(frozen)),
@@ -254,7 +257,7 @@ def _repeated(stored: dict[str, Cells]) -> str:
         return ""
     return (
         "## Collapse: any prompt, its last token repeated\n\n"
-        "Up to 128 copies, bfloat16: of how many of the twenty prompts does a range of lengths end hidden at y?\n\n"
+        "Up to 128 copies, bfloat16: of how many prompts is the pair hidden at y over a range of lengths?\n\n"
         + table(["model", "prompts", "hidden"], body)
     )
 
@@ -273,7 +276,7 @@ def _answers(stored: dict[str, Cells]) -> str:
                     asked[0]["elicitation"],
                     f"{right} of {len(asked)} [{within.low:.0%}, {within.high:.0%}]",
                     f"{sum(row['content_correct'] is True for row in asked)} of {len(asked)}",
-                    f"{np.median([row['rank'] for row in asked]):.0f}",
+                    _median([row["rank"] for row in asked if row["rank"] is not None]),
                     interval([row["log_probability"] for row in asked], 1),
                 ]
             )
@@ -293,6 +296,10 @@ def _answers(stored: dict[str, Cells]) -> str:
         "Of 4, 8, 16 and 32 items, five sequences each, greedy. A base model is asked few-shot, with the answer line begun. "
         f"Intervals of shares are Wilson's.\n\n{table(columns, rows)}"
     )
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{np.median(values):.0f}" if values else "–"
 
 
 _QUANTITIES = {
