@@ -174,7 +174,8 @@ def _bounds(stored: dict[str, Cells]) -> str:
     return (
         "## Does Theorem 5.1 say which tokens matter?\n\n"
         "Each form against the measured norms, token by token. `local` is certified: it is a true upper bound of the frozen "
-        "operator norm. The others are the paper's printed forms and attention rollout; they bound nothing.\n\n"
+        "operator norm. The others are the paper's printed forms, attention rollout and plain attention; they bound nothing. "
+        "Where no size stands, a form gives an order alone.\n\n"
         f"{table(columns, body)}"
     )
 
