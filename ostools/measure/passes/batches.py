@@ -86,8 +86,9 @@ def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], ke
     within the prompts and the `steps` tokens after them: a window counts the padding too.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    ends = zip(*(ids[: shortest - keep] for ids in prompts), strict=True)
-    alike = next((place for place, tokens in enumerate(ends) if len(set(tokens)) > 1), max(shortest - keep, 0))
+    most = max(shortest - keep, 0)
+    starts = zip(*(ids[:most] for ids in prompts), strict=True)
+    alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
     if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or not padding(model).allowed:
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())

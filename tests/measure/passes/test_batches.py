@@ -93,6 +93,7 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
     assert shared_prefix(model, [ids, ids[:40]], keep=4) == 36
     assert shared_prefix(model, [ids, ids[:31] + [5] * 9]) == 0
     assert shared_prefix(model, [ids]) == 0
+    assert shared_prefix(model, [ids[:3], ids], keep=5) == 0
     assert shared_prefix(tiny_model("llama", dtype=torch.bfloat16), [ids, ids[:40]]) == 0
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
