@@ -264,23 +264,10 @@ def _repeated(stored: dict[str, Cells]) -> str:
 
 
 def _answers(stored: dict[str, Cells]) -> str:
-    rows = []
-    for name, cells in stored.items():
-        for cell in _of(cells, "answers/"):
-            asked = cell["rows"]
-            right = sum(row["correct"] is True for row in asked)
-            within = binomtest(right, len(asked)).proportion_ci(method="wilson")
-            rows.append(
-                [
-                    name,
-                    f"`{asked[0]['task']}`",
-                    asked[0]["elicitation"],
-                    f"{right} of {len(asked)} [{within.low:.0%}, {within.high:.0%}]",
-                    f"{sum(row['content_correct'] is True for row in asked)} of {len(asked)}",
-                    _median([row["rank"] for row in asked if row["rank"] is not None]),
-                    interval([row["log_probability"] for row in asked], 1),
-                ]
-            )
+    def of_model(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        return [_answer_row(name, cell["rows"]) for cell in cells]
+
+    rows = _each(stored, "answers/", of_model)
     if not rows:
         return ""
     columns = [
@@ -297,6 +284,20 @@ def _answers(stored: dict[str, Cells]) -> str:
         "Of 4, 8, 16 and 32 items, five sequences each, greedy. A base model is asked few-shot, with the answer line begun. "
         f"Intervals of shares are Wilson's.\n\n{table(columns, rows)}"
     )
+
+
+def _answer_row(name: str, answers: list[dict[str, Any]]) -> list[str]:
+    right = sum(answer["correct"] is True for answer in answers)
+    wilson = binomtest(right, len(answers)).proportion_ci(method="wilson")
+    return [
+        name,
+        f"`{answers[0]['task']}`",
+        answers[0]["elicitation"],
+        f"{right} of {len(answers)} [{wilson.low:.0%}, {wilson.high:.0%}]",
+        f"{sum(answer['content_correct'] is True for answer in answers)} of {len(answers)}",
+        _median([answer["rank"] for answer in answers if answer["rank"] is not None]),
+        interval([answer["log_probability"] for answer in answers], 1),
+    ]
 
 
 def _median(values: Sequence[float]) -> str:
@@ -347,14 +348,20 @@ def _baseline(row: dict[str, Any]) -> str:
 
 
 def _probes(stored: dict[str, Cells]) -> str:
-    rows = []
-    for name, cells in stored.items():
-        for cell in _of(cells, "probes"):
-            told = [row for row in cell["rows"] if row["site"] in ("embedding", "y", "logits") or row["layer"] == 0]
-            for row in told:
-                if row["site"] == "y" or row["site"] == "length":
-                    share = f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"
-                    rows.append([name, row["site"], row["test"], row["control"], share])
+    def of_model(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        return [
+            [
+                name,
+                row["site"],
+                row["test"],
+                row["control"],
+                f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]",
+            ]
+            for row in cells[0]["rows"]
+            if row["site"] in ("y", "length")
+        ]
+
+    rows = _each(stored, "probes", of_model)
     if not rows:
         return ""
     return (

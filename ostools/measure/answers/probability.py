@@ -171,10 +171,10 @@ def answer_scores(
     found: dict[int, AnswerScore] = {}
     for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
         keep = 1 + max(len(wanted[index]) for index in batch)
-        together = [texts[index] for index in batch]
-        shared = shared_prefix(model, together, keep)
+        batch_ids = [texts[index] for index in batch]
+        shared = shared_prefix(model, batch_ids, keep)
         with torch.no_grad(), true_arithmetic(model):
-            logits = Rows(model, together, cached=False, keep=keep, shared=shared).logits()
+            logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
             found[index] = _score(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
         tell(progress, len(found), len(texts))

@@ -101,14 +101,14 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
     profile = _long(measured)
     profile = profile[profile["norm"] == "frobenius"]
     weights = attention.by_token["norm"].to_numpy()
-    rows, shown = [], [profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS))]
+    rows = []
     for name, partner in profile.groupby("linearisation", sort=False):
-        group = partner.assign(variant=ATTENTION, kind="predicted", value=weights)
-        row = _summarise(ATTENTION, group, partner, scaled=False)
+        prediction = partner.assign(kind="predicted", value=weights)
+        row = _summarise(ATTENTION, prediction, partner, scaled=False)
         rows.append(row | {"words": f"{row['words']} ({name})"})
-        if not len(shown[1:]):  # the same weights stand beside each linearisation
-            shown.append(group.assign(source=ATTENTION))
-    return _compared(measured, shown, rows)
+    # The same weights stand beside each linearisation: the table has them once.
+    first = profile[profile["linearisation"] == profile["linearisation"].iloc[0]]
+    return _compared(measured, profile, first.assign(source=ATTENTION, kind="predicted", value=weights), rows)
 
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
@@ -127,16 +127,14 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
         rows.append(_summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding))
-    shown = [
-        profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS)),
-        of_last.rename(columns={"variant": "source"}),
-    ]
-    return _compared(measured, shown, rows)
+    return _compared(measured, profile, of_last.rename(columns={"variant": "source"}), rows)
 
 
-def _compared(measured: Sensitivity, shown: list[Any], rows: list[dict[str, object]]) -> Comparison:
-    columns = [*named_by(shown[0]), "source", "kind", "linearisation", "norm", "value"]
-    frame = pd.concat(shown, ignore_index=True).reindex(columns=columns)
+def _compared(measured: Sensitivity, profile: Any, beside: Any, rows: list[dict[str, object]]) -> Comparison:
+    """The measured profile and what stands beside it in one table, and the summary's rows."""
+    norms = profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS))
+    columns = [*named_by(beside), "source", "kind", "linearisation", "norm", "value"]
+    frame = pd.concat([norms, beside], ignore_index=True).reindex(columns=columns)
     summary = pd.DataFrame(rows).astype({"believed": "boolean"})
     return Comparison(frame, measured.provenance, summary)
 

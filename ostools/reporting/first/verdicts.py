@@ -31,7 +31,9 @@ def verdicts(found: Measurements) -> list[Verdict]:
             "Bounds", _bounds(found), "do all certified bounds hold, and is the tightest within 10^3?", "sensitivity"
         ),
         Verdict("Wrong answers", _behaviour(found), "does the model err on a task?", "behaviour"),
-        Verdict("Mitigations", _mitigations(found), "does one make more answers right?", "mitigations", hoped=True),
+        Verdict(
+            "Mitigations", _mitigations(found), "does one make more answers right?", "mitigations", good_if_found=True
+        ),
     ]
 
 

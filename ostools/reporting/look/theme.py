@@ -165,10 +165,11 @@ def series(kind: str, name: str) -> str:
 
 def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
     """A token as one short visible word: spaces, line ends, control and direction characters spelled out, long ones cut."""
-    shown = "".join(_visible(character) for character in token[: length + 1])
-    if len(shown) > length:
-        return shown[: length - 1] + "…"
-    return shown or "(empty)"
+    return _cut("".join(_visible(character) for character in token[: length + 1]), length) or "(empty)"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def shown(text: str, length: int = TOKEN_LENGTH) -> str:
@@ -200,8 +201,7 @@ def inert(text: str) -> str:
 
 def title(text: str, length: int = 80) -> str:
     """What others called something, in a title: visible, and cut."""
-    seen = visible(text)
-    return seen if len(seen) <= length else f"{seen[: length - 1]}…"
+    return _cut(visible(text), length)
 
 
 def visible(text: str) -> str:

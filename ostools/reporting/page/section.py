@@ -34,18 +34,18 @@ class Finding:
 class Verdict:
     """One field of the strip: the question by `name`, its answer in a word, the rule in words, and the section with more.
 
-    `hoped`: that something is found is good news, and that nothing is found is none."""
+    `good_if_found`: that something is found is good news, and that nothing is found is none."""
 
     name: str
     state: str
     rule: str
     section: str
-    hoped: bool = False
+    good_if_found: bool = False
 
     @property
     def tone(self) -> str:
         """How the strip colours the word; the word itself says it too."""
-        if self.hoped:
+        if self.good_if_found:
             return "no" if self.state == "found" else "open"
         return {"found": "yes", "FAIL": "yes", "not found": "no", "hold": "no"}.get(self.state, "open")
 
