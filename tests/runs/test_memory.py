@@ -254,7 +254,8 @@ def test_under_a_real_limit(tmp_path: Path) -> None:
     from tests.checkpoints import write_checkpoint
 
     sizes: Any = {"d_model": 64, "n_layers": 1, "n_heads": 32, "n_key_value_heads": 1, "d_head": 8, "context": 2048}
-    wide = str(write_checkpoint(tmp_path / "wide", "gemma", **sizes))
+    # A window that slides: with one, a beginning that prompts share is read for each, not once for all.
+    wide = str(write_checkpoint(tmp_path / "wide", "mistral", **sizes))
     small = str(write_checkpoint(tmp_path / "small", "gemma", n_layers=1, context=2048))
     first = {"models": wide, "tasks": "count-ones", "lengths": "290:298", "device": "cpu"}
     first |= {"measurements": {"name": "behaviour", "max_new_tokens": 2}}
