@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.progress import part_of, rising, tell
+from ostools.ground.progress import part_of, rising, tell, watched
 
 
 @given(
@@ -55,3 +55,20 @@ def test_work_that_is_done_again_is_not_told_again() -> None:
 def test_nobody_who_listens_is_told_nothing(made) -> None:
     assert made() is None
     tell(None, 1, 1)
+
+
+@pytest.mark.parametrize(("seconds_a_step", "messages"), [(3.0, ["2% after 6 s, so about 300 s in all"]), (0.5, [])])
+def test_a_long_call_says_once_how_long_it_will_take(
+    seconds_a_step: float, messages: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After 5 seconds, where more than a minute is expected in all; and with it what would be cheaper."""
+    clock = [0.0]
+    monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: clock[0])
+    with watched("sensitivity", "fewer layers") as progress:
+        for step in range(1, 20):
+            clock[0] = step * seconds_a_step
+            tell(progress, step, 100)
+    expected = [
+        f"ostools.sensitivity: {message}; cheaper: fewer layers; progress=False silences this" for message in messages
+    ]
+    assert [record.getMessage() for record in caplog.records] == expected
