@@ -10,7 +10,7 @@
 # make tutorials  run the notebooks again and store what they print
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
-# make lab      train and measure the laboratory again from nothing, in LAB: three hours of one core
+# make studies  train and measure the laboratory's decoders again from nothing, in STUDIES: three hours of one core, resumable
 # make stress   what is too long for the tests: kills, signals, hostile input, memory
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
 # make versions  the same numbers with the lowest and the newest versions that pyproject.toml allows: two environments in VERSIONS
@@ -20,7 +20,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: report gemma real real-models test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench lab scale stress mutants versions
+.PHONY: report gemma real real-models test test-slow test-full test-portable quick lint style types docs tutorials gallery house bench studies scale stress mutants versions
 
 report: $(INSTALLED)
 	$(BIN)/ostools report --out report.html
@@ -87,10 +87,9 @@ house: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
-lab: LAB := checkpoints/lab
-lab: $(INSTALLED)
-	$(BIN)/python -m ostools.training.lab.grid --out $(LAB)/models
-	$(BIN)/python -m ostools.experiments.lab.remeasure --models $(LAB)/models --cells $(LAB)/cells --out ostools/experiments/lab/trained.parquet
+studies: STUDIES := checkpoints/laboratory
+studies: $(INSTALLED)
+	$(BIN)/python -m studies.laboratory train $(STUDIES)
 
 scale: $(INSTALLED)
 	$(BIN)/python -m benchmarks.scale

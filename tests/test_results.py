@@ -47,7 +47,7 @@ def test_every_result_shows_itself_and_is_saved(name: str, tmp_path: Path, monke
     assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < LARGEST + 1000
     width, height = metadata["image/png"]["width"], metadata["image/png"]["height"]
     assert 200 < width < 1400
-    assert 150 < height < 2400  # the laboratory draws six rows
+    assert 150 < height < 2400
     if VEGA_LITE in data:
         assert data[VEGA_LITE]["description"] == summary(result)
         assert "http" not in vl_convert.vegalite_to_svg(data[VEGA_LITE], "5.8").replace("http://www.w3.org/", "")

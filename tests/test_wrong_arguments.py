@@ -30,7 +30,6 @@ SOUND = {
     e.figure_4: dict(lengths=[3], seeds=[0], panels=["sum-ones"], max_new_tokens=2),
     e.figure_5: dict(lengths=[3], panels="a", dtypes=["float32"], seeds=[0], site="y"),
     e.figure_prompts: dict(number=2, lengths=[3]),
-    e.lab: dict(study="depth", lengths=[3], seeds=[0], depths=[1], encodings=["none"]),
     e.repeats: dict(prompts=["letters"], lengths=[3], dtypes=["float32"]),
     e.retrieval: dict(positions=[0], length=2, seeds=[0], records="words"),
     e.position_effect: dict(passages=3, tokens=6, untrained=False),
@@ -67,7 +66,7 @@ def outcome(make, arguments):
 
 said = []
 for make, sound in SOUND.items():
-    first = {} if make in (e.lab, e.theory, e.figure_prompts) else {"model": model}
+    first = {} if make in (e.theory, e.figure_prompts) else {"model": model}
     for name in sound.keys() - OPEN:
         for wrong in (None, 3, "name", [3.5], [["x"]], Odd()):
             if wrong is None and name in NONE_IS_FINE or wrong == 3 and name in A_NUMBER_IS_FINE:

@@ -125,7 +125,7 @@ of_256.join(verdicts[["verdict", "first", "last", "ranges"]])
 #
 # ## A case in which collapse is certain
 #
-# The paper names RoPE as an encoding that decays with distance. Where we measured it (`ostools lab`) it did not, so
+# The paper names RoPE as an encoding that decays with distance. Where we measured it, on random decoders, it did not, so
 # for this model Theorem 4.2 promises nothing. There is a setting that promises a lot. Let every layer see a window of
 # $w$ keys only. On one token repeated, a query whose window lies within the copies sees the same values whatever the
 # number of copies; after $L$ layers the last token depends on the last $L(w-1)+1$ tokens alone. From so many copies

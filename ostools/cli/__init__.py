@@ -18,7 +18,6 @@ from ostools.cli.about.listings import mitigations, models, tasks
 from ostools.cli.experiments.ablate import ablate
 from ostools.cli.experiments.error_prediction import predict_errors
 from ostools.cli.experiments.figure import figure
-from ostools.cli.experiments.lab import lab
 from ostools.cli.experiments.reasoning import chain_of_thought
 from ostools.cli.experiments.repeats import repeats
 from ostools.cli.experiments.retrieval import retrieval
@@ -95,7 +94,7 @@ PANELS = {
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
         *(retrieval, chain_of_thought, predict_errors),
     ),
-    "The paper": (reproduce, figure, theory, lab),
+    "The paper": (reproduce, figure, theory),
     "Mitigate": (study, windows),
     "Sweep": (corpus, run, results),
     "Look": (report, explore, prompts, tasks, mitigations, models, doctor),

@@ -9,16 +9,6 @@ from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.figure8 import Figure8, figure_8
 from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.figures.prompts import figure_prompts
-from ostools.experiments.lab.lab import Lab, lab
-from ostools.experiments.lab.load import load_lab
-from ostools.experiments.lab.summary import (
-    trained_changes,
-    trained_decodable,
-    trained_precisions,
-    trained_prediction,
-    trained_summary,
-)
-from ostools.experiments.lab.trained import TrainedLab, trained_lab
 from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.position.position_effect import PositionEffect, position_effect
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
@@ -38,14 +28,12 @@ __all__ = [
     "Figure5",
     "Figure8",
     "Figure9",
-    "Lab",
     "PositionEffect",
     "Repeats",
     "Reproduction",
     "Retrieval",
     "Study",
     "TheoryChecks",
-    "TrainedLab",
     "WindowStudy",
     "ablation",
     "chain_of_thought",
@@ -58,18 +46,10 @@ __all__ = [
     "figure_8",
     "figure_9",
     "figure_prompts",
-    "lab",
-    "load_lab",
     "position_effect",
     "repeats",
     "retrieval",
     "study",
     "theory",
-    "trained_changes",
-    "trained_decodable",
-    "trained_lab",
-    "trained_precisions",
-    "trained_prediction",
-    "trained_summary",
     "windows",
 ]

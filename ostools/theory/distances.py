@@ -77,19 +77,6 @@ def steps_between(y: Vectors, y_star: Vectors, dtype: torch.dtype) -> Vectors:
     return spacing(torch.maximum(y.double().abs(), y_star.double().abs()), dtype)
 
 
-def sum_rounding(terms: int) -> float:
-    """What a float64 sum of so many products can be off by, relative to the sum of their sizes, in ANY order of adding them.
-
-    m u / (1 - m u) for m terms, u = 2^-53: no order exceeds it. For long sums m is 10 sqrt(m) instead, which independent
-    rounding errors exceed with a probability below m e^-49.
-
-    Sources: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 3.1; Higham and Mary, A new approach to
-    probabilistic rounding error analysis (2019), SIAM J. Sci. Comput. 41.
-    """
-    share = min(terms, 10.0 * terms**0.5) * torch.finfo(torch.float64).eps / 2
-    return share / (1.0 - share)
-
-
 def total_variation(p: Vectors, q: Vectors) -> Scalars:
     """The paper's delta = sum_k |p_k - q_k| of two distributions: the L1 norm, without the factor 1/2; at most 2."""
     return (p - q).abs().sum(-1)

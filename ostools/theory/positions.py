@@ -2,7 +2,7 @@
 
 Two are added to the embeddings (`sinusoidal`, `learned`), one turns queries and keys (`rotated`), one is added to the scores
 (`alibi`). Theorem 4.2 assumes that what they say "decays to 0 with the distance, e.g. as in RoPE"; which of them do is for
-`ostools.experiments.lab.lab` to measure. Tables are computed in float64: cast them to the dtype that they are used in.
+`studies.laboratory` to measure. Tables are computed in float64: cast them to the dtype that they are used in.
 
 Sources: Vaswani et al. 2017 (arXiv 1706.03762, section 3.5); Su et al. 2021 (RoFormer, arXiv 2104.09864), in Llama's layout;
 Press, Smith, Lewis 2022 (ALiBi, arXiv 2108.12409) and its published code for head counts that are no power of two.

@@ -66,7 +66,6 @@ BEFORE_A_MODEL = [
     ("repeats --dtype x", ["unknown dtype 'x'"]),
     ("figure 1", ["unknown figure 1: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
     ("theory --lemma B.5", ["unknown lemma 'B.5'"]),
-    ("lab --study dept", ["did you mean 'depth'"]),
     (
         "theory --size column",
         ["--size is of a picture: expected --out with a name ending in .png .svg .pdf, found None"],

@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 import ostools
 from ostools.tasks.appendix_c import NAMES, AppendixTask
-from ostools.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE, train_tokenizer
 
+PAD_ID, EOS_ID, BOS_ID = 0, 1, 2
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
 ODD_TEXTS = [
     "<bos>hello<eos><pad>",
@@ -88,17 +88,9 @@ def test_bos_is_added_once_and_the_ids_are_gemmas(tokenizer) -> None:
 
 
 def test_vocabulary_fits_the_embedding(tokenizer) -> None:
-    assert len(tokenizer) == VOCABULARY_SIZE
+    assert len(tokenizer) == 1024
 
 
 def test_no_clean_up_of_spaces_on_decoding(tokenizer) -> None:
     text = "a , b . c 's do n't ?"
     assert tokenizer.decode(encode(tokenizer, text)[1:]) == text
-
-
-@pytest.mark.slow
-def test_training_is_a_function_of_the_text() -> None:
-    texts = ["The cat sat on the mat.", "A dog ran over the road and the cat ran too."]
-    first, second = train_tokenizer(texts, 600), train_tokenizer(texts, 600)
-    assert first.to_str() == second.to_str()
-    assert train_tokenizer([*texts, "zebra " * 5000], 600).to_str() != first.to_str()

@@ -79,15 +79,6 @@ TITLES: dict[str, set[str]] = {
     "Figure5": {"L∞ distance", "length n (digits)"},
     "Figure8": {"L1 distance of the last representations", "L2 distance / norm", "n", "total variation of the weights"},
     "Figure9": {"delta = sum |y − y*|", "n"},
-    "Lab": {
-        "L1 distance at v^(L)",
-        "L2 at y",
-        "L2 distance at y",
-        "delta of rows n and n + 1",
-        "n, copies of the token",
-        "n, or the distance r of the key (tokens)",
-        "|change of score|, rms",
-    },
     "TheoryChecks": {
         "L",
         "copies c of one token",
@@ -106,7 +97,6 @@ TITLES: dict[str, set[str]] = {
         "tokens i > 1 with A_ii = 1",
         "weight of the last, less that of n + 1",
     },
-    "TrainedLab": {"L2 distance at y, float64", "length n (items of the sequence)", "share of right answers"},
     "Reproduction": set(),
     "Corpus": {"relative position in the window", "share / even share"},
     "CorpusCollapse": {

@@ -106,11 +106,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Figure5": lambda: EXPERIMENTS.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
     "Figure8": lambda: EXPERIMENTS.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: EXPERIMENTS.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
-    "Lab": lambda: EXPERIMENTS.lab(
-        "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 33), seeds=[0, 1], fit_from=16
-    ),
     "TheoryChecks": EXPERIMENTS.theory,
-    "TrainedLab": lambda: EXPERIMENTS.trained_lab(),
     "Corpus": lambda: ost.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4
     ),

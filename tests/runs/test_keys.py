@@ -16,10 +16,8 @@ from ostools.models.files.sources import locate
 from ostools.results import write_atomically
 from ostools.runs import run, sweep_of
 from ostools.runs.asked import cells
-from ostools.training import loop
 from scripts import house
 from tests.runs.test_faults import SWEEP, Quick
-from tests.training.small import TINY
 
 ROOT = Path(house.ROOT)
 
@@ -165,8 +163,3 @@ def test_what_is_renamed_into_place_is_on_disk_before(renamed: list[str], tmp_pa
 def test_whatever_a_sweep_renames_is_on_disk_before(renamed: list[str], tmp_path: Path) -> None:
     run(sweep_of(SWEEP), tmp_path / "out", executor=Quick("count-ones"))
     assert len(renamed) == 4  # the manifest, two cells, a failure
-
-
-def test_a_checkpoint_of_training_is_on_disk_before_it_replaces_the_last(renamed: list[str], tmp_path: Path) -> None:
-    loop.save_checkpoint(loop.start(TINY, "data"), tmp_path)
-    assert renamed == [loop.CHECKPOINT]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from ostools.theory.distances import (
     head_chunks,
     spacing,
     steps_between,
-    sum_rounding,
     total_variation,
     vector_norm,
 )
@@ -144,19 +142,3 @@ def test_unknown_names() -> None:
     with pytest.raises(InputError, match="unknown dtype 'bfloat61': did you mean 'bfloat16'"):
         dtype_named("bfloat61")
     assert "cosine" in NORMS
-
-
-@pytest.mark.parametrize(("terms", "counted"), [(1, 1), (7, 7), (100, 100), (400, 200), (10**6, 10**4)])
-def test_the_rounding_of_a_sum_counts_every_term_or_ten_roots(terms: int, counted: int) -> None:
-    u = Fraction(1, 2**53)
-    assert sum_rounding(terms) == pytest.approx(float(counted * u / (1 - counted * u)), rel=1e-15)
-
-
-@given(st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=60))
-def test_no_order_of_adding_rounds_more(values: list[float]) -> None:
-    exact, size = sum(map(Fraction, values)), sum(map(abs, map(Fraction, values)))
-    for order in (values, sorted(values), sorted(values, key=abs), values[::-1]):
-        found = 0.0
-        for value in order:
-            found += value
-        assert abs(Fraction(found) - exact) <= Fraction(sum_rounding(len(values))) * size

@@ -19,7 +19,7 @@ CAVEATS = (
     "Each form that is no bound stands beside the measured norms of this prompt. It is called believed where order and size "
     "agree with them by rules that were fixed beforehand. That says nothing about another prompt or model.",
     "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
-    "that where it was measured (`ostools lab`). Whether a distance falls is therefore measured here.",
+    "that where it was measured, on random decoders. Whether a distance falls is therefore measured here.",
     "Collapse: a pair is hidden in a dtype at a length where its float64 distance is below the rounding noise of the "
     "difference. Eight tried lengths in a row make a range; fewer are chance. A range says nothing about lengths that were "
     "not tried.",

@@ -22,7 +22,7 @@ TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
 # What takes seconds to measure is looked at with the slow tests.
 every_result = pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("Lab", "Study", "WindowStudy") else name for name in EVERY],
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("Study", "WindowStudy") else name for name in EVERY],
 )
 
 

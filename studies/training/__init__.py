@@ -1,0 +1,5 @@
+"""How the embedded models were trained: `python -m studies.training --recipe embedded-short --out DIR`.
+
+`recipe` decides a model, `corpus`, `tokenizer` and `examples` make its data, `loop` trains it, `evaluate` measures it, and
+`card` writes what was done.
+"""

@@ -1,1 +1,0 @@
-"""The trained laboratory: its decoder, its training, its measurements."""

@@ -1,0 +1,1 @@
+"""The studies: their models, their training, and the stored table; all slow."""

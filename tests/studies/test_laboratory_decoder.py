@@ -1,0 +1,181 @@
+"""The laboratory's decoder: against the block equation of `theory.decoder` with the same weights, and behind the bridge."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.theory import positions as encodings
+from ostools.theory.decoder import Block, Decoder
+from studies.laboratory.config import LabConfig
+from studies.laboratory.decoder import lab_decoder
+from studies.laboratory.load import load_lab, untrained_lab
+from studies.laboratory.training import WEIGHTS, train_lab
+
+pytestmark = pytest.mark.slow
+TINY: dict[str, Any] = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_mlp": 16, "longest": 5, "context": 32}
+TINY |= {"steps": 2, "batch": 4, "warmup_steps": 1, "decay_steps": 1}
+EVERY = [
+    {"positions": "none"},
+    {"positions": "learned"},
+    {"positions": "sinusoidal"},
+    {"positions": "alibi"},
+    {"positions": "alibi", "window": 3},
+    {"positions": "rope"},
+    {"positions": "rope", "rope_base": 100.0},
+    {"positions": "rope", "window": 3},
+]
+IDS = torch.tensor([[1, 4, 3, 4, 4, 3, 3, 4, 15]])
+
+
+def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
+    """The decoder of the theory with the laboratory's weights in float64, and the embeddings that go into it."""
+    weights = {name: weight.detach().double() for name, weight in lab_decoder(config).named_parameters()}
+    heads = (config.n_heads, config.d_model // config.n_heads)
+
+    def block(layer: int) -> Block:
+        def of(name: str) -> torch.Tensor:
+            return weights[f"model.layers.{layer}.{name}.weight"]
+
+        into = {W: of(f"self_attn.{W}_proj").view(*heads, -1).transpose(1, 2) for W in "qkv"}
+        back = of("self_attn.o_proj").T.reshape(*heads, -1)
+        mlp = (of(f"mlp.{name}_proj").T for name in ("gate", "up", "down"))
+        gains = of("input_layernorm"), of("post_attention_layernorm")
+        return Block(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
+
+    named: dict[str, Any] = {"positions": config.positions if config.positions in ("rope", "alibi") else "none"}
+    decoder = Decoder(
+        embedding=weights["model.embed_tokens.weight"],
+        blocks=tuple(block(layer) for layer in range(config.n_layers)),
+        gain3=weights["model.norm.weight"],
+        W_U=weights["lm_head.weight"].T,
+        rope_base=config.rope_base,
+        window=config.window,
+        **named,
+    )
+    embedded = decoder.embedding[IDS]
+    if config.positions == "sinusoidal":
+        embedded = embedded + encodings.sinusoidal(IDS.shape[1], config.d_model)
+    elif config.positions == "learned":
+        embedded = embedded + weights["model.position_table"][: IDS.shape[1]]
+    return decoder, embedded
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=lambda one: "-".join(map(str, one.values())))
+def test_it_computes_the_block_equation(settings: dict[str, Any]) -> None:
+    config = LabConfig(**TINY, **settings)
+    decoder, embedded = _reference(config)
+    expected = decoder.forward(embedded).y @ decoder.W_U
+    for attention in ("sdpa", "eager"):
+        with torch.no_grad():
+            found = lab_decoder(config, attention).eval()(IDS, use_cache=False).logits
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=lambda one: "-".join(map(str, one.values())))
+def test_the_bridge_shows_the_same_logits_and_its_sensitivity_checks_itself(settings: dict[str, Any]) -> None:
+    config = LabConfig(**TINY, **settings)
+    model = untrained_lab(config)
+    with torch.no_grad():
+        assert torch.equal(model(IDS), lab_decoder(config, "eager").eval()(IDS, use_cache=False).logits)
+    decoder, embedded = _reference(config)
+    jacobian: Any = torch.autograd.functional.jacobian(lambda v: decoder.forward(v).y[0, -1], embedded)
+    expected = torch.linalg.matrix_norm(jacobian[:, 0].transpose(0, 1), ord=2)
+    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",))
+    found = torch.tensor(measured.frame["operator_norm"].to_numpy())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("settings", [{}, {"positions": "learned"}], ids=["rope", "learned"])
+def test_post_norm_is_the_norm_of_the_sum(settings: dict[str, Any], attention: str) -> None:
+    model: Any = lab_decoder(LabConfig(**TINY, norm="post", **settings), attention).eval()
+    before: Any = lab_decoder(LabConfig(**TINY, **settings), attention).eval()
+    assert model.state_dict().keys() == before.state_dict().keys()
+    v: Any = model.model.embed_tokens(IDS)
+    if settings:
+        v = v + model.model.position_table[: IDS.shape[1]]
+    angles = model.model.rotary_emb(v, torch.arange(IDS.shape[1])[None])
+    mask = torch.full((IDS.shape[1],) * 2, -torch.inf).triu(1)[None, None]
+    with torch.no_grad():
+        for block in model.model.layers:
+            for part, gain in (("attention", "input_layernorm"), ("mlp", "post_attention_layernorm")):
+                out = block.mlp(v) if part == "mlp" else block.self_attn(v, angles, mask)[0]
+                total = v + out
+                v = getattr(block, gain).weight * total / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        y = v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        found = model(IDS, use_cache=False).logits
+    torch.testing.assert_close(found, y @ model.lm_head.weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["rope", "none", "alibi"])
+def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) -> None:
+    n = IDS.shape[1]
+    config = LabConfig(**TINY, positions=positions, window=3, sinks=2)
+    with torch.no_grad():
+        patterns = lab_decoder(config, "eager").eval()(IDS, use_cache=False, output_attentions=True).attentions
+        for pattern in patterns:
+            for query in range(n):
+                seen = {key for key in range(query + 1) if key < 2 or query - key < 3}
+                assert set(pattern[0, 0, query].nonzero().flatten().tolist()) == seen
+        # A window that reaches everything hides nothing: the sinks change nothing then.
+        wide = replace(config, window=n), replace(config, window=None, sinks=0)
+        first, second = (lab_decoder(one, "eager").eval()(IDS, use_cache=False).logits for one in wide)
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"norm": "post"}, {"window": 3, "sinks": 1}], ids=["post", "sinks"])
+def test_what_qwen_has_not_is_measured_behind_the_same_hooks(change: dict[str, Any], tmp_path: Path) -> None:
+    config = LabConfig(**TINY, **change)
+    folder = train_lab(config, tmp_path)
+    model = load_lab(folder)
+    plain: Any = lab_decoder(config, "eager").eval()
+    plain.load_state_dict(load_file(folder / WEIGHTS))
+    with torch.no_grad():
+        # A cache of what was read before gives the same: what a window hid from it a sink still shows.
+        read = plain(IDS[:, :6], use_cache=True)
+        rest = plain(IDS[:, 6:], past_key_values=read.past_key_values, use_cache=True).logits
+        assert torch.equal(model(IDS), plain(IDS, use_cache=False).logits)
+        torch.testing.assert_close(rest, model(IDS)[:, 6:], rtol=1e-5, atol=1e-5)
+    embedded = plain.model.embed_tokens(IDS).detach()
+    jacobian: Any = torch.autograd.functional.jacobian(
+        lambda v: plain.model(inputs_embeds=v, use_cache=False).last_hidden_state[0, -1], embedded
+    )
+    expected = torch.linalg.matrix_norm(jacobian[:, 0].transpose(0, 1), ord=2)
+    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",))
+    found = torch.tensor(measured.frame["operator_norm"].to_numpy())
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-3, atol=1e-5)
+
+
+def test_blocks_of_a_shallow_model_are_the_first_of_a_deep_one() -> None:
+    shallow, deep = (dict(lab_decoder(LabConfig(**{**TINY, "n_layers": depth})).named_parameters()) for depth in (1, 3))
+    assert all(torch.equal(weight, deep[name]) for name, weight in shallow.items())
+
+
+def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
+    config = LabConfig(**TINY, positions="alibi")
+    model = untrained_lab(config)
+    mask = torch.ones_like(IDS)
+    mask[0, 0] = 0
+    with pytest.raises(InputError, match="without padding"):
+        model(IDS, attention_mask=mask)
+    with pytest.raises(InputError, match=r"with its lab\.json"):
+        load_lab(tmp_path)
+    (tmp_path / "lab.json").write_text(config.to_json())
+    with pytest.raises(InputError, match="expected a finished model"):
+        load_lab(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"none")
+    with pytest.raises(InputError, match="expected the weights of alibi"):
+        load_lab(tmp_path)
+
+
+def test_a_character_that_is_no_token_is_refused() -> None:
+    model = untrained_lab(LabConfig(**TINY))
+    assert ost.encode(model, "01F").ids.tolist() == [1, 3, 4, 13]
+    with pytest.raises(InputError, match="found 1 unknown token"):
+        ost.encode(model, "01x")

@@ -1,0 +1,165 @@
+"""The laboratory's training: its arithmetic, its prompts, and that one config gives the same bits."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ostools.ground.errors import InputError
+from studies.laboratory.config import LabConfig, read_config
+from studies.laboratory.grid import CHANGES, DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
+from studies.laboratory.precision import AddedUp, logits_in
+from studies.laboratory.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask
+from studies.laboratory.training import WEIGHTS, batch_at, start, train_lab, train_step
+
+pytestmark = pytest.mark.slow
+TINY = LabConfig(
+    n_layers=1, d_model=16, n_heads=2, d_mlp=16, longest=5, steps=12, batch=8, warmup_steps=2, decay_steps=4, context=32
+)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / WEIGHTS)
+
+
+def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_loss_goes_down(dtype: str) -> None:
+    config = replace(TINY, tasks=("last",), d_model=32, steps=80, batch=16, learning_rate=1e-2, dtype=dtype)
+    model, optimiser = start(config)
+    losses = [train_step(config, step, model, optimiser) for step in range(config.steps)]
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+@pytest.mark.parametrize("positions", ["rope", "none", "learned", "sinusoidal", "alibi"])
+def test_in_bfloat16_every_tensor_that_leaves_a_module_is_one_and_the_master_weights_are_float32(
+    positions: str,
+) -> None:
+    config = replace(TINY, positions=positions, dtype="bfloat16", gradient_clip=1e9)
+    model, optimiser = start(config)
+    left: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda _, __, out, name=name: left.update({name: out}))
+    train_step(config, 0, model, optimiser)
+    assert {name for name, _ in model.named_modules()} - {"model.layers"} == set(left)
+    for out in left.values():
+        parts = out if isinstance(out, tuple) else out.values() if isinstance(out, dict) else [out]
+        assert {part.dtype for part in parts if part is not None} == {torch.bfloat16}
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    gradients: list[Any] = [weight.grad for weight in model.parameters()]
+    assert all(torch.equal(one, one.bfloat16().float()) for one in gradients)
+    assert not all(torch.equal(weight, weight.bfloat16().float()) for weight in model.parameters())
+
+
+def test_a_product_is_added_up_in_float32_and_rounded_once_forwards_and_backwards() -> None:
+    draw = torch.Generator().manual_seed(0)
+    # Whole numbers of at most 8 bits: every sum of 200 products is exact in float32, in whatever order.
+    rows, columns = (torch.randint(-200, 200, (50, 200), generator=draw).bfloat16().requires_grad_() for _ in range(2))
+    with AddedUp():
+        found = torch.nn.functional.linear(rows, columns)
+    assert torch.equal(found, (rows.double() @ columns.double().T).bfloat16())
+    upstream = torch.randint(-200, 200, found.shape, generator=draw).bfloat16()
+    (gradient,) = torch.autograd.grad(found, columns, upstream)
+    assert torch.equal(gradient, (upstream.double().T @ rows.double()).bfloat16())
+
+
+def test_bfloat16_is_what_transformers_computes_in_it_up_to_the_order_of_its_sums() -> None:
+    config = replace(TINY, n_layers=2, dtype="bfloat16")
+    ids = torch.from_numpy(batch_at(config, 0)[0])
+    narrow: Any = start(config)[0].bfloat16()
+    with torch.no_grad():
+        wide = start(config)[0](ids, use_cache=False).logits
+        found, expected = logits_in("bfloat16", start(config)[0], ids), narrow(ids, use_cache=False).logits.float()
+    assert torch.equal(found, found.bfloat16().float())
+    assert (found - expected).square().mean() < (wide - expected).square().mean()
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+
+
+def test_a_model_trained_in_bfloat16_is_written_with_weights_of_bfloat16(tmp_path: Path) -> None:
+    written = _weights(train_lab(replace(TINY, dtype="bfloat16"), tmp_path))
+    assert {weight.dtype for weight in written.values()} == {torch.float32}
+    assert all(torch.equal(weight, weight.bfloat16().float()) for weight in written.values())
+
+
+def test_one_seed_gives_the_same_bits_and_another_others(tmp_path: Path) -> None:
+    first, again = (train_lab(TINY, tmp_path / name) for name in ("first", "again"))
+    other = train_lab(replace(TINY, seed=1), tmp_path / "other")
+    assert _same(_weights(first), _weights(again))
+    assert not _same(_weights(first), _weights(other))
+
+
+def test_a_finished_model_is_left_as_it_is_and_another_config_is_refused(tmp_path: Path) -> None:
+    train_lab(TINY, tmp_path)
+    before = (tmp_path / WEIGHTS).stat().st_mtime_ns
+    train_lab(TINY, tmp_path)
+    assert (tmp_path / WEIGHTS).stat().st_mtime_ns == before
+    assert read_config(tmp_path) == TINY
+    with pytest.raises(InputError, match="is of another config"):
+        train_lab(replace(TINY, n_layers=2), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"positions": "alibbi"}, "did you mean 'alibi'"),
+        ({"dtype": "bfloat"}, "unknown dtype 'bfloat': did you mean 'bfloat16'"),
+        ({"sinks": 1}, "sinks: expected a window"),
+        ({"tasks": ("copy",)}, "unknown task 'copy'"),
+        ({"n_heads": 3}, "n_heads: expected heads of an even width"),
+        ({"longest": 600}, "context: expected at least longest"),
+    ],
+)
+def test_wrong_configs_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        LabConfig(**wrong)
+
+
+def test_every_training_prompt_says_its_question_and_its_right_answer() -> None:
+    letters = {letter: question for question, letter in LETTERS.items()}
+    for step in range(20):
+        ids, answered = batch_at(TINY, step)
+        for row, marks in zip(ids, answered, strict=True):
+            text = [VOCABULARY[index] for index in row]
+            end = text.index(EOS)
+            (at,) = (place for place, token in enumerate(text) if token in letters)
+            assert text[0] == BOS
+            assert at <= TINY.longest + 1
+            assert "".join(text[at + 1 : end]) == LabTask(letters[text[at]]).key(text[1:at])
+            assert np.flatnonzero(marks).tolist() == list(range(at + 1, end + 1))
+            assert set(text[end + 1 :]) <= {"<pad>"}
+
+
+def test_the_prompts_depend_on_seed_lengths_and_tasks_alone() -> None:
+    other = replace(TINY, positions="none", n_layers=3, window=2, learning_rate=1.0)
+    assert np.array_equal(batch_at(TINY, 3)[0], batch_at(other, 3)[0])
+    assert not np.array_equal(batch_at(TINY, 3)[0], batch_at(replace(TINY, seed=1), 3)[0])
+
+
+def test_short_sequences_are_drawn_more_often() -> None:
+    config = replace(TINY, longest=16, length_power=1.0, batch=4000)
+    ids, _ = batch_at(config, 0)
+    marked = np.isin(ids, [IDS[letter] for letter in LETTERS.values()])
+    counts = np.bincount(marked.argmax(axis=1) - 1, minlength=17)
+    harmonic = sum(1 / n for n in range(1, 17))
+    assert abs(counts[1] / 4000 - 1 / harmonic) < 0.03
+    assert counts[1] > counts[4] > counts[16] > 0
+
+
+@pytest.mark.parametrize("question", TASKS)
+def test_hard_sequences_are_ones_but_for_the_bit_that_is_asked_for(question: str) -> None:
+    form = LabTask(question, hard=True)
+    assert form.items(4) == {"first": tuple("0111"), "last": tuple("1110"), "count": tuple("1111")}[question]
+    assert form.answer(4) == ("4" if question == "count" else "0")
+
+
+def test_the_grid_has_every_cell_once() -> None:
+    cells = grid()
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert len(cells) == len(SEEDS) * (len(POSITIONS) + len(WINDOWS) + len(DEPTHS) + len(CHANGES))

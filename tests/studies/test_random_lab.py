@@ -1,0 +1,350 @@
+"""The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and its refusals."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ostools.ground.errors import InputError
+from ostools.reporting.look.axes import ROUNDING_NOTE
+from ostools.theory.decoder import Decoder
+from studies.laboratory import runs
+from studies.laboratory.charts import random_chart
+from studies.laboratory.random_lab import RandomLab, _collapse, random_lab
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def small() -> RandomLab:
+    return random_lab(
+        "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 129), seeds=[0, 1], fit_from=16
+    )
+
+
+def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
+    tokens = runs.prompt(3, 5, 9)
+    found = runs.collapse_by_depth(runs.random_decoder(3, "rope-100", 4), tokens, 5, [2, 4])
+    for depth in (2, 4):
+        alone = Decoder.random(3, n_layers=depth, vocabulary=16, positions="rope", rope_base=100.0)
+        for n in (1, 4, 8):
+            short, long = (alone.forward(tokens[:, : 5 + copies]) for copies in (n, n + 1))
+            distance = (long.y[0, -1] - short.y[0, -1]).norm()
+            torch.testing.assert_close(found[depth]["distance"][n - 1], distance, rtol=1e-9, atol=1e-12)
+            l1 = (long.residuals[-1][0, -1] - short.residuals[-1][0, -1]).abs().sum()
+            torch.testing.assert_close(found[depth]["l1"][n - 1], l1, rtol=1e-9, atol=1e-12)
+            row, longer = short.patterns[-1][0, :, -1], long.patterns[-1][0, :, -1]
+            by_first = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+            by_last = ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean()
+            torch.testing.assert_close(found[depth]["total_variation"][n - 1], by_first, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(found[depth]["shifted_variation"][n - 1], by_last, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", runs.ENCODINGS)
+def test_the_assumption_is_measured_on_the_rows_of_whole_passes(name: str) -> None:
+    decoder, tokens = runs.random_decoder(1, name, 1), runs.prompt(1, 41, 0)
+    lengths = [4, 20, 40]
+    found = runs.assumption(decoder, tokens, lengths)
+    for index, n in enumerate(lengths):
+        row = decoder.forward(tokens[:, :n]).patterns[0][0, :, -1]
+        longer = decoder.forward(torch.cat([tokens[:, :n], tokens[:, n - 1 : n]], dim=1)).patterns[0][0, :, -1]
+        expected = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+        torch.testing.assert_close(found["total_variation"][index], expected, rtol=1e-9, atol=1e-12)
+    assert found["score_step"].shape == (2,)
+
+
+def test_a_scores_step_is_nothing_without_positions_and_the_slope_under_alibi() -> None:
+    tokens, lengths = runs.prompt(0, 1025, 0), [16, 256, 1024]
+    decoder = runs.random_decoder(0, "none", 1)
+    # Two products of the same numbers by kernels of other shapes: 0 up to the rounding of their sums, 3e-16 here.
+    none = runs.assumption(decoder, tokens, lengths)["score_step"]
+    assert none.max() <= runs.score_rounding(decoder, tokens) < 1e-10
+    alibi = runs.assumption(runs.random_decoder(0, "alibi", 1), tokens, lengths)["score_step"]
+    slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)
+    torch.testing.assert_close(alibi, slopes.square().mean().sqrt().expand(2), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", ["rope-100", "sinusoidal", "learned"])
+def test_what_rope_and_absolute_positions_say_does_not_decay(name: str) -> None:
+    steps = [
+        runs.assumption(runs.random_decoder(seed, name, 1), runs.prompt(seed, 2049, 0), [16, 64, 1024, 2048])
+        for seed in range(3)
+    ]
+    mean = torch.stack([one["score_step"] for one in steps]).mean(0)
+    assert 0.5 < float(mean[2] / mean[1]) < 2.0
+
+
+@pytest.mark.parametrize("name", ["none", "alibi", "rope-10000"])
+def test_nothing_but_copies_is_one_representation_from_the_first_token_on(name: str) -> None:
+    tokens = runs.prompt(0, 0, 40)
+    curves = runs.collapse_by_depth(runs.random_decoder(0, name, 4), tokens, 0, [4])[4]
+    assert curves["distance"].max() < 1e-12
+    with_question = runs.collapse_by_depth(runs.random_decoder(0, name, 4), runs.prompt(0, 4, 40), 4, [4])[4]
+    assert with_question["distance"].max() > 0.1
+
+
+def test_noise_is_of_running_and_not_of_storing_weights() -> None:
+    decoder, tokens = runs.random_decoder(0, "none", 4), runs.prompt(0, 8, 30)
+    curves = dict(runs.rounding(decoder, tokens, 8, runs.PRECISIONS))
+    noise = {name: found["noise"].mean() for name, found in curves.items()}
+    exact = decoder.to(torch.bfloat16).to(torch.float64).forward(tokens).y[0, 8:]
+    torch.testing.assert_close(curves["bfloat16"]["exact_distance"], (exact[1:] - exact[:-1]).norm(dim=-1))
+    torch.testing.assert_close(curves["bfloat16-weights"]["exact_distance"], curves["bfloat16"]["exact_distance"])
+    assert noise["bfloat16-weights"] < 3 * noise["float32"] < 1e-4
+    assert noise["float32"] < noise["float16"] < noise["bfloat16-residual"] < noise["bfloat16"]
+
+
+def test_tables_are_whole(small: RandomLab) -> None:
+    assert not small.frame.isna().any().any()
+    assert not small.frame.duplicated(
+        ["study", "encoding", "depth", "precision", "question", "seed", "quantity", "length"]
+    ).any()
+    assert set(small.frame["study"]) == {"positions", "layers", "assumption", "depth", "precision", "validation"}
+    assert set(small.frame[small.frame["study"] == "validation"]["precision"]) == {"float32", "bfloat16"}
+    assert set(small.fits["verdict"]) >= {"power", "too few"}
+
+    def fit(study: str, encoding: str, quantity: str, question: int) -> Any:
+        fits: Any = small.fits
+        by = (fits["study"] == study) & (fits["encoding"] == encoding) & (fits["quantity"] == quantity)
+        (row,) = fits[by & (fits["question"] == question)].to_dict("records")
+        return row
+
+    assert fit("assumption", "none", "score_step", 16)["verdict"] == "too few"
+    assert fit("assumption", "rope-10000", "score_step", 16)["verdict"] == "no decay"
+    assert fit("positions", "none", "distance", 0)["used"] < 8
+    law = fit("assumption", "none", "total_variation", 16)
+    assert law["verdict"] == "power"
+    assert law["rate"] == pytest.approx(1.0, abs=0.25)
+
+
+def test_pair_noise_is_of_the_difference_and_leaves_out_what_both_share() -> None:
+    decoder, tokens = runs.random_decoder(0, "none", 2), runs.prompt(0, 8, 30)
+    found = dict(runs.rounding(decoder, tokens, 8, ["float16", "bfloat16-kv"]))
+    half = decoder.to(torch.float16)
+    rounded, exact = (d.forward(tokens).y.double()[0, 8:] for d in (half, half.to(torch.float64)))
+    for n in (1, 5, 29):
+        expected = ((rounded[n - 1] - rounded[n]) - (exact[n - 1] - exact[n])).norm()
+        torch.testing.assert_close(found["float16"]["pair_noise"][n - 1], expected, rtol=1e-9, atol=1e-12)
+    # One copy's key and value are those of the other, rounded alike.
+    assert found["bfloat16-kv"]["pair_noise"][10:].max() < 0.5 * found["bfloat16-kv"]["noise"][10:].min()
+    for curves in found.values():
+        bound = curves["noise"][1:] + curves["noise"][:-1]
+        assert (curves["pair_noise"][:-1] <= bound + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["alibi", "learned"])
+def test_every_layers_variation_is_that_of_b3s_proof_on_the_attention_of_whole_passes(name: str) -> None:
+    """delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1),(n+1), no factor 1/2, of every layer of one decoder with 4."""
+    found = random_lab("positions", encodings=[name], lengths=[1, 9, 30], seeds=[2]).frame.query("study == 'layers'")
+    values: Any = found[found["quantity"] == "total_variation"].set_index(["depth", "length"])["value"]
+    assert len(values) == 4 * 3
+    decoder = runs.random_decoder(2, name, 4)
+    tokens = runs.prompt(2, 16, 31)
+    for n in (1, 9, 30):
+        short, long = (decoder.forward(tokens[:, : 16 + copies]).patterns for copies in (n, n + 1))
+        for layer in range(4):
+            row, longer = short[layer][0, :, -1], long[layer][0, :, -1]
+            expected = (longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]
+            assert values[layer + 1, n] == pytest.approx(float(expected.mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["none", "sinusoidal"])
+def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name: str) -> None:
+    found = random_lab("validation", encodings=[name], lengths=[2, 20], seeds=[1]).frame
+    values: Any = found.set_index(["precision", "quantity", "length"])["value"]
+    given, tokens = runs.random_decoder(1, name, 4), runs.prompt(1, 16, 21)
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        exact = given.to(dtype).to(torch.float64)
+        for n in (2, 20):
+            short, long = (exact.forward(tokens[:, : 16 + copies]).residuals[-1][0, -1] for copies in (n, n + 1))
+            assert values[precision, "exact_l1", n] == pytest.approx(float((long - short).abs().sum()), rel=1e-9)
+        # One pass in the precision: a shorter one may round its sums in another order.
+        run = given.to(dtype).forward(tokens).residuals[-1][0, 16:].double()
+        reference = exact.forward(tokens).residuals[-1][0, 16:]
+        for n in (2, 20):
+            step, right = run[n] - run[n - 1], reference[n] - reference[n - 1]
+            assert values[precision, "l1", n] == float(step.abs().sum())
+            noise = float((run[n - 1] - reference[n - 1]).abs().sum())
+            assert values[precision, "l1_noise", n] == pytest.approx(noise, rel=1e-6)
+            pair = float((step - right).abs().sum())
+            assert values[precision, "l1_pair_noise", n] == pytest.approx(pair, rel=1e-6)
+
+
+def test_bfloat16_hides_the_pair_without_positions_and_not_where_they_keep_it_apart() -> None:
+    found: Any = random_lab("validation", encodings=["none", "learned"], lengths=range(1, 129), seeds=[0]).collapse
+    reached = found.set_index(["encoding", "precision"])["pair_collapse"]
+    assert reached["none", "bfloat16"] < 64
+    assert reached.drop(("none", "bfloat16")).isna().all()
+
+
+def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -> None:
+    lengths = list(range(1, 101))
+    curves = {"exact_distance": 1.0, "distance": 0.0, "noise": 0.5, "pair_noise": 1.0}
+    keys = {"study": "precision", "encoding": "none", "precision": "float16", "question": 16, "seed": 0}
+    rows = [
+        keys | {"length": n, "quantity": name, "value": value if n >= 20 or name != "distance" else 2.0}
+        for name, value in curves.items()
+        for n in lengths
+    ]
+    (row,) = _collapse(pd.DataFrame(rows)).to_dict("records")
+    assert (row["collapse_length"], row["pair_collapse"], row["n_max"]) == (20, 20, 100)
+
+
+@pytest.mark.parametrize(("column", "noise"), [("collapse_length", "noise"), ("pair_collapse", "pair_noise")])
+def test_collapse_is_where_the_distance_sinks_below_the_noise(small: RandomLab, column: str, noise: str) -> None:
+    frame = small.frame[(small.frame["study"] == "precision") & (small.frame["encoding"] == "none")]
+    for row in small.collapse.query("study == 'precision' and encoding == 'none' and precision == 'bfloat16'").to_dict(
+        "records"
+    ):
+        chosen: Any = frame[(frame["precision"] == "bfloat16") & (frame["seed"] == row["seed"])]
+        curves = chosen.pivot(index="length", columns="quantity", values="value")
+        below = ((curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)).to_numpy()
+        n0 = int(row[column])
+        assert row["n_max"] == 128
+        assert below[n0 - 1 :].all()
+        assert not below[n0 - 2]
+    collapse: Any = small.collapse[small.collapse["study"] == "precision"]
+    hidden: Any = collapse.groupby(["encoding", "precision"])["collapse_length"].count()
+    assert hidden["none", "bfloat16"] == 2
+    assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
+
+
+def test_no_law_is_reported_of_a_curve_below_its_noise(small: RandomLab) -> None:
+    frame: Any = small.frame[(small.frame["study"] == "precision") & (small.frame["length"] >= 16)]
+    fits: Any = small.fits
+    fits = fits[(fits["study"] == "precision") & fits["law"].notna()]
+    assert set(fits["precision"]) == set(runs.PRECISIONS)
+    for fit in fits.to_dict("records"):
+        group = frame[(frame["precision"] == fit["precision"]) & (frame["encoding"] == fit["encoding"])]
+        curves = group.pivot(index="length", columns=["quantity", "seed"], values="value")[: fit["used"]]
+        noise = 1e-12 if fit["quantity"] == "exact_distance" else curves["noise"]
+        assert (curves[fit["quantity"]] > noise).to_numpy().all()
+
+
+def test_intervals_over_seeds_are_students(small: RandomLab) -> None:
+    fits: Any = small.fits
+    (row,) = fits[(fits["study"] == "depth") & (fits["depth"] == 3) & (fits["encoding"] == "none")].to_dict("records")[
+        :1
+    ]
+    frame: Any = small.frame
+    curves = frame[(frame["study"] == "depth") & (frame["depth"] == 3) & (frame["encoding"] == "none")]
+    curves = curves[(curves["quantity"] == row["quantity"]) & (curves["length"] >= 16)]
+    fitted: list[Any] = [
+        stats.linregress(np.log(one["length"].to_numpy(float)), np.log(one["value"].to_numpy(float)))
+        for _, one in curves.groupby("seed")
+    ]
+    rates = [line.slope for line in fitted]
+    half = stats.t.ppf(0.975, 1) * np.std(rates, ddof=1) / 2**0.5
+    assert row["power_rate"] == pytest.approx(-np.mean(rates))
+    assert (row["seeds_low"], row["seeds_high"]) == pytest.approx((-np.mean(rates) - half, -np.mean(rates) + half))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"study": "position"}, "unknown study 'position': did you mean 'positions'"),
+        ({"encodings": ["rope"]}, "unknown encoding 'rope': did you mean 'rope-100'"),
+        ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1, found 0"),
+        ({"depths": [0]}, "depths: expected whole numbers of at least 1, found 0"),
+        ({"seeds": [-1]}, "seeds: .*, found -1"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_lab(**options)
+
+
+def test_the_chart_has_a_row_a_study_and_its_data(small: RandomLab) -> None:
+    spec = random_chart(small).to_dict()
+    assert len(spec["vconcat"]) == 6
+    titles = [panel["title"]["text"] for row in spec["vconcat"] for panel in row["hconcat"]]
+    assert [f"Total variation of attention, layer {layer}" for layer in range(1, 5)] == titles[2:6]
+    assert titles[-2:] == ["Collapse by encoding, run in float32", "Collapse by encoding, run in bfloat16"]
+    assert "NaN" not in str(spec)
+    assert ROUNDING_NOTE in str(spec["title"])
+
+
+def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(small: RandomLab) -> None:
+    frame: Any = small.frame
+    steps = (frame["quantity"] == "score_step") & (frame["encoding"] == "none")
+    assert (frame["value"][steps] <= frame["rounding"][steps]).all()
+    assert (frame["value"][frame["study"] == "depth"] > frame["rounding"][frame["study"] == "depth"]).all()
+    drawn = []
+    for size in (0.0, 3e-16):  # one machine's sums, and another's
+        values = frame["value"].where(~steps, size)
+        drawn.append(random_chart(replace(small, frame=frame.assign(value=values))).to_dict())
+    assert drawn[0] == drawn[1]
+    assert "at most" in str(drawn[0])
+
+
+def test_triangles_are_explained_only_where_they_are_drawn() -> None:
+    depth = random_chart(random_lab("depth", encodings=["none"], depths=[1], lengths=range(1, 20), seeds=[0])).to_dict()
+    assert "triangle" not in str(depth).lower()
+
+
+def curve(start: int, n_max: int, first: int = 1) -> tuple[list[bool], list[int]]:
+    lengths = list(range(first, n_max + 1))
+    return [n >= start for n in lengths], lengths
+
+
+@pytest.mark.parametrize(
+    ("start", "n_max", "expected"),
+    [
+        (50, 100, 50),  # exactly 2 n0
+        (51, 100, None),  # one short of it
+        (10, 42, 10),  # exactly n0 + 32
+        (10, 41, None),
+        (1, 33, 1),
+        (438, 440, None),  # chance at the end of the range
+        (101, 100, None),  # never below
+    ],
+)
+def test_the_margin_of_the_collapse_length(start: int, n_max: int, expected: int | None) -> None:
+    assert runs.collapse_start(*curve(start, n_max)) == expected
+
+
+def test_one_length_above_the_noise_starts_the_count_again() -> None:
+    below, lengths = curve(20, 400)
+    below[150 - 1] = False
+    assert runs.collapse_start(below, lengths) == 151
+
+
+def test_lengths_with_a_gap_show_nothing_before_it() -> None:
+    lengths = [*range(10, 50), *range(60, 200)]
+    assert runs.collapse_start([True] * len(lengths), lengths) == 60
+    assert runs.collapse_start([True] * 5, [1, 2, 4, 8, 400]) is None
+
+
+@given(below=st.lists(st.booleans(), min_size=1, max_size=120), first=st.integers(1, 40))
+def test_the_collapse_length_keeps_its_promise(below: list[bool], first: int) -> None:
+    lengths = list(range(first, first + len(below)))
+    start = runs.collapse_start(below, lengths)
+    candidates = [
+        n
+        for n in lengths
+        if all(b for b, m in zip(below, lengths, strict=True) if m >= n) and lengths[-1] >= max(2 * n, n + 32)
+    ]
+    assert start == (min(candidates) if candidates else None)
+
+
+@pytest.mark.parametrize(("terms", "counted"), [(1, 1), (7, 7), (100, 100), (400, 200), (10**6, 10**4)])
+def test_the_rounding_of_a_sum_counts_every_term_or_ten_roots(terms: int, counted: int) -> None:
+    u = Fraction(1, 2**53)
+    assert runs.sum_rounding(terms) == pytest.approx(float(counted * u / (1 - counted * u)), rel=1e-15)
+
+
+@given(st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=60))
+def test_no_order_of_adding_rounds_more(values: list[float]) -> None:
+    exact, size = sum(map(Fraction, values)), sum(map(abs, map(Fraction, values)))
+    for order in (values, sorted(values), sorted(values, key=abs), values[::-1]):
+        found = 0.0
+        for value in order:
+            found += value
+        assert abs(Fraction(found) - exact) <= Fraction(runs.sum_rounding(len(values))) * size

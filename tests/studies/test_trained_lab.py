@@ -1,0 +1,346 @@
+"""The trained laboratory's numbers: against the plain model's own hidden states, attention and answers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ostools.ground.errors import InputError
+from ostools.measure import decodable
+from ostools.results import Provenance
+from studies.laboratory import trained_lab as trained_lab_module
+from studies.laboratory.__main__ import TABLES, main
+from studies.laboratory.charts import trained_chart
+from studies.laboratory.config import LabConfig
+from studies.laboratory.decoder import lab_decoder
+from studies.laboratory.grid import grid
+from studies.laboratory.load import load_lab
+from studies.laboratory.prompts import IDS, LabTask, lab_tokenizer
+from studies.laboratory.summary import (
+    trained_changes,
+    trained_decodable,
+    trained_precisions,
+    trained_prediction,
+    trained_summary,
+)
+from studies.laboratory.trained_lab import COLUMNS, TrainedLab, measured_grid, trained_lab
+from studies.laboratory.training import train_lab
+
+pytestmark = pytest.mark.slow
+TINY = LabConfig(
+    n_layers=2,
+    d_model=16,
+    n_heads=2,
+    d_mlp=16,
+    longest=4,
+    steps=30,
+    batch=16,
+    warmup_steps=2,
+    decay_steps=4,
+    context=48,
+)
+CONFIGS = [TINY, replace(TINY, positions="alibi")]
+PLAIN = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32"}
+SMALL = {
+    "COLLAPSE_LENGTHS": range(1, 6),
+    "KEPT_LENGTHS": (1, 3, 5),
+    "ANSWER_LENGTHS": (2, 6),
+    "SENSITIVITY_LENGTHS": (3,),
+    "DECODABLE_LENGTHS": (2, 3, 4, 5, 6),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SMALL, "PROMPTS": 6, "WINDOWS": (2,), "BASE": TINY}.items():
+            patch.setattr(trained_lab_module, name, value)
+        for config in CONFIGS:
+            train_lab(config, where / "models" / config.name)
+        measured_grid(where, CONFIGS)
+        yield where
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> TrainedLab:
+    return measured_grid(folder, CONFIGS)
+
+
+def _plain(folder: Path, config: LabConfig, window: int | None = None) -> Any:
+    model = lab_decoder(replace(config, window=window), "eager").eval()
+    model.load_state_dict(_weights(folder, config))
+    return model.double()
+
+
+def _weights(folder: Path, config: LabConfig) -> dict[str, torch.Tensor]:
+    return load_file(folder / "models" / config.name / "model.safetensors")
+
+
+def _rows(result: TrainedLab, quantity: str, **wanted: Any) -> Any:
+    frame: Any = result.frame[result.frame["quantity"] == quantity]
+    for name, value in ({"weights": "trained", "forced": False} | wanted).items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def _ones(n: int) -> torch.Tensor:
+    return torch.tensor([[IDS["<bos>"]] + [IDS["1"]] * n])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
+def test_distances_and_variation_are_those_of_the_plain_model(
+    folder: Path, result: TrainedLab, config: LabConfig
+) -> None:
+    model = _plain(folder, config)
+    here = {"encoding": config.encoding}
+    distances = _rows(result, "distance", **here).set_index("length")["value"]
+    variations = _rows(result, "total_variation", layer=1, **here).set_index("length")["value"]
+    assert list(distances.index) == list(variations.index) == [1, 3, 5]
+    for n in (1, 3, 5):
+        with torch.no_grad():
+            short, long = (model.model(_ones(count), use_cache=False, output_attentions=True) for count in (n, n + 1))
+        distance = (short.last_hidden_state[0, -1] - long.last_hidden_state[0, -1]).norm()
+        assert distances[n] == pytest.approx(float(distance), rel=1e-4)
+        row, longer = short.attentions[-1][0, :, -1], long.attentions[-1][0, :, -1]
+        variation = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
+        assert variations[n] == pytest.approx(float(variation), rel=1e-4)
+
+
+def test_a_forced_window_is_the_window_of_the_same_weights(folder: Path, result: TrainedLab) -> None:
+    model = _plain(folder, TINY, window=2)
+    forced = _rows(result, "distance", encoding="rope-10000", forced=True, window=2).set_index("length")["value"]
+    for n in (1, 3, 5):
+        with torch.no_grad():
+            short, long = (model.model(_ones(count), use_cache=False).last_hidden_state[0, -1] for count in (n, n + 1))
+        assert forced[n] == pytest.approx(float((short - long).norm()), rel=1e-4, abs=1e-6)  # its softmax is in float32
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
+@pytest.mark.parametrize("question", ["first", "count"])
+def test_accuracy_is_that_of_the_greedy_answers(
+    folder: Path, result: TrainedLab, config: LabConfig, question: str
+) -> None:
+    model, tokenizer = _plain(folder, config).float(), lab_tokenizer(config.context)
+    rows = _rows(result, "accuracy", encoding=config.encoding, task=f"lab-{question}", precision="float32")
+    for length in (2, 6):
+        right = 0
+        for seed in range(6):
+            form = LabTask(question)
+            ids = tokenizer(form.prompt(length, seed)).input_ids
+            written: list[int] = []
+            while len(written) < 4 and IDS["<eos>"] not in written:
+                with torch.no_grad():
+                    logits = model(torch.tensor([ids + written]), use_cache=False).logits
+                written.append(int(logits[0, -1].argmax()))
+            ends = IDS["<eos>"] in written
+            text = str(tokenizer.decode(written[:-1] if ends else written)).replace(" ", "")
+            right += text == form.answer(length, seed)
+        found = rows[rows["length"] == length].iloc[0]
+        assert (found["value"], found["asked"]) == (pytest.approx(right / 6), 6)
+        assert found["seen"] == (length <= TINY.longest)
+
+
+def test_the_summary_finds_planted_laws() -> None:
+    kind = {**PLAIN, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
+    lengths = np.array([16, 32, 64, 128, 256])
+    curve = {"encoding": "none", "quantity": "distance", "task": "ones", "layer": pd.NA, "length": lengths}
+    tables = [
+        pd.DataFrame(curve | kind | {"seed": seed, "seen": lengths <= 32, "value": 5.0 * lengths**-rate})
+        for seed, rate in enumerate((0.5, 1.0, 1.5))
+    ]
+    starts = {"quantity": "collapse_length", "precision": "bfloat16", "length": 256, "seen": False}
+    tables += [
+        pd.DataFrame([curve | kind | starts | {"seed": seed, "value": value}])
+        for seed, value in enumerate((40.0, np.nan, 90.0))
+    ]
+    answers = {"quantity": "accuracy", "precision": "float32", "task": "lab-first", "seed": 0, "asked": 10}
+    tables.append(pd.DataFrame(curve | kind | answers | {"seen": lengths <= 32, "value": [1.0, 0.5, 0.5, 0.0, 0.1]}))
+    frame: Any = pd.concat(tables)[list(COLUMNS)]
+    (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
+    assert row["rate"] == pytest.approx(1.0)
+    assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
+    assert (row["seeds"], row["collapse_reached"], row["collapse_first"], row["collapse_last"]) == (3, 2, 40, 90)
+    assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
+    assert np.isnan(row["first_seen_low"])
+    assert np.isnan(row["last_seen"])
+
+
+def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none() -> None:
+    common = {
+        **PLAIN,
+        "forced": False,
+        "weights": "trained",
+        "asked": 10,
+        "seen": False,
+        "layer": pd.NA,
+    }
+    rows = []
+    for encoding in ("none", "alibi"):
+        for seed in range(3):
+            at = common | {"encoding": encoding, "seed": seed, "length": 64}
+            share = 0.1 * seed + 0.5 * (encoding == "none")
+            for precision, loss in (("float32", 0.0), ("bfloat16", 0.01 * (1 + seed))):
+                answered = at | {"quantity": "accuracy", "precision": precision}
+                rows.append(answered | {"task": "lab-first", "value": share - loss})
+                for task in ("last", "count"):
+                    rows += [answered | {"task": f"lab-{task}", "seen": seen, "value": 0.5} for seen in (True, False)]
+                rows.append(answered | {"task": "lab-first", "seen": True, "length": 8, "value": 1.0})
+            rows.append(at | {"quantity": "distance", "precision": "float64", "task": "ones", "value": share**3})
+            rows.append(at | {"quantity": "last_share", "precision": "float32", "task": "lab-count", "value": -share})
+            for task, value in (("lab-first", 1.0 - share**2), ("lab-last", share)):
+                rows.append(at | {"quantity": "decodable", "precision": "float32", "task": task, "value": value})
+                rows.append(at | {"quantity": "decodable", "precision": "bfloat16", "task": task, "value": 0.5})
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    result = TrainedLab(frame, Provenance.without_model())
+    found = trained_prediction(result).set_index(["question", "length", "quantity"])
+    assert found.loc[("first", 64, "distance"), "correlation"] == pytest.approx(1.0)
+    assert found.loc[("first", 64, "last_share"), "correlation"] == pytest.approx(-1.0)
+    assert found.loc[("first", 64, "decodable"), "correlation"] == pytest.approx(-1.0)  # that of the same question
+    assert tuple(found.loc[("first", 64, "distance"), ["models", "apart"]]) == (6, 6)
+    assert np.isnan(found.loc[("last", 64, "distance"), "correlation"])
+    cost = trained_precisions(result).set_index(["question", "seen"])
+    assert cost.loc[("first", False), "difference"] == pytest.approx(-0.02)
+    assert cost.loc[("first", False), "high"] == pytest.approx(-0.02 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
+    assert tuple(cost.loc[("first", True), ["float32", "bfloat16", "difference"]]) == (1.0, 1.0, 0.0)
+
+
+def test_a_change_is_judged_against_the_models_of_its_seeds_without_it() -> None:
+    common = {**PLAIN, "encoding": "none", "forced": False, "weights": "trained", "layer": pd.NA, "asked": 10}
+    answered = common | {
+        "quantity": "accuracy",
+        "precision": "float32",
+        "task": "lab-last",
+        "length": 64,
+        "seen": False,
+    }
+    changes = {"trained_in": "bfloat16"}, {"norm": "post"}, {"encoding": "alibi", "norm": "post"}  # no ALiBi without it
+    rows = [answered | {"seed": seed, "value": 0.1 * seed} for seed in range(4)]
+    rows += [answered | changes[0] | {"seed": seed, "value": 0.1 * seed + 0.2 + 0.01 * seed} for seed in range(3)]
+    rows += [answered | change | {"seed": 3, "value": 0.9} for change in changes[1:]]
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    found = trained_changes(TrainedLab(frame, Provenance.without_model()))
+    assert set(found["encoding"]) == {"none"}
+    found = found[(found["number"] == "last_unseen") & (found["precision"] == "float32")]
+    narrow, post = found.to_dict("records")
+    assert (narrow["trained_in"], narrow["norm"], narrow["pairs"]) == ("bfloat16", "pre", 3)
+    assert (narrow["without"], narrow["changed"]) == (pytest.approx(0.1), pytest.approx(0.31))
+    assert narrow["difference"] == pytest.approx(0.21)
+    assert narrow["high"] == pytest.approx(0.21 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
+    assert (post["norm"], post["pairs"], post["difference"]) == ("post", 1, pytest.approx(0.6))
+    assert np.isnan(post["low"])
+
+
+def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length() -> None:
+    kind = {
+        **PLAIN,
+        "encoding": "none",
+        "forced": False,
+        "layer": pd.NA,
+        "asked": 32,
+        "seen": False,
+        "task": "lab-count",
+    }
+    rows = []
+    for seed, (right, held) in enumerate(((0.0, 0.9), (0.1, 0.8), (0.2, 0.7))):
+        at = kind | {"seed": seed, "length": 64, "weights": "trained"}
+        rows += [at | {"quantity": "accuracy", "precision": "float32", "value": right}]
+        rows += [at | {"quantity": "accuracy", "precision": "bfloat16", "value": 1.0}]
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": held}]
+        rows += [at | {"quantity": "decodable", "precision": "bfloat16", "value": held - 0.3}]
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.3, "weights": "untrained"}]
+        rows += [
+            at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "length": 96}
+        ]  # not answered there
+        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "task": "lab-last"}]
+    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
+    (row,) = trained_decodable(TrainedLab(frame, Provenance.without_model())).to_dict("records")
+    assert (row["question"], row["length"], row["seeds"]) == ("count", 64, 3)
+    assert (row["right"], row["decodable"], row["before"]) == pytest.approx((0.1, 0.8, 0.3))
+    assert (row["surplus"], row["in_bfloat16"], row["lost"]) == pytest.approx((0.7, 0.5, 0.3))
+    assert row["surplus_high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
+    assert row["lost_low"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_decodable_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab, precision: str) -> None:
+    model = load_lab(folder / "models" / TINY.name)
+    asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False, "dtypes": [precision]}
+    found = decodable(model, LabTask("count"), layers=[2], **asked)
+    said = found.predictions.query("site == 'y' and test == 'same lengths' and control == 'none'")
+    rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count", precision=precision).set_index("length")
+    for length in range(2, 7):
+        right = said[said["length"] == length]["right"]
+        assert (rows["value"][length], rows["asked"][length]) == (right.mean(), len(right))
+    whole = found.frame.query("site == 'y' and test == 'same lengths' and control == 'none'").iloc[0]
+    assert (rows["value"] * rows["asked"]).sum() / whole["tested"] == pytest.approx(whole["accuracy"])
+    assert rows["asked"].sum() == whole["tested"]
+    assert len(_rows(result, "decodable", encoding="rope-10000", forced=True, window=2)) == 15
+
+
+def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
+    folder: Path, result: TrainedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_lab_module, "measured_cell", None)
+    measured_grid(folder, CONFIGS)
+    again = trained_lab(result.to_parquet(tmp_path / "lab.parquet"))
+    pd.testing.assert_frame_equal(again.frame, result.frame)
+    assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 64
+    (tmp_path / "lab.json").write_text(TINY.to_json())
+    with pytest.raises(InputError, match="expected a finished model"):
+        load_lab(tmp_path)
+    (tmp_path / "lab.parquet").write_bytes(b"no table")
+    with pytest.raises(InputError, match="expected the table of the trained laboratory"):
+        trained_lab(tmp_path / "lab.parquet")
+
+
+def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> None:
+    """Figures of docs/findings/trained-laboratory.md."""
+    stored = trained_lab()
+    cells = stored.provenance.parameters["cells"]
+    assert list(cells) == [config.name for config in grid()]
+    for config in grid():
+        there = cells[config.name]["config"]
+        assert {
+            name: there[name] for name in ("positions", "n_layers", "window", "sinks", "norm", "dtype", "seed")
+        } == {
+            name: getattr(config, name)
+            for name in ("positions", "n_layers", "window", "sinks", "norm", "dtype", "seed")
+        }
+    table = trained_summary(stored)
+    kind = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32", "forced": False}
+    rows = table[(table[list(kind)] == list(kind.values())).all(axis=1)].set_index(["encoding", "weights"])
+    rates = {"none": (1.48, 1.97), "alibi": (1.99, 2.46), "rope-10000": (0.96, 0.24), "learned": (0.03, 0.06)}
+    for encoding, (before, after) in rates.items():
+        assert rows.loc[(encoding, "untrained"), "rate"] == pytest.approx(before, abs=0.005)
+        assert rows.loc[(encoding, "trained"), "rate"] == pytest.approx(after, abs=0.005)
+    assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
+    assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)
+
+
+def test_the_chart_has_a_row_a_study() -> None:
+    spec = trained_chart(trained_lab()).to_dict()
+    titles = [row["hconcat"][0]["title"]["text"] for row in spec["vconcat"]]
+    assert titles == [
+        "Collapse by positions, trained",
+        "Collapse by windows, window trained in",
+        "Collapse by depth, trained",
+        "Collapse by other changes, trained",
+    ]
+
+
+def test_the_command_prints_the_stored_table_and_writes_its_chart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trained"]) == 0
+    printed = capsys.readouterr().out
+    assert all(title in printed for title in TABLES)
+    assert "alibi" in printed
+    assert main(["trained", str(tmp_path / "lab.svg")]) == 0
+    assert (tmp_path / "lab.svg").read_text().startswith("<svg")

@@ -1,0 +1,415 @@
+"""How the embedded models are trained: resumed to the same bits, on the right tokens, measured as generation would."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, GemmaForCausalLM
+
+from ostools.ground.errors import InputError
+from ostools.models.families import EMBEDDED_MODELS
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES
+from ostools.tasks.appendix_c import NAMES, AppendixTask
+from studies.training import __main__ as entry
+from studies.training import card as card_module
+from studies.training import corpus as corpus_module
+from studies.training import evaluate, examples, loop
+from studies.training.corpus import Corpus, load_corpus, make_corpus, prose
+from studies.training.recipe import RECIPES, Recipe
+from studies.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
+
+pytestmark = pytest.mark.slow
+EMBEDDED = EMBEDDED_DIRECTORIES["embedded"]
+
+TINY = Recipe(
+    steps=7, task_tokens=300, text_tokens=64, text_length=32, steps_per_group=3, warmup_steps=2, n_layers=1, d_model=16,
+    n_heads=2, d_head=8, d_mlp=32, context_length=1024,
+)  # fmt: skip
+
+
+SMALL = {
+    "embedded": TINY,
+    "embedded-short": replace(TINY, length_law="falling", length_scale=6.0, curriculum_steps=0, stored="bfloat16"),
+    "embedded-windowed": replace(
+        TINY, architecture="gemma3", n_layers=2, window=4, full_layers=(1,), length_law="falling", stored="bfloat16"
+    ),
+}
+"""Each recipe made tiny, and what makes it another than the first kept."""
+
+
+class InterruptedRunError(Exception):
+    """What a kill is to a run."""
+
+
+def _same_state(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "stop_at"),
+    [("embedded", 3), ("embedded-short", 1), ("embedded-windowed", 4)],
+)
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
+    name: str, stop_at: int, corpus: Corpus, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    text, recipe = examples.pack_text(corpus.train, tokenizer), SMALL[name]
+    whole = loop.start(recipe, "data")
+    loop.train(whole, tokenizer, text, tmp_path / "whole")
+
+    def interrupt(run: loop.Run) -> None:
+        if run.step == stop_at + 1:
+            raise InterruptedRunError
+
+    broken = loop.start(recipe, "data")
+    with pytest.raises(InterruptedRunError):
+        loop.train(broken, tokenizer, text, tmp_path / "broken", checkpoint_seconds=0.0, on_step=interrupt)
+    torch.manual_seed(12345)  # a resumed run owes nothing to the process's generator
+    again = loop.resume(recipe, "data", tmp_path / "broken")
+    assert again.step == stop_at
+    assert not _same_state(whole.model.state_dict(), again.model.state_dict())
+    loop.train(again, tokenizer, text, tmp_path / "broken")
+    assert _same_state(whole.model.state_dict(), again.model.state_dict())
+    assert again.losses == whole.losses
+    assert again.tokens == whole.tokens
+
+
+def test_resuming_another_recipe_or_other_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint to resume"):
+        loop.resume(TINY, "data", tmp_path)
+    loop.save_checkpoint(loop.start(TINY, "data"), tmp_path)
+    with pytest.raises(InputError, match="of another recipe: steps is 7 there and 8 here"):
+        loop.resume(replace(TINY, steps=8), "data", tmp_path)
+    with pytest.raises(InputError, match="text or tokenizer are others"):
+        loop.resume(TINY, "other data", tmp_path)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_loss_goes_down(name: str, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    recipe = replace(SMALL[name], steps=40, decay_steps=10, learning_rate=1e-2)
+    run = loop.start(recipe, "data")
+    before = evaluate.validation_loss(recipe, run.model, tokenizer, tokens=1000)
+    text = examples.pack_text(corpus.train, tokenizer)
+    losses = [loop.train_step(run, batch)[1] for batch in examples.batches(recipe, 0, tokenizer, text)]
+    assert evaluate.validation_loss(recipe, run.model, tokenizer, tokens=1000) < 0.7 * before
+    assert losses[-1] < 0.7 * losses[0]
+
+
+class Given(random.Random):
+    """A stream whose next numbers are said."""
+
+    def __init__(self, numbers: Iterator[float]) -> None:
+        super().__init__(0)
+        self.numbers = numbers
+
+    def random(self) -> float:
+        return next(self.numbers)
+
+
+def test_falling_lengths_are_drawn_by_their_law() -> None:
+    """The inverse of the distribution, at numbers from 0 to just below 1, against the law summed term by term."""
+    recipe, longest = replace(TINY, length_law="falling", length_scale=5.0), 30
+    weights = [torch.exp(torch.tensor(-n / 5.0, dtype=torch.float64)).item() for n in range(1, longest + 1)]
+    sums = [sum(weights[:n]) / sum(weights) for n in range(longest + 1)]
+    assert [recipe.share_up_to(n, longest) for n in range(longest + 1)] == pytest.approx(sums)
+    numbers = [i / 4096 for i in range(4096)] + [1 - 2**-53]
+    stream = Given(iter(numbers))
+    for number in numbers:
+        n = examples.draw_length(recipe, longest, stream)
+        assert sums[n - 1] - 1e-12 <= number <= sums[n] + 1e-12
+    assert recipe.share_up_to(99, longest) == 1.0
+
+
+def test_windowed_layers_see_their_window_and_nothing_else() -> None:
+    """One layer of three tokens' window: a token three before the last reaches nothing of it, one two before does."""
+    recipe = replace(SMALL["embedded-windowed"], n_layers=1, window=3, full_layers=())
+    model = loop.start(recipe, "data").model.eval()
+    ids = torch.arange(10, 20)[None]
+    with torch.no_grad():
+        logits = [model(input_ids=ids.index_fill(1, torch.tensor([at]), 99)).logits[0, -1] for at in (6, 7)]
+        before = model(input_ids=ids).logits[0, -1]
+    assert torch.equal(logits[0], before)
+    assert not torch.equal(logits[1], before)
+
+
+def test_the_loss_is_hugging_faces_where_every_token_counts() -> None:
+    model = loop.start(TINY, "data").model
+    ids = torch.randint(3, 1024, (4, 20), generator=torch.Generator().manual_seed(0))
+    ours = loop.weighted_loss(model, ids, torch.ones(ids.shape))
+    torch.testing.assert_close(ours, model(input_ids=ids, labels=ids).loss)
+
+
+def test_padding_and_the_company_of_other_prompts_change_no_prompts_loss(tokenizer: Tokenizer) -> None:
+    model = loop.start(TINY, "data").model.double()
+    pair = [
+        examples.encode_example(task, task.items(length, 1), tokenizer, TINY)
+        for task, length in ((AppendixTask("copy", uniform=True), 30), (AppendixTask("count-ones"), 4))
+    ]
+    alone = [loop.weighted_loss(model, *examples.pad([one])) for one in pair]
+    counts = torch.tensor([sum(one.weights[1:]) for one in pair], dtype=torch.float64)
+    together = loop.weighted_loss(model, *examples.pad(pair))
+    torch.testing.assert_close(together, (torch.stack(alone) * counts).sum() / counts.sum(), rtol=1e-6, atol=0.0)
+
+
+def test_the_schedule_warms_up_stays_and_falls_to_zero() -> None:
+    recipe = Recipe(steps=1000, warmup_steps=100, decay_steps=200)
+    rates = [recipe.schedule_at(step) for step in range(1001)]
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[99:800] == [1.0] * 701
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[800:]))
+    assert rates[1000] == 0.0
+
+
+def test_the_curriculum_grows_to_each_tasks_limit() -> None:
+    recipe = Recipe(steps=1000, curriculum_steps=500, first_length=8)
+    for limit in recipe.longest.values():
+        lengths = [recipe.longest_at(step, limit) for step in range(1000)]
+        assert lengths == sorted(lengths)
+        assert max(lengths) == limit
+        assert (lengths[0], lengths[400] < limit, lengths[500], lengths[-1]) == (8, True, limit, limit)
+
+
+def test_the_validation_loss_is_the_weighted_mean_over_fresh_prompts(tokenizer: Tokenizer) -> None:
+    """Prompt by prompt, in float64, without padding."""
+    model = loop.start(TINY, "data").model.double()
+    prompts = examples.draw_prompts(TINY, random.Random("0 validation prompts"), TINY.steps - 1, 900, tokenizer)
+    total = weight = 0.0
+    for prompt in prompts:
+        with torch.no_grad():
+            logs = model(input_ids=torch.tensor([prompt.ids])).logits[0].log_softmax(-1)
+        for place in range(1, len(prompt.ids)):
+            total -= prompt.weights[place] * float(logs[place - 1, prompt.ids[place]])
+            weight += prompt.weights[place]
+    assert evaluate.validation_loss(TINY, model, tokenizer, tokens=900) == pytest.approx(total / weight, rel=1e-6)
+    trained = {p.ids for group in range(3) for batch in examples.draw_group(TINY, group, tokenizer) for p in batch}
+    assert not {prompt.ids for prompt in prompts} <= trained
+
+
+def test_a_batch_depends_on_its_step_alone(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    text = examples.pack_text(corpus.train, tokenizer)
+    from_start = list(examples.batches(TINY, 0, tokenizer, text))
+    assert len(from_start) == TINY.steps
+    from_four = list(examples.batches(TINY, 4, tokenizer, text))
+    for one, other in zip(from_start[4:], from_four, strict=True):
+        assert torch.equal(one.task_ids, other.task_ids)
+        assert torch.equal(one.task_weights, other.task_weights)
+        assert torch.equal(one.text_ids, other.text_ids)
+    assert not torch.equal(from_start[0].text_ids, from_start[1].text_ids)
+
+
+def test_the_answer_counts_and_the_sequence_does_not(tokenizer: Tokenizer) -> None:
+    for name in NAMES:
+        task = AppendixTask(name, hint=name == "copy-last")
+        example = examples.encode_example(task, task.items(12, 3), tokenizer, TINY)
+        head = len(tokenizer.encode(task.parts(("1",))[0]).ids)
+        tail = len(tokenizer.encode(task.parts(("1",))[2], add_special_tokens=False).ids)
+        assert example.weights[0] == 0.0
+        assert set(example.weights[1:head]) == {TINY.template_weight}
+        assert set(example.weights[head : example.n_prompt - tail]) == {0.0}
+        assert example.ids[-1] == EOS_ID
+        answer = tokenizer.encode(task.answer(12, 3), add_special_tokens=False).ids
+        assert list(example.ids[-1 - len(answer) : -1]) == answer
+        assert example.weights[-1 - len(answer) :] == pytest.approx([(len(answer) + 1) ** -0.5] * (len(answer) + 1))
+        assert set(example.weights[example.n_prompt : -1 - len(answer)]) == {TINY.line_weight}
+
+
+def test_whether_a_hint_follows_is_not_learned(tokenizer: Tokenizer) -> None:
+    """Else the model would write the hint itself instead of the answer."""
+    plain, hinted = (
+        examples.encode_example(task, task.items(5), tokenizer, TINY)
+        for task in (AppendixTask("copy-last"), AppendixTask("copy-last", hint=True))
+    )
+    assert hinted.ids[: plain.n_prompt] == plain.ids[: plain.n_prompt]
+    assert hinted.weights[plain.n_prompt] == 0.0
+    assert set(hinted.weights[plain.n_prompt + 1 : hinted.n_prompt]) == {TINY.template_weight}
+
+
+def test_training_prompts_are_tokenised_as_whole_texts(tokenizer: Tokenizer) -> None:
+    """Prompt and answer are tokenised apart; a user who encodes the finished text gets the same ids."""
+    task = AppendixTask("sum-ones")
+    example = examples.encode_example(task, task.items(7), tokenizer, TINY)
+    assert list(example.ids[:-1]) == tokenizer.encode(task.prompt(7) + "\n" + task.answer_line("7")).ids
+
+
+def test_text_blocks_come_from_the_training_part_after_a_bos(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    text = examples.pack_text(corpus.train, tokenizer)
+    blocks = examples.draw_text(TINY, 3, text)
+    assert blocks.shape == (2, 32)
+    assert (blocks[:, 0] == BOS_ID).all()
+    windows = text.unfold(0, 15, 1)
+    for block in blocks:
+        assert (windows == block[1:16]).all(1).any()
+
+
+def test_the_corpus_is_split_sorted_and_hashed() -> None:
+    paragraphs = {f"Paragraph number {i} of many." for i in range(200)}
+    corpus = make_corpus(paragraphs)
+    assert set(corpus.train) | set(corpus.held_out) == paragraphs
+    assert not set(corpus.train) & set(corpus.held_out)
+    assert len(corpus.held_out) == 4
+    assert corpus == make_corpus(set(paragraphs))
+    assert corpus.sha256 == hashlib.sha256("\n".join(corpus.paragraphs).encode()).hexdigest()
+    assert make_corpus(paragraphs - {"Paragraph number 7 of many."}).sha256 != corpus.sha256
+
+
+def test_prose_is_kept_and_code_is_not() -> None:
+    source = '''
+def f():
+    """Return the largest of the values that were given to this function, or
+    the default.
+
+    >>> f(1, 2, 3) and so on with enough characters to be long enough to count.
+
+    x : int, 1, 2, 3, [4, 5], (6, 7), {8: 9}, 10, 11, 12, 13, 14, 15, 16, 17, 18.
+    """
+    "A string which is not a docstring, however much it looks like a sentence of prose."
+'''
+    expected = "Return the largest of the values that were given to this function, or the default."
+    assert list(prose(source)) == [expected]
+
+
+def test_another_text_is_refused() -> None:
+    packages = {"einops": importlib.metadata.version("einops")}
+    corpus = load_corpus(packages, sha256=None)
+    assert load_corpus(packages, sha256=corpus.sha256) == corpus
+    with pytest.raises(InputError, match=rf"sha256 {corpus.sha256}, expected 0000.*docstrings of einops"):
+        load_corpus(packages, sha256="0" * 64)
+
+
+def test_the_tokenizer_is_a_function_of_the_text() -> None:
+    texts = ["The cat sat on the mat.", "A dog ran over the road and the cat ran too."]
+    first, second = train_tokenizer(texts, 600), train_tokenizer(texts, 600)
+    assert first.to_str() == second.to_str()
+    assert train_tokenizer([*texts, "zebra " * 5000], 600).to_str() != first.to_str()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_entry_writes_a_directory_that_loads_with_weights_as_they_are_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Corpus
+) -> None:
+    monkeypatch.setattr(entry, "load_corpus", lambda: corpus)
+    monkeypatch.setitem(RECIPES, name, SMALL[name])
+    few = functools.partial(evaluate.accuracy_table, examples=1, bands=((1, 8),))
+    monkeypatch.setattr(card_module, "accuracy_table", few)
+    assert entry.main(["--recipe", name, "--out", str(tmp_path), "--steps", "3", "--seed", "5"]) == 0
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {weight.dtype for weight in stored.values()} == {getattr(torch, RECIPES[name].stored)}
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert (card["recipe"]["steps"], card["recipe"]["seed"]) == (3, 5)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    recipe = replace(RECIPES[name], steps=3, seed=5)
+    assert card["validation_prompts_nats"] == round(evaluate.validation_loss(recipe, model, tokenizer), 5)
+    assert (tmp_path / "MODEL_CARD.md").read_text() == card_module.render_card(card)
+    assert not (tmp_path / loop.CHECKPOINT).exists()
+
+
+def test_a_wrong_request_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["--recipe", "embedded-shrot", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown recipe 'embedded-shrot': did you mean 'embedded-short'")
+
+
+def test_every_embedded_model_has_its_recipe() -> None:
+    assert tuple(RECIPES) == EMBEDDED_MODELS
+    assert RECIPES["embedded"] == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stored": "bfloat"}, r"unknown number format 'bfloat': did you mean 'bfloat16'"),
+        ({"longest": {"copy": 8}}, "longest, shares: expected the same tasks"),
+        ({"window": 8}, r"window: expected one for the architecture 'gemma3' and none for 'gemma', found 8"),
+        ({"architecture": "gemma3"}, "found None for 'gemma3'"),
+    ],
+)
+def test_a_wrong_recipe_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Recipe(**changes)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> GemmaForCausalLM:
+    return GemmaForCausalLM.from_pretrained(EMBEDDED).eval()
+
+
+@pytest.fixture(scope="module")
+def embedded_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_card_is_of_the_recipe_and_the_text_in_the_repository(name: str) -> None:
+    directory, recipe = EMBEDDED_DIRECTORIES[name], RECIPES[name]
+    card = json.loads((directory / "card.json").read_text())
+    assert card["name"] == name
+    assert card["recipe"] == json.loads(json.dumps(asdict(recipe)))
+    assert card["trained_lengths"] == recipe.trained_lengths()
+    assert set(card["trained_lengths"]) == set(NAMES)
+    assert card["text"]["sha256"] == corpus_module.SHA256
+    assert card["text"]["packages"] == corpus_module.PACKAGES
+    assert (directory / "MODEL_CARD.md").read_text() == card_module.render_card(card)
+    for row in card["accuracy"]:
+        assert row["within_training"] is (row["length_to"] <= card["trained_lengths"][row["task"]])
+
+
+def test_exact_is_what_generation_gives(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
+    """One forced pass against Hugging Face's own greedy generation, on prompts that end right and on some that do not."""
+    prompts = [
+        examples.encode_example(task, task.items(length, 9), embedded_tokenizer, TINY)
+        for task in (AppendixTask("sum-ones"), AppendixTask("copy", uniform=True), AppendixTask("copy-last", hint=True))
+        for length in (3, 12, 300)
+    ]
+    measured = evaluate.exact(embedded, prompts)
+    generated = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt.ids[: prompt.n_prompt]])
+        wanted = list(prompt.ids[prompt.n_prompt :])
+        out = embedded.generate(  # pyright: ignore[reportAttributeAccessIssue]
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=len(wanted), eos_token_id=EOS_ID
+        )
+        generated.append(out[0, prompt.n_prompt :].tolist() == wanted)
+    assert measured == generated
+    assert set(generated) == {True, False}
+
+
+def test_the_cards_accuracy_is_measured_again(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
+    """A prompt more or less may tip on another processor's rounding; the rows must agree to that."""
+    rows = evaluate.accuracy_table(
+        embedded,
+        embedded_tokenizer,
+        Recipe().trained_lengths(),
+        variants=(AppendixTask("sum-ones"), AppendixTask("copy-first", uniform=True)),
+        bands=((1, 8), (33, 48)),
+    )
+    shipped = {
+        (row["task"], row["uniform"], row["hint"], row["tidy"], row["separator_every"], row["length_from"]): row
+        for row in json.loads((EMBEDDED / "card.json").read_text())["accuracy"]
+    }
+    for row in rows:
+        stated = shipped[row.task, row.uniform, row.hint, row.tidy, row.separator_every, row.length_from]
+        assert stated["examples"] == row.examples
+        assert abs(stated["accuracy"] - row.accuracy) <= 1.5 / row.examples
+
+
+def test_bits_per_byte_of_an_even_guess(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """A model whose logits are all equal needs log2(vocabulary) bits a token."""
+    model = loop.start(TINY, "data").model.eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.zero_()
+    paragraphs = corpus.held_out
+    tokens = len(examples.pack_text(paragraphs, tokenizer))
+    n_bytes = sum(len(paragraph) + 1 for paragraph in paragraphs)
+    assert evaluate.bits_per_byte(model, paragraphs, tokenizer) == pytest.approx(10 * tokens / n_bytes)

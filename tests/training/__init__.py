@@ -1,1 +1,0 @@
-"""Training of the embedded models: recipes, data, the loop, and what was trained."""
