@@ -198,7 +198,7 @@ def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]
 
 def _banded(
     base: alt.Chart, y: str, scale: alt.Scale, axis: alt.Axis, floored: bool, *, below: list[Any], above: list[Any]
-) -> alt.LayerChart:
+) -> Any:
     """Lines with their bands, between other layers; triangles stand for what was not measured, and no line leads to it."""
     measured = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
     triangles = [axes.zero_marks(base.encode(y=measured))] if floored else []

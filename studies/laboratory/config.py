@@ -11,11 +11,11 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import whole_number
 from ostools.theory.positions import ENCODINGS
-from studies.laboratory.precision import DTYPES
 from studies.laboratory.prompts import TASKS
 
 CONFIG = "lab.json"
 NORMS = ("pre", "post")
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LabConfig:
     longest: items of the longest training sequence; a length n is drawn with probability proportional to
         n^(-`length_power`).
     tasks: names of `TASKS`, drawn equally often. context: tokens of the longest prompt that the model takes.
-    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights: `precision.logits_in`).
+    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights: `training.logits_in`).
     steps of `batch` prompts each. The rate rises over `warmup_steps`, stays, and falls linearly to 0 over `decay_steps`.
 
     Raises `InputError` for an unknown name, heads of an odd width, sinks without a window, and a context that is too short.

@@ -12,7 +12,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.progress import bar, tell
 from ostools.ground.signals import ended_by_signals
-from ostools.ground.whole_numbers import whole_number
 from studies.training.card import make_card, render_card
 from studies.training.corpus import Corpus, load_corpus
 from studies.training.examples import pack_text
@@ -83,14 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out", type=Path, required=True, help="directory for the model and, meanwhile, the checkpoint"
     )
     parser.add_argument("--recipe", default="embedded", help=f"one of {', '.join(RECIPES)} (default embedded)")
-    parser.add_argument("--steps", type=int, help="steps to make (default: the recipe's)")
-    parser.add_argument("--seed", type=int, help="seed of weights and data (default: the recipe's)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     options = parser.parse_args(arguments)
     try:
         recipe = RECIPES[checked_name("recipe", options.recipe, RECIPES)]
-        steps = recipe.steps if options.steps is None else whole_number("--steps", options.steps, 1)
-        recipe = replace(recipe, steps=steps, seed=recipe.seed if options.seed is None else options.seed)
         torch.set_num_threads(1)
         ended_by_signals(
             lambda _: run_training(options.recipe, recipe, load_corpus(), options.out, resumed=options.resume)

@@ -30,8 +30,7 @@ _GENERATED = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """Paragraphs of prose, one after the other in a fixed order; the first `n_held_out` are never trained
-    on."""
+    """Paragraphs of prose, one after the other in a fixed order; the first `n_held_out` are never trained on."""
 
     paragraphs: tuple[str, ...]
     n_held_out: int
@@ -92,8 +91,7 @@ def _paragraphs(name: str) -> Iterator[str]:
 
 
 def prose(source: str) -> Iterator[str]:
-    """The paragraphs of a Python source's docstrings that read like English sentences, white space
-    normalised."""
+    """The paragraphs of a Python source's docstrings that read like English sentences, white space normalised."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -27,44 +28,31 @@ from studies.training.tokenizer import BOS_ID
 BANDS = ((1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256), (257, 384))
 """Lengths in items, both ends included. No band crosses the longest trained length of a task."""
 
-VARIANTS = tuple(
-    AppendixTask(name, **options)
-    for name, options in [
-        ("copy-last", {}),
-        ("copy-last", {"uniform": True}),
-        ("copy-last", {"uniform": True, "hint": True}),
-        ("copy-last", {"uniform": True, "separator_every": 3}),
-        ("copy-last", {"interleave": True}),
-        ("copy-first", {}),
-        ("copy-first", {"uniform": True}),
-        ("copy-first", {"uniform": True, "hint": True}),
-        ("copy-first", {"uniform": True, "separator_every": 3}),
-        ("copy-first", {"interleave": True}),
-        ("copy", {}),
-        ("copy", {"uniform": True}),
-        ("copy", {"uniform": True, "separator_every": 3}),
-        ("copy", {"interleave": True}),
-        ("sum-ones", {}),
-        ("sum-ones", {"tidy": True}),
-        ("count-ones", {}),
-        ("count-ones", {"tidy": True}),
-        ("count-ones", {"interleave": True}),
-        ("count-ones", {"separator_every": 3}),
-        ("count-ones-bernoulli", {}),
-        ("count-ones-bernoulli", {"separator_every": 3}),
-        ("count-ones-figure-5", {}),
-        ("count-ones-figure-5", {"uniform": True}),
-        ("count-word", {}),
-    ]
+_COPIES = (
+    {},
+    {"uniform": True},
+    {"uniform": True, "hint": True},
+    {"uniform": True, "separator_every": 3},
+    {"interleave": True},
 )
+_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "copy-last": _COPIES,
+    "copy-first": _COPIES,
+    "copy": tuple(options for options in _COPIES if "hint" not in options),
+    "sum-ones": ({}, {"tidy": True}),
+    "count-ones": ({}, {"tidy": True}, {"interleave": True}, {"separator_every": 3}),
+    "count-ones-bernoulli": ({}, {"separator_every": 3}),
+    "count-ones-figure-5": ({}, {"uniform": True}),
+    "count-word": ({},),
+}
+VARIANTS = tuple(AppendixTask(name, **options) for name, chosen in _OPTIONS.items() for options in chosen)
 """What is evaluated. Where the paper's own sequence has always the same answer (the zero of 1...10),
 `uniform` tells whether the model looks: there a constant answer is right one time in ten."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How many of the prompts of one task and one band of lengths were answered exactly, to the end of the
-    line."""
+    """How many of the prompts of one task and one band of lengths were answered exactly, to the end of the line."""
 
     task: str
     hint: bool

@@ -56,8 +56,7 @@ class Run:
 
 
 def start(recipe: Recipe, fingerprint: str) -> Run:
-    """A fresh run, its weights drawn from the recipe's seed. `fingerprint` names the data (corpus and
-    tokenizer)."""
+    """A fresh run, its weights drawn from the recipe's seed. `fingerprint` names the data (corpus and tokenizer)."""
     torch.manual_seed(recipe.seed)
     model = _CLASSES[recipe.architecture]._from_config(recipe.model_config(), attn_implementation="sdpa")
     model.train()
@@ -80,8 +79,7 @@ def _optimiser(recipe: Recipe, model: Decoder) -> torch.optim.Optimizer:
 def weighted_loss(
     model: Decoder, ids: Int[Tensor, "batch pos"], weights: Float[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
-    """Weighted mean cross-entropy of each token given those before it; logits only where a weight is not
-    zero."""
+    """Weighted mean cross-entropy of each token given those before it; logits only where a weight is not zero."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     chosen = weights[:, 1:] != 0
     logits = model.lm_head(hidden[:, :-1][chosen])
@@ -115,8 +113,7 @@ def train(
     checkpoint_seconds: float = 180.0,
     on_step: Callable[[Run], None] = lambda run: None,
 ) -> None:
-    """Train to the recipe's last step, with a checkpoint in `directory` every so many seconds and at the
-    end."""
+    """Train to the recipe's last step, with a checkpoint in `directory` every so many seconds and at the end."""
     began = saved = time.monotonic()
     before = run.seconds
     for batch in batches(run.recipe, run.step, tokenizer, text):

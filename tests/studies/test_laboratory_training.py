@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from ostools.ground.errors import InputError
 from studies.laboratory.config import LabConfig, read_config
 from studies.laboratory.grid import CHANGES, DEPTHS, POSITIONS, SEEDS, WINDOWS, grid
-from studies.laboratory.precision import AddedUp, logits_in
 from studies.laboratory.prompts import BOS, EOS, IDS, LETTERS, TASKS, VOCABULARY, LabTask
-from studies.laboratory.training import WEIGHTS, batch_at, start, train_lab, train_step
+from studies.laboratory.training import WEIGHTS, AddedUp, batch_at, logits_in, start, train_lab, train_step
 
 pytestmark = pytest.mark.slow
 TINY = LabConfig(

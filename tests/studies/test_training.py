@@ -300,17 +300,17 @@ def test_the_entry_writes_a_directory_that_loads_with_weights_as_they_are_stored
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Corpus
 ) -> None:
     monkeypatch.setattr(entry, "load_corpus", lambda: corpus)
-    monkeypatch.setitem(RECIPES, name, SMALL[name])
+    recipe = replace(SMALL[name], steps=3, seed=5)
+    monkeypatch.setitem(RECIPES, name, recipe)
     few = functools.partial(evaluate.accuracy_table, examples=1, bands=((1, 8),))
     monkeypatch.setattr(card_module, "accuracy_table", few)
-    assert entry.main(["--recipe", name, "--out", str(tmp_path), "--steps", "3", "--seed", "5"]) == 0
+    assert entry.main(["--recipe", name, "--out", str(tmp_path)]) == 0
     stored = load_file(tmp_path / "model.safetensors")
     assert {weight.dtype for weight in stored.values()} == {getattr(torch, RECIPES[name].stored)}
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     card = json.loads((tmp_path / "card.json").read_text())
     assert (card["recipe"]["steps"], card["recipe"]["seed"]) == (3, 5)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    recipe = replace(RECIPES[name], steps=3, seed=5)
     assert card["validation_prompts_nats"] == round(evaluate.validation_loss(recipe, model, tokenizer), 5)
     assert (tmp_path / "MODEL_CARD.md").read_text() == card_module.render_card(card)
     assert not (tmp_path / loop.CHECKPOINT).exists()
