@@ -113,7 +113,7 @@ def _head(card: Mapping[str, Any]) -> list[str]:
         f"| text | {text['bytes']:,} bytes, sha256 `{text['sha256']}` |",
         f"| tokenizer | sha256 `{card['tokenizer_sha256']}` |",
         "",
-        "The same seed, versions and machine give the same weights, whether a run was resumed or not. Another processor may "
+        "The same seed, versions and machine give the same weights. Another processor may "
         "round differently, so equality to the bit is not promised across machines.",
         "",
     ]

@@ -1,7 +1,7 @@
 """The training data: prompts of the paper with their answers, and packed plain text; a pure function of
 seed and step.
 
-No state is carried from step to step, so a resumed run sees what the uninterrupted one would have seen.
+No state is carried from step to step.
 Steps come in groups: the prompts of a group are drawn together, ordered by length and cut into batches of
 about equal size, so that little is padded.
 """
