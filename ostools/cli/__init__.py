@@ -23,7 +23,6 @@ from ostools.cli.experiments.reasoning import chain_of_thought
 from ostools.cli.experiments.repeats import repeats
 from ostools.cli.experiments.retrieval import retrieval
 from ostools.cli.experiments.study import study
-from ostools.cli.experiments.theory import theory
 from ostools.cli.experiments.windows import windows
 from ostools.cli.kit.manners import on_one_line, with_manners
 from ostools.cli.kit.panels import Panels
@@ -61,8 +60,7 @@ app = typer.Typer(
     cls=Panels,
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
     epilog=(
-        "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, `ostools doctor` found something missing, or a cell of "
-        "`ostools run` failed; 2 refused, "
+        "Exit codes: 0 done; 1 `ostools doctor` found something missing, or a cell of `ostools run` failed; 2 refused, "
         "with one line on stderr that says why; 130 interrupted. NO_COLOR is honoured. "
         "Example: ostools report --model google/gemma-7b --device cuda --out gemma.html"
     ),
@@ -95,7 +93,7 @@ PANELS = {
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
         *(retrieval, chain_of_thought, predict_errors),
     ),
-    "The paper": (reproduce, figure, theory, lab),
+    "The paper": (reproduce, figure, lab),
     "Mitigate": (study, windows),
     "Sweep": (corpus, run, results),
     "Look": (report, explore, prompts, tasks, mitigations, models, doctor),

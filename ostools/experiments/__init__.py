@@ -1,4 +1,4 @@
-"""The paper's figures by number, its lemmas as checks, and the questions that it leaves open."""
+"""The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
 from ostools.experiments.error_prediction import ErrorPrediction, error_prediction
@@ -19,7 +19,6 @@ from ostools.experiments.lab.summary import (
     trained_summary,
 )
 from ostools.experiments.lab.trained import TrainedLab, trained_lab
-from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.position.position_effect import PositionEffect, position_effect
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
@@ -44,7 +43,6 @@ __all__ = [
     "Reproduction",
     "Retrieval",
     "Study",
-    "TheoryChecks",
     "TrainedLab",
     "WindowStudy",
     "ablation",
@@ -64,7 +62,6 @@ __all__ = [
     "repeats",
     "retrieval",
     "study",
-    "theory",
     "trained_changes",
     "trained_decodable",
     "trained_lab",

@@ -10,7 +10,7 @@ COMMANDS = (
     "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "spectra",
     "attention", "attention-variation", "collapse", "repeats", "counting", "behaviour", "decodable", "readout", "fate",
     "ablate", "retrieval", "chain-of-thought", "predict-errors",
-    "reproduce", "figure", "theory", "lab",
+    "reproduce", "figure", "lab",
     "study", "windows",
     "corpus", "run", "results",
     "report", "explore", "prompts", "tasks", "mitigations", "models", "doctor",

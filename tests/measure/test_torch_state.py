@@ -55,7 +55,6 @@ NO_MODEL = {
     "Figure8",
     "Figure9",
     "Lab",
-    "TheoryChecks",
     "TrainedLab",
     "Reproduction",
     "Comparison",

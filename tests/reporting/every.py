@@ -109,7 +109,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Lab": lambda: EXPERIMENTS.lab(
         "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 33), seeds=[0, 1], fit_from=16
     ),
-    "TheoryChecks": EXPERIMENTS.theory,
     "TrainedLab": lambda: EXPERIMENTS.trained_lab(),
     "Corpus": lambda: ost.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4

@@ -1,7 +1,7 @@
 """The charts of the results, as Altair objects that carry their own data and look; a room a subject.
 
 `answers`: behaviour, retrieval, mitigations, windows, ablations, heads. `attention`: heat maps, and heads to click through.
-`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, its lemmas, the laboratory. `sensitivity`: over
+`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, the laboratory. `sensitivity`: over
 tokens, layers, paths and spectra. Each chart takes a result and returns `.save("figure.pdf")`, or the last line of a notebook
 cell.
 
@@ -43,7 +43,6 @@ from ostools.reporting.charts.figures.figure4 import figure_4_chart
 from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
 from ostools.reporting.charts.figures.lab import lab_chart
-from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.figures.trained_lab import trained_lab_chart
 from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
@@ -118,7 +117,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Reproduction: claims_chart,
     experiments.Retrieval: retrieval_chart,
     experiments.Study: study_chart,
-    experiments.TheoryChecks: theory_chart,
     experiments.TrainedLab: trained_lab_chart,
     experiments.WindowStudy: windows_chart,
     runs.Corpus: corpus_chart,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity, Spectra
@@ -48,7 +47,6 @@ class Measurements:
     behaviours: list[Behaviour] = field(default_factory=list)
     fate: Fate | None = None
     study: Study | None = None
-    theory: TheoryChecks | None = None
     left_out: list[LeftOut] = field(default_factory=list)
     reduced: str = ""
 

@@ -1,1 +1,1 @@
-"""Charts of the paper's figures, its lemmas and the laboratory."""
+"""Charts of the paper's figures and the laboratory."""
