@@ -16,7 +16,6 @@ import typer
 from ostools.cli.about.doctor import doctor
 from ostools.cli.about.listings import mitigations, models, tasks
 from ostools.cli.experiments.ablate import ablate
-from ostools.cli.experiments.error_prediction import predict_errors
 from ostools.cli.experiments.figure import figure
 from ostools.cli.experiments.lab import lab
 from ostools.cli.experiments.reasoning import chain_of_thought
@@ -91,7 +90,7 @@ PANELS = {
     "Measure": (
         *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, spectra),
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
-        *(retrieval, chain_of_thought, predict_errors),
+        *(retrieval, chain_of_thought),
     ),
     "The paper": (reproduce, figure, lab),
     "Mitigate": (study, windows),

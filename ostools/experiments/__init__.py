@@ -1,7 +1,6 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
-from ostools.experiments.error_prediction import ErrorPrediction, error_prediction
 from ostools.experiments.figures.figure2 import Figure2, figure_2
 from ostools.experiments.figures.figure3 import Figure3, figure_3
 from ostools.experiments.figures.figure4 import Figure4, figure_4, figure_4_of
@@ -30,7 +29,6 @@ from ostools.experiments.study.windows import WindowStudy, windows
 __all__ = [
     "Ablation",
     "ChainOfThought",
-    "ErrorPrediction",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -47,7 +45,6 @@ __all__ = [
     "WindowStudy",
     "ablation",
     "chain_of_thought",
-    "error_prediction",
     "figure_2",
     "figure_3",
     "figure_4",

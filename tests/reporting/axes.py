@@ -66,13 +66,6 @@ TITLES: dict[str, set[str]] = {
         "token and its position i (×: so many in a row)",
         "share of the sum (line: share of the tokens)",
     },
-    "ErrorPrediction": {
-        "mean over the carriers",
-        "relative distance at v^(L)",
-        "relative distance at y",
-        "sequence length (items)",
-        "share of all sensitivity",
-    },
     "Figure2": {"sequence length (digits)"},
     "Figure3": {"absolute error", "sequence length (items)", "no number"},
     "Figure4": {"answer", "frequency"},

@@ -97,9 +97,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "ChainOfThought": lambda: EXPERIMENTS.chain_of_thought(
         model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False
     ),
-    "ErrorPrediction": lambda: EXPERIMENTS.error_prediction(
-        model(), "copy-last:uniform=true", lengths=[2, 4], seeds=[0, 1], max_new_tokens=4, chat=False
-    ),
     "Figure2": lambda: EXPERIMENTS.figure_2(model(), [2, 3], chat=False),
     "Figure3": _figure_3,
     "Figure4": lambda: EXPERIMENTS.figure_4_of(_figure_3()),

@@ -21,7 +21,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
-from ostools.reporting.charts.answers.error_prediction import error_prediction_chart
 from ostools.reporting.charts.answers.fate import decodable_chart, fate_chart, readout_chart
 from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
@@ -104,7 +103,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
     experiments.ChainOfThought: chain_of_thought_chart,
-    experiments.ErrorPrediction: error_prediction_chart,
     experiments.Figure2: figure_2_chart,
     experiments.Figure3: figure_3_chart,
     experiments.Figure4: figure_4_chart,
@@ -168,7 +166,6 @@ __all__ = [
     "corpus_chart",
     "corpus_collapse_chart",
     "counting_chart",
-    "error_prediction_chart",
     "faithfulness_chart",
     "heads_chart",
     "layers_chart",
