@@ -30,7 +30,6 @@ from ostools.measure import (
     path_sum,
     profile,
     sensitivity,
-    spectra,
 )
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
@@ -103,9 +102,6 @@ def measure(
     _profiles(steps, found, model, prompt)
     if "attention" in asked:
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
-        found.spectra = steps.run(
-            "attention", "attention", lambda part: spectra(model, prompt, measured=found.layers or found.sensitivity)
-        )
     if "behaviour" in asked:
         _behaviours(steps, found, model)
     if "fate" in asked:

@@ -96,8 +96,8 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
     # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its
-    # shape, its looseness, the layers, the heat map of attention, its spectra, the fates.
-    assert len(found.data) == 15
+    # shape, its looseness, the layers, the heat map of attention, the fates.
+    assert len(found.data) == 14
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -112,7 +112,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 15
+    assert len(figures) == 14
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
@@ -356,7 +356,6 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "comparison",
         "looseness",
         "attention",
-        "spectra",
     )
     single += ("fate",)
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
