@@ -135,8 +135,7 @@ def limit(seed: int) -> list[Check]:
 
 def random_decoder(seed: int, positions: str = "none", causal: bool = True) -> Decoder:
     """Two random layers of width 32."""
-    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_mlp": 64, "vocabulary": 8}
-    return Decoder.random(seed, **sizes, positions=positions, causal=causal)
+    return Decoder.random(seed, d_model=32, n_layers=2, d_mlp=64, positions=positions, causal=causal)
 
 
 def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:

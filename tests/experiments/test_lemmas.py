@@ -90,7 +90,8 @@ def test_a_decoder_without_the_hypotheses_of_proposition_61_is_noticed(
 
 
 def test_the_same_seed_gives_the_same_figures_in_the_papers_order() -> None:
-    first, second = lemma_checks(5).frame, lemma_checks(5).frame
+    frames: list[Any] = [lemma_checks(seed).frame for seed in (5, 5)]
+    first, second = frames
     pd.testing.assert_frame_equal(first, second)
     assert not first["figure"].equals(lemma_checks(6).frame["figure"])
     assert list(dict.fromkeys(first["lemma"])) == list(LEMMAS)

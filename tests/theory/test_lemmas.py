@@ -326,7 +326,6 @@ def test_what_is_told_apart() -> None:
     rows = tensor(1, 1, 2, 1, 1).reshape(5, 1)
     assert counting.identical_next(rows).tolist() == [True, False, False, True]
     assert counting.distinct(rows) == 2
-    assert counting.runs(rows).tolist() == [1, 1, 2, 3, 3]
     assert counting.second_answers(rows, 10 * rows) == 0
     assert counting.second_answers(rows, tensor(1, 2, 3, 1, 1).reshape(5, 1)) == 1
     assert counting.identical_next(tensor(0.0, -0.0).reshape(2, 1)).tolist() == [True]
