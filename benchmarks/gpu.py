@@ -4,8 +4,8 @@
     python -m benchmarks.gpu --device cpu --shape tiny --tokens 12 --longest 8 --out table.csv
 
 A checkpoint of random weights in bfloat16, of gemma-7b's shape unless told otherwise, is written where `--directory` says (17
-GB; one that is there is used again), then: the exact and the estimated profile of one prompt, on a GPU the exact one in TF32
-too, and collapse at 1 to `--longest` items. It has not been run on a GPU yet: no figures of one are committed.
+GB; one that is there is used again), then: the exact and the estimated profile of one prompt, and collapse at 1 to
+`--longest` items. It has not been run on a GPU yet: no figures of one are committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from benchmarks.shapes import SHAPES, write_shape
-from ostools.measure.passes.arithmetic import tf32_products
 from ostools.models import Prompt
 from ostools.models.load import resolve_device
 from ostools.models.shape import Shape
@@ -53,15 +52,10 @@ class Bench:
     model: TransformerBridge
     device: torch.device
     single: float
-    tf32: float | None
 
     @classmethod
     def of(cls, model: TransformerBridge, device: torch.device) -> Bench:
-        single = _rate(device)
-        if device.type != "cuda":
-            return cls(model, device, single, None)
-        with tf32_products():
-            return cls(model, device, single, _rate(device))
+        return cls(model, device, _rate(device))
 
     def rows(self, tokens: int, longest: int) -> list[Row]:
         """Every measurement once, after a short one that is not counted."""
@@ -82,10 +76,6 @@ class Bench:
         operations = 2.0 * blocks * shape.block_parameters * shape.d_model
         exact = f"exact profile, {tokens} tokens"
         found = [self._row(exact, lambda: profile(method="exact"), operations, self.single)]
-        if self.tf32 is not None:
-            found.append(
-                self._row(f"{exact}, TF32", lambda: profile(method="exact", precision="tf32"), operations, self.tf32)
-            )
         found.append(self._row(f"estimated profile, {tokens} tokens", lambda: profile(method="estimate")))
         lengths = range(1, longest + 1)
         found.append(
@@ -111,12 +101,10 @@ class Bench:
 
 
 def _remark(result: Any) -> str:
-    """What the run says of itself: passes of an estimate, the error of TF32."""
+    """What the run says of itself: passes of an estimate."""
     runs = result.provenance.parameters.get("runs", {})
     said = runs.get("full", {})
-    words = [f"{said['passes']} passes"] if "passes" in said else []
-    words += [f"rows within {said['tf32_error']:.1e} of float32"] if "tf32_error" in said else []
-    return ", ".join(words)
+    return f"{said['passes']} passes" if "passes" in said else ""
 
 
 def _rate(device: torch.device, rounds: int = 5) -> float:
@@ -138,12 +126,11 @@ def heading(bench: Bench, shape: str) -> list[tuple[str, str]]:
     """Where, when and with what the rows were measured."""
     name = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu"
     provenance = Provenance.without_model()
-    rates = f"float32 {bench.single / 1e12:.3g}" + ("" if bench.tf32 is None else f", TF32 {bench.tf32 / 1e12:.3g}")
     return [
         ("device", name),
         ("date", datetime.now(UTC).date().isoformat()),
         ("model", f"random weights in bfloat16, shape of {shape}"),
-        ("products, 10^12 operations a second", rates),
+        ("float32 products, 10^12 operations a second", f"{bench.single / 1e12:.3g}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in provenance.versions.items())),
     ]
 

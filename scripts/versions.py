@@ -133,14 +133,13 @@ def _run(what: str, *command: str) -> str:
 
 
 def measured() -> dict[str, Any]:
-    """The tables of the embedded model, by name; in them what torch, scipy, scikit-learn and statsmodels compute."""
+    """The tables of the embedded model, by name; in them what torch, scipy and scikit-learn compute."""
     import ostools as ost
     from ostools.measure.paths.variants import VARIANTS
 
     model = ost.load_model()
     sensitivity = ost.sensitivity(model, PROMPT, layers="all")
     profile = ost.profile(ost.sensitivity(model, "; ".join([PROMPT] * 4)))
-    errors = ost.experiments.error_prediction(model, lengths=(8, 24, 40), linearisation=None)
     return {
         "sensitivity": sensitivity.frame,
         "path-sum": ost.path_sum(model, PROMPT, variants=[*VARIANTS, "windowed(2)"]).frame,
@@ -151,9 +150,6 @@ def measured() -> dict[str, Any]:
         "collapse": ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 65)).frame,
         "behaviour": ost.behaviour(model, "count-ones", lengths=range(1, 25)).frame,
         "decodable": ost.decodable(model, "count-ones-bernoulli", lengths=range(2, 9), random_weights=False).frame,
-        "errors": errors.frame,
-        "errors-summary": errors.summary,
-        "errors-odds": errors.odds,
     }
 
 

@@ -34,7 +34,6 @@ SOUND = {
     e.retrieval: dict(positions=[0], length=2, seeds=[0], records="words"),
     e.position_effect: dict(passages=3, tokens=6, untrained=False),
     e.study: dict(task=TASK, mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
-    e.theory: dict(lemmas=["B.1"]),
     e.windows: dict(task=TASK, lengths=[3], seeds=[0], windows=[4], pairs="figure-5a", layers="all"),
     m.attention: dict(task=TASK, length=3, mitigation="hint", seed=0),
     m.attention_variation: dict(task="figure-5a", lengths=[3], seeds=[0], mitigation=None),
@@ -44,7 +43,7 @@ SOUND = {
     m.head_scores: dict(prompts=["1 1"]),
 }
 OPEN = {"number", "max_new_tokens"}  # checked elsewhere
-NONE_IS_FINE = {"mitigation", "lemmas", "reasoning", "positions", "pairs", "encodings", "windows", "passages"}
+NONE_IS_FINE = {"mitigation", "reasoning", "positions", "pairs", "encodings", "windows", "passages"}
 A_NUMBER_IS_FINE = {"lengths", "seeds", "length", "seed", "depths", "windows", "passages"}
 A_TEXT_IS_FINE = {"reasoning"}
 
@@ -66,7 +65,7 @@ def outcome(make, arguments):
 
 said = []
 for make, sound in SOUND.items():
-    first = {} if make in (e.theory, e.figure_prompts) else {"model": model}
+    first = {} if make is e.figure_prompts else {"model": model}
     for name in sound.keys() - OPEN:
         for wrong in (None, 3, "name", [3.5], [["x"]], Odd()):
             if wrong is None and name in NONE_IS_FINE or wrong == 3 and name in A_NUMBER_IS_FINE:

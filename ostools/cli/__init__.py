@@ -16,13 +16,11 @@ import typer
 from ostools.cli.about.doctor import doctor
 from ostools.cli.about.listings import mitigations, models, tasks
 from ostools.cli.experiments.ablate import ablate
-from ostools.cli.experiments.error_prediction import predict_errors
 from ostools.cli.experiments.figure import figure
 from ostools.cli.experiments.reasoning import chain_of_thought
 from ostools.cli.experiments.repeats import repeats
 from ostools.cli.experiments.retrieval import retrieval
 from ostools.cli.experiments.study import study
-from ostools.cli.experiments.theory import theory
 from ostools.cli.experiments.windows import windows
 from ostools.cli.kit.manners import on_one_line, with_manners
 from ostools.cli.kit.panels import Panels
@@ -60,8 +58,7 @@ app = typer.Typer(
     cls=Panels,
     help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
     epilog=(
-        "Exit codes: 0 done; 1 a lemma of `ostools theory` failed, `ostools doctor` found something missing, or a cell of "
-        "`ostools run` failed; 2 refused, "
+        "Exit codes: 0 done; 1 `ostools doctor` found something missing, or a cell of `ostools run` failed; 2 refused, "
         "with one line on stderr that says why; 130 interrupted. NO_COLOR is honoured. "
         "Example: ostools report --model google/gemma-7b --device cuda --out gemma.html"
     ),
@@ -92,9 +89,9 @@ PANELS = {
     "Measure": (
         *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, spectra),
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
-        *(retrieval, chain_of_thought, predict_errors),
+        *(retrieval, chain_of_thought),
     ),
-    "The paper": (reproduce, figure, theory),
+    "The paper": (reproduce, figure),
     "Mitigate": (study, windows),
     "Sweep": (corpus, run, results),
     "Look": (report, explore, prompts, tasks, mitigations, models, doctor),

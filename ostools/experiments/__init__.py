@@ -1,7 +1,6 @@
-"""The paper's figures by number, its lemmas as checks, and the questions that it leaves open."""
+"""The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
-from ostools.experiments.error_prediction import ErrorPrediction, error_prediction
 from ostools.experiments.figures.figure2 import Figure2, figure_2
 from ostools.experiments.figures.figure3 import Figure3, figure_3
 from ostools.experiments.figures.figure4 import Figure4, figure_4, figure_4_of
@@ -9,7 +8,6 @@ from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.figure8 import Figure8, figure_8
 from ostools.experiments.figures.figure9 import Figure9, figure_9
 from ostools.experiments.figures.prompts import figure_prompts
-from ostools.experiments.lemmas.theory import TheoryChecks, theory
 from ostools.experiments.position.position_effect import PositionEffect, position_effect
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.repeats import Repeats, repeats
@@ -21,7 +19,6 @@ from ostools.experiments.study.windows import WindowStudy, windows
 __all__ = [
     "Ablation",
     "ChainOfThought",
-    "ErrorPrediction",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -33,11 +30,9 @@ __all__ = [
     "Reproduction",
     "Retrieval",
     "Study",
-    "TheoryChecks",
     "WindowStudy",
     "ablation",
     "chain_of_thought",
-    "error_prediction",
     "figure_2",
     "figure_3",
     "figure_4",
@@ -50,6 +45,5 @@ __all__ = [
     "repeats",
     "retrieval",
     "study",
-    "theory",
     "windows",
 ]

@@ -9,7 +9,8 @@ import sys
 COMMANDS = (
     "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "spectra",
     "attention", "attention-variation", "collapse", "repeats", "counting", "behaviour", "decodable", "readout", "fate",
-    "ablate", "retrieval", "chain-of-thought", "predict-errors",
+    "ablate", "retrieval", "chain-of-thought",
+    "reproduce", "figure", "lab",
     "reproduce", "figure", "theory",
     "study", "windows",
     "corpus", "run", "results",

@@ -61,7 +61,6 @@ ASKED = (
     *(("figure", number) for number in "2345"),
     ("retrieval",),
     ("chain-of-thought", "--task", "count-ones", "--length", "4"),
-    ("predict-errors", "--task", "count-ones", "--lengths", "1:4"),
     ("report",),
 )  # fmt: skip
 

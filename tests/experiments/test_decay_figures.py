@@ -214,13 +214,6 @@ def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
     assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
 
 
-def test_one_token_is_no_traceback(run: Any) -> None:
-    """All its weight is its own: delta and bound are 0."""
-    code, out, err = run("theory", "--lemma", "4.1", "--lengths", "1")
-    assert (code, err) == (0, "")
-    assert "FAIL" not in out
-
-
 def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
     frame = pd.DataFrame({"length": [*range(1, 31), *range(1, 31)], "seed": [0] * 30 + [1] * 30, "d": [0.5, 0.6] * 30})
     assert decay.fits(frame, ["d"], 1)["verdict"].tolist() == ["no decay"]
@@ -278,9 +271,6 @@ def test_the_charts_hold_the_numbers_and_the_laws() -> None:
     assert "with weights Gaussian to the tokens, and so to the stream" in said
     assert "as the paper does not name them (those of C.3 are Figure 9's)" in said
     assert ROUNDING_NOTE in str(eight.plot().to_dict()["title"])  # one token and its copy have one value
-    theory = ost.experiments.theory(lemmas=["B.1", "B.4"], lengths=[2, 4])
-    values = [row["value"] for row in rows_of(theory.plot().to_dict())]
-    assert values == pytest.approx(theory.curves["value"].tolist(), rel=1e-5)
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
@@ -327,32 +317,9 @@ def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
 # --- the commands
 
 
-def test_theory_prints_every_lemma_with_its_figure(run: Any) -> None:
-    code, out, err = run("theory", "--lemma", "B.4", "--lemma", "B.2", "--lengths", "2,4")
-    assert (code, err) == (0, "")
-    assert out.index("4.1/B.2") < out.index("B.4 ")
-    assert "0.924234" in out
-    assert "without bounded scores" in out
-    assert "FAIL" not in out
-
-
-def test_a_failed_lemma_is_exit_code_1(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostools.theory.lemmas.softmax.ALTERNATING", 0.9)
-    code, out, err = run("theory", "--lemma", "B.4", "--lengths", "2")
-    assert (code, err) == (1, "")
-    assert "FAIL" in out
-    assert "1 of 2 checks FAILED" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["theory", "--lemma", "B.44"], ["unknown lemma 'B.44'", "'B.4'"]),
-        (["theory", "--lemma", "B.4", "--lengths", "2,7"], ["B.4 is about even lengths, found 7"]),
-        (["theory", "--lemma", "windows", "--lengths", "2"], ["lengths belong to"]),
-        (["theory", "--lengths", "0"], ["expected lengths from 1"]),
-        (["theory", "--seed", "-1"], ["--seed"]),
-        (["theory", "--out", "x.doc"], ["expected a name ending in"]),
         (["figure"], ["Missing argument"]),
         (["figure", "10"], ["unknown figure 10: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
         (["figure", "nine"], ["valid integer"]),

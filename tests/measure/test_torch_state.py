@@ -54,7 +54,6 @@ NO_MODEL = {
     "Figure4",
     "Figure8",
     "Figure9",
-    "TheoryChecks",
     "Reproduction",
     "Comparison",
     "Change",

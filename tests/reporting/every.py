@@ -97,16 +97,12 @@ EVERY: dict[str, Callable[[], Result]] = {
     "ChainOfThought": lambda: EXPERIMENTS.chain_of_thought(
         model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False
     ),
-    "ErrorPrediction": lambda: EXPERIMENTS.error_prediction(
-        model(), "copy-last:uniform=true", lengths=[2, 4], seeds=[0, 1], max_new_tokens=4, chat=False
-    ),
     "Figure2": lambda: EXPERIMENTS.figure_2(model(), [2, 3], chat=False),
     "Figure3": _figure_3,
     "Figure4": lambda: EXPERIMENTS.figure_4_of(_figure_3()),
     "Figure5": lambda: EXPERIMENTS.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
     "Figure8": lambda: EXPERIMENTS.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: EXPERIMENTS.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
-    "TheoryChecks": EXPERIMENTS.theory,
     "Corpus": lambda: ost.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4
     ),

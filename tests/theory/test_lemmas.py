@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import pytest
 import sympy
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.experiments.lemmas.theory import theory
 from ostools.ground.errors import InputError
 from ostools.theory import spectra
+from ostools.theory.decoder import Decoder
 from ostools.theory.distances import total_variation
 from ostools.theory.lemmas import counting, softmax, stochastic, windows
 
+SEEDS = st.integers(0, 2**31 - 1)
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=12)
+
+
+SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 2, "d_mlp": 64, "vocabulary": 8}
 
 
 def tensor(*values: float) -> Tensor:
@@ -64,11 +69,19 @@ def test_without_bounded_scores_the_decrease_has_a_limit_above_0() -> None:
         q = -math.expm1(1 - n) / math.expm1(1)
         assert gaps[0] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)
         assert gaps[1] == pytest.approx(1 / n - 1 / (n + 1), rel=1e-9)
-    checks: Any = theory(lemmas=["B.1"], lengths=[2, 4]).frame
-    (shown,) = checks[checks["hypotheses"] == "without bounded scores"].to_dict("records")
-    q = 1 / math.expm1(1)
-    assert shown["figure"] == pytest.approx(1 / (1 + q) - 1 / (2 + q), rel=1e-12)
-    assert shown["passed"]
+
+
+@given(SEEDS, st.sampled_from([1, 2, 3, 50]), st.sampled_from([0.0, 1.0, 30.0, 1000.0]))
+def test_an_inserted_score_of_any_size_never_adds_weight(seed: int, n: int, size: float) -> None:
+    """Ties, and scores so far apart that the decrease rounds to 0: the log decrease keeps its closed form."""
+    scores = size * (2 * torch.rand(50, n + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1)
+    x, x_star = softmax.inserted(scores[:, :-2], scores[:, -2], scores[:, -1])
+    weight, weight_star = x.softmax(-1)[:, -1], x_star.softmax(-1)[:, -1]
+    normal = weight > torch.finfo(weight.dtype).smallest_normal
+    assert ((weight_star - weight)[normal] <= 1e-13 * weight[normal]).all()
+    log_decrease = x.log_softmax(-1)[:, -1] - x_star.log_softmax(-1)[:, -1]
+    closed = softmax.log_decrease(scores[:, :-2], scores[:, -2], scores[:, -1])
+    assert ((log_decrease - closed).abs() <= 1e-12 * (1 + closed + size)).all()
 
 
 # --- 4.1 / B.2
@@ -132,6 +145,19 @@ def test_noise_on_top_scores_of_a_long_softmax_meets_its_rate(places: int, noise
     assert delta == pytest.approx(general, rel=1e-2)
 
 
+@given(SEEDS)
+def test_noise_that_falls_as_1_over_i_vanishes_and_noise_that_keeps_its_weight_does_not(seed: int) -> None:
+    """Bounded scores, as Lemma B.2 has it; without them, x_i = -2 log i, the first token keeps its noise for ever."""
+    n = 4096
+    generator = torch.Generator().manual_seed(seed)
+    x, noise = torch.rand(2, n, generator=generator, dtype=torch.float64)
+    near, far = softmax.prefix_total_variation(x, x + noise / torch.arange(1, n + 1), [64, n]).tolist()
+    assert far < near / 8
+    unbounded = -2.0 * torch.arange(1, n + 1, dtype=torch.float64).log()
+    shifted = unbounded + (torch.arange(n) == 0)
+    assert softmax.prefix_total_variation(unbounded, shifted, [n]).tolist()[0] > 0.3
+
+
 def test_there_are_no_more_first_places_than_tokens() -> None:
     assert softmax.first_places_bound(9, 0.5, 1.0, 4) == softmax.first_places_bound(4, 0.5, 1.0, 4)
 
@@ -146,6 +172,12 @@ def test_alternating_sequences_stay_apart(half: int) -> None:
     assert torch.equal(x + other, torch.ones(2 * half, dtype=torch.float64))
     assert float(total_variation(x.softmax(0), other.softmax(0))) == pytest.approx(0.924234314520, abs=1e-11)
     assert pytest.approx(0.924234314520, abs=1e-11) == softmax.ALTERNATING
+
+
+def test_alternating_sequences_that_agree_from_some_place_on_come_closer() -> None:
+    x, other = softmax.alternating(4096)
+    brief = torch.where(torch.arange(4096) < 20, other, x)
+    assert float(total_variation(x.softmax(0), brief.softmax(0))) < 0.01
 
 
 @pytest.mark.parametrize("n", [-2, 0, 1, 7, 4095])
@@ -190,6 +222,28 @@ def test_what_is_left_stays_below_its_bound_ties_or_not(seed: int, rest: list[fl
     assert left <= stochastic.remainder_bound(matrix, power) * (1 + 1e-9)
     assert stochastic.first_token_distance(matrix, power) >= left * (1 - 1e-9)
     assert stochastic.lazy_rate(matrix) == pytest.approx((1 + max(rest)) / 2)
+
+
+@given(SEEDS)
+def test_rounding_and_rows_that_do_not_sum_to_1_break_lemma_b6(seed: int) -> None:
+    """Scores of thousands round weights to 0 and 1, and a token then attends to itself alone; rows of sum 1.1."""
+    scores = torch.randn(24, 24, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    scores[-1, -1] = scores[-1].amax() + 1.0
+    assert stochastic.eigenvectors(stochastic.causal_softmax(1000.0 * scores)) > 1
+    leaky = 1.1 * stochastic.causal_softmax(scores)
+    assert float(torch.linalg.eigvals(leaky).abs().amax()) == pytest.approx(1.1, rel=1e-6)
+
+
+@given(SEEDS, st.integers(1, 7))
+def test_powers_move_all_to_token_1_at_the_rate_of_the_lazy_diagonal_unless_a_token_is_stuck(
+    seed: int, token: int
+) -> None:
+    matrix = stochastic.with_diagonal(tensor(1.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.2, 0.4), seed)
+    assert stochastic.first_token_distance(matrix, 4096) < 1e-9
+    left = spectra.remainders(spectra.lazy(matrix), 501)
+    assert float(left[500] / left[499]) == pytest.approx(stochastic.lazy_rate(matrix), abs=1e-6)
+    matrix[token] = torch.eye(8, dtype=torch.float64)[token]
+    assert stochastic.first_token_distance(matrix, 4096) == pytest.approx(1.0)
 
 
 def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its_limit_holds() -> None:
@@ -272,13 +326,62 @@ def test_what_is_told_apart() -> None:
     rows = tensor(1, 1, 2, 1, 1).reshape(5, 1)
     assert counting.identical_next(rows).tolist() == [True, False, False, True]
     assert counting.distinct(rows) == 2
-    assert counting.runs(rows).tolist() == [1, 1, 2, 3, 3]
     assert counting.second_answers(rows, 10 * rows) == 0
     assert counting.second_answers(rows, tensor(1, 2, 3, 1, 1).reshape(5, 1)) == 1
     assert counting.identical_next(tensor(0.0, -0.0).reshape(2, 1)).tolist() == [True]
 
 
+@settings(max_examples=10)
+@given(SEEDS, st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
+def test_sequences_with_one_ratio_have_one_representation_per_type_at_any_depth(
+    seed: int, types: list[int], copies: int, layers: int
+) -> None:
+    """Proposition 6.1 / B.9 for a shuffled repetition, with ordinary and with sharp attention."""
+    averaging = Decoder.random(seed, n_layers=layers, positions="none", causal=False, **SIZES)
+    blocks = [dataclasses.replace(block, W_Q=4 * block.W_Q, W_K=4 * block.W_K) for block in averaging.blocks]
+    one = torch.tensor(types)
+    other = one.repeat(copies)[torch.randperm(copies * len(one), generator=torch.Generator().manual_seed(seed))]
+    assert counting.same_ratio(one, other)
+    for decoder in (averaging, dataclasses.replace(averaging, blocks=tuple(blocks))):
+        passes = [decoder.forward(tokens[None]).residuals for tokens in (one, other)]
+        for residuals in zip(*passes, strict=True):
+            assert counting.type_spread([residual[0] for residual in residuals], [one, other]) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@settings(max_examples=3)
+@given(seed=SEEDS)
+def test_counts_with_one_representation_get_one_answer(dtype: torch.dtype, seed: int) -> None:
+    """Corollary 6.2 / B.10, in a low precision; in float64 every count has a representation of its own."""
+    exact = Decoder.random(seed, n_layers=2, positions="none", **SIZES)
+    tokens = torch.tensor([[0, 1, *[2] * 1024]])
+    y = exact.forward(tokens).y[0, 2:]
+    cast = exact.to(dtype)
+    for rows in (y.to(dtype), cast.forward(tokens).y[0, 2:]):
+        # A product for each, as a kernel may depend on the size.
+        answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rows])
+        assert counting.second_answers(rows, answers) == 0
+    assert counting.distinct(y) == 1024
+
+
 # --- windows
+
+
+@settings(max_examples=5)
+@given(SEEDS, st.sampled_from(windows.RELATIVE), st.integers(1, 4), st.sampled_from([2, 3, 6]))
+def test_copies_have_stopped_changing_at_every_layer_from_the_stated_number_on_and_not_before(
+    seed: int, positions: str, layers: int, window: int
+) -> None:
+    decoder = Decoder.random(seed, n_layers=layers, positions=positions, window=window, **SIZES)
+    copies = layers * (window - 1) + 8
+    prompt = torch.randint(4, 8, (5,), generator=torch.Generator().manual_seed(seed))
+    passed = decoder.forward(torch.cat([prompt, torch.full((copies,), 2)])[None])
+    for layer, residual in enumerate(passed.residuals):
+        start = windows.exact_from(layer, window)
+        steps = windows.steps(residual[0], copies)
+        assert steps[start - 1 :].amax() <= 1e-12
+        assert start == 1 or steps[start - 2] >= 1e-9
+    assert windows.steps(passed.y[0], copies)[windows.exact_from(layers, window) - 1 :].amax() <= 1e-12
 
 
 @pytest.mark.parametrize(

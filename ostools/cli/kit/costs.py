@@ -203,19 +203,6 @@ def chain_of_thought(
     return asked + sensitivity_cost(model.shape, pos, names, method=method, max_memory=model.limit)
 
 
-def error_prediction(
-    model: Unloaded, task: Task, lengths: Sequence[int], seeds: int, linearisation: str | None, method: str
-) -> Cost:
-    """An answer, a distance and a profile of every prompt."""
-    total = behaviour(model, task, lengths, seeds=seeds)
-    total += collapse(model, task, lengths, ("float64",), seeds=seeds)
-    if linearisation is not None:
-        for pos in model.asked(task, lengths).prompts:
-            one = sensitivity_cost(model.shape, pos, (linearisation,), method=method, max_memory=model.limit)
-            total += one * seeds
-    return total
-
-
 def figure(model: Unloaded, maker: str, chosen: dict[str, Any]) -> Cost:
     """Figures 2 to 5."""
     if maker == "figure_5":

@@ -55,9 +55,6 @@ def sensitivity(
         float, typer.Option(metavar="X", help="An estimate takes cotangents until every interval is that narrow.")
     ] = 0.1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the cotangents.")] = 0,
-    precision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="tf32: rows in TF32, on a GPU alone, with their error.")
-    ] = None,
     at: At = None,
     towards: Annotated[
         list[str] | None,
@@ -118,7 +115,6 @@ def sensitivity(
             cotangents=cotangents,
             relative_error=relative_error,
             seed=seed,
-            precision=precision,
             at=at,
             towards=meant,
             mitigation=under.given,

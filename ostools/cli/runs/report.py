@@ -38,7 +38,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations, theory; "
+            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations; "
             "repeatable. Default: all but what is forecast to take long.",
         ),
     ] = None,

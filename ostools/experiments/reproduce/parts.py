@@ -18,7 +18,7 @@ from ostools.experiments.figures.figure3 import TASKS, figure_3
 from ostools.experiments.figures.figure5 import figure_5
 from ostools.experiments.figures.figure8 import figure_8
 from ostools.experiments.figures.figure9 import figure_9
-from ostools.experiments.lemmas.theory import theory
+from ostools.experiments.lemmas import lemma_checks
 from ostools.experiments.reproduce.claim import Claim
 from ostools.experiments.retrieval import retrieval
 from ostools.experiments.study.study import study
@@ -29,7 +29,7 @@ from ostools.measure.posed import Posed, item_positions, pose
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 
-OVER_SQUASHING = "over-squashing"
+OVER_SQUASHING, LEMMAS = "over-squashing", "lemmas"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
 """The certified form of Theorem 5.1's bound, the paper's with its attention weights and one constant a layer, and equation 4 as
 it is printed (docs/fidelity.md)."""
@@ -120,7 +120,7 @@ def _figure_9(model: TransformerBridge, asked: Arguments, progress: Progress | N
 
 
 def _lemmas(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    return {"lemmas": theory(asked["seed"], progress=progress)}
+    return {LEMMAS: lemma_checks(asked["seed"])}
 
 
 def _over_squashing(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
@@ -201,7 +201,7 @@ PARTS: dict[str, Part] = {
         Part("figure-9", {"seeds": 5}, _figure_9, 1, needs_model=False),
         Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, _over_squashing, 10),
         Part("retrieval", {"records": 9, "seeds": 6}, _retrieval, 60),
-        Part("lemmas", {"seed": 0}, _lemmas, 4, needs_model=False),
+        Part(LEMMAS, {"seed": 0}, _lemmas, 4, needs_model=False),
         Part("counting", {"lengths": "1:96", "dtypes": ["float32", "bfloat16"]}, _counting, 15),
         Part("remedies", {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]}, _remedies, 15),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.lemmas.check import STATED
+from ostools.experiments.lemmas import STATED
 from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
 from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, SMALLER
 

@@ -139,13 +139,12 @@ def certify_sum(
     layer: int,
     parts: Parts,
     outputs: Float[Tensor, "out d_model"] | None = None,
-    within: float | None = None,
 ) -> float:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error, relative to what is added.
 
     With `outputs` = W of W y_n. The bias terms are what the network, held at this prompt, makes of v = 0: by no formula. y_n is
-    the plain network's. Raises `InputError` where they do not add up `within` rounding, that of the dtype if
-    none is given. Cost: 4 forward passes.
+    the plain network's. Raises `InputError` where they do not add up within the rounding of the dtype. Cost: 4 forward
+    passes.
     """
     stream = stream_of(model, embedded, layer)
     bias, y = bias_terms(model, embedded, linearisation, layer).double(), last_token(model, embedded).double()
@@ -153,7 +152,7 @@ def certify_sum(
         bias, y = outputs.double() @ bias, outputs.double() @ y
     total = parts(stream).double().sum(0)
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
-    require_adds_up(error, within or ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
+    require_adds_up(error, ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
     return error
 
 

@@ -23,7 +23,7 @@ from ostools.measure.jacobian.estimate import Stop, choose_method, most_rows, sk
 from ostools.measure.jacobian.linearisations import HELD, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.routes import AutogradRoute, Route, Tf32Route
+from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")
@@ -41,7 +41,7 @@ NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for colum
 
 @dataclass(frozen=True)
 class Settings:
-    """What the caller of `sensitivity` asked for; `max_memory` None means what is free, `precision` None the model's own."""
+    """What the caller of `sensitivity` asked for; `max_memory` None means what is free."""
 
     method: str
     cotangents: int
@@ -49,7 +49,6 @@ class Settings:
     confidence: float
     max_memory: int | None
     seed: int
-    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -166,9 +165,6 @@ class OneLinearisation:
                 announce(f"{self.name}, {method}, by autograd: {way}")
             account |= {"route": "autograd", "why": str(error)}
             route = self._by_autograd(way.chunk)
-        if settings.precision == "tf32":
-            route = Tf32Route(route, embedded)
-            account |= {"precision": "tf32", "tf32_error": route.error}
         return _Linear(route, method, way, account | {"plan": str(way)})
 
     def _by_formulas(self, way: MemoryPlan) -> Linearised:
@@ -229,8 +225,7 @@ class OneLinearisation:
     def _adds_up(self, products: _Products) -> float:
         """Of a linear network: its parts against y_n, at the lowest layer."""
         where = self.model, self.start.embedded, self.name, self.layers[0]
-        within = Tf32Route.LARGEST if self.settings.precision == "tf32" else None
-        return certify_sum(*where, products.parts, products.outputs, within)
+        return certify_sum(*where, products.parts, products.outputs)
 
     def _against_autograd(self, row: Row) -> float:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""

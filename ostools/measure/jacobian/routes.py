@@ -18,9 +18,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.passes.arithmetic import float32_products, tf32_products
 from ostools.measure.passes.streams import run_from, unread
 
 Cotangents = Float[Tensor, "row d_model"]
@@ -135,29 +134,3 @@ class AutogradRoute:
         filled = torch.zeros_like(like)
         filled[: len(block)] = block
         return filled
-
-
-class Tf32Route:
-    """Another route's products, computed in TF32. `error`: how far one random row of them is off those in float32.
-
-    ||g^T J - g^T J'|| / ||g^T J|| over all places, measured here, at the cost of two passes. Raises `InputError` where it is
-    above 0.01: the norms would be off by percents.
-    """
-
-    LARGEST = 1e-2
-
-    def __init__(self, route: Route, like: Float[Tensor, "... d_model"]) -> None:
-        self._route = route
-        cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-        with float32_products():
-            row = route.pull(cotangent)
-        self.error = float((self.pull(cotangent) - row).norm() / row.norm())
-        if not self.error <= self.LARGEST:
-            raise InputError(
-                f"precision 'tf32': expected rows within {self.LARGEST:g} of those in float32, found them {self.error:.2g} "
-                "apart on this prompt: leave it out"
-            )
-
-    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
-        with tf32_products():
-            return self._route.pull(cotangents, progress)

@@ -35,7 +35,7 @@ from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.together import Asked, measured
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
-from ostools.measure.passes.arithmetic import check_products, full_precision, true_arithmetic
+from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, begun
 from ostools.measure.prompts import by_token, checked_layers, token_columns
 from ostools.measure.several import PROFILE, Several, together
@@ -100,7 +100,6 @@ def sensitivity(
     confidence: float = ...,
     max_memory: int | None = ...,
     seed: int = ...,
-    precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
     mitigation: Mitigation | str | None = ...,
@@ -122,7 +121,6 @@ def sensitivity(
     confidence: float = ...,
     max_memory: int | None = ...,
     seed: int = ...,
-    precision: str | None = ...,
     at: int | None = ...,
     towards: str | int | Sequence[str | int] | None = ...,
     mitigation: Mitigation | str | None = ...,
@@ -145,7 +143,6 @@ def sensitivity(
     confidence: float = 0.95,
     max_memory: int | None = None,
     seed: int = 0,
-    precision: str | None = None,
     at: int | None = None,
     towards: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
@@ -178,8 +175,6 @@ def sensitivity(
         relative_error: of an estimate, the largest half-width of an interval over its norm.
         confidence, seed: of the intervals and of the cotangents, in a sketch and in an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        precision: "tf32" rounds what the matrix products of the rows read to 10 bits of mantissa, on a GPU alone. The
-            provenance says how far one random row is then from its float32 value (`tf32_error`); above 0.01 it is refused.
         at: the position k whose y_k takes the place of y_n; it counts from the end where it is negative. y_k does not read
             later tokens, so it is the last token of the prompt's first k + 1 tokens, and those are the rows. It is checked
             that the logits at k of the whole prompt are those of its beginning. Refused under an edit that may read later
@@ -209,7 +204,7 @@ def sensitivity(
     again wherever they are needed, and every strip is checked once. A replaced pattern is refused there. Source:
     docs/theory.md 2.
     """
-    settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed, precision)
+    settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed)
     names, chosen = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
     under = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
@@ -270,7 +265,6 @@ def _validated(
     if settings.method not in METHODS:
         raise unknown_name("method", settings.method, METHODS)
     check_settings(int(model.cfg.d_model), settings.cotangents, settings.relative_error, settings.confidence)
-    check_products(model, settings.precision)
     return names, checked_layers(model, layers)
 
 

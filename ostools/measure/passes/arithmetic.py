@@ -1,4 +1,4 @@
-"""In which arithmetic derivatives and formulas are computed: float32, all the way float64, or where asked for TF32."""
+"""In which arithmetic derivatives and formulas are computed: float32, or all the way float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.models import view_in
 from ostools.models.precision.torch_state import products
 
@@ -39,28 +39,6 @@ def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = Non
         yield
 
 
-PRODUCTS = ("tf32",)
-"""What products of float32 matrices may be computed in instead, where it is asked for."""
-
-
-def check_products(model: TransformerBridge, precision: str | None) -> None:
-    """Refuse, with `InputError`, an unknown precision, and one that the device or the dtype of the model does not have."""
-    if precision is None:
-        return
-    if precision not in PRODUCTS:
-        raise unknown_name("precision", precision, PRODUCTS)
-    weight = next(model.parameters())
-    if weight.device.type != "cuda":
-        raise InputError(f"precision 'tf32': expected a model on cuda, found one on {weight.device.type}: leave it out")
-    if weight.dtype == torch.float64:
-        raise InputError("precision 'tf32': expected a model in float32 or in 16 bits, found float64: leave it out")
-
-
 def float32_products() -> AbstractContextManager[None]:
     """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU."""
     return products("ieee")
-
-
-def tf32_products() -> AbstractContextManager[None]:
-    """Within the block, products of float32 matrices on a GPU round what they read to 10 bits of mantissa."""
-    return products("tf32")

@@ -1,7 +1,7 @@
 """The charts of the results, as Altair objects that carry their own data and look; a room a subject.
 
 `answers`: behaviour, retrieval, mitigations, windows, ablations, heads. `attention`: heat maps, and heads to click through.
-`collapse`: curves, precisions, repeats, counting. `figures`: the paper's, its lemmas. `sensitivity`: over
+`collapse`: curves, precisions, repeats, counting. `figures`: the paper's. `sensitivity`: over
 tokens, layers, paths and spectra. Each chart takes a result and returns `.save("figure.pdf")`, or the last line of a notebook
 cell.
 
@@ -21,7 +21,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.answers.ablation import ablation_chart
 from ostools.reporting.charts.answers.behaviour import behaviour_chart
-from ostools.reporting.charts.answers.error_prediction import error_prediction_chart
 from ostools.reporting.charts.answers.fate import decodable_chart, fate_chart, readout_chart
 from ostools.reporting.charts.answers.heads import heads_chart
 from ostools.reporting.charts.answers.retrieval import retrieval_chart
@@ -42,7 +41,6 @@ from ostools.reporting.charts.figures.figure3 import figure_3_chart
 from ostools.reporting.charts.figures.figure4 import figure_4_chart
 from ostools.reporting.charts.figures.figure5 import figure_5_chart
 from ostools.reporting.charts.figures.figure8_and_9 import figure_8_chart, figure_9_chart
-from ostools.reporting.charts.figures.theory import theory_chart
 from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.corpus import corpus_chart, several_chart
@@ -103,7 +101,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Spectra: spectra_chart,
     experiments.Ablation: ablation_chart,
     experiments.ChainOfThought: chain_of_thought_chart,
-    experiments.ErrorPrediction: error_prediction_chart,
     experiments.Figure2: figure_2_chart,
     experiments.Figure3: figure_3_chart,
     experiments.Figure4: figure_4_chart,
@@ -115,7 +112,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     experiments.Reproduction: claims_chart,
     experiments.Retrieval: retrieval_chart,
     experiments.Study: study_chart,
-    experiments.TheoryChecks: theory_chart,
     experiments.WindowStudy: windows_chart,
     runs.Corpus: corpus_chart,
     runs.CorpusCollapse: corpus_collapse_chart,
@@ -166,7 +162,6 @@ __all__ = [
     "corpus_chart",
     "corpus_collapse_chart",
     "counting_chart",
-    "error_prediction_chart",
     "faithfulness_chart",
     "heads_chart",
     "layers_chart",

@@ -27,7 +27,7 @@ def findings_section(found: Measurements, present: Sequence[str]) -> Section:
     """The first screen; each verdict and headline leads to its section where that is there."""
     said = [replace(one, section=one.section if one.section in present else "") for one in headlines(found)]
     strip = [replace(one, section=one.section if one.section in present else "") for one in verdicts(found)]
-    nothing = not said and found.empty and found.theory is None and found.left_out
+    nothing = not said and found.empty and found.left_out
     missing = ["Nothing could be measured. The reasons stand below."] if nothing else _missing(found, said)
     if not said and not missing:
         missing = ["What was asked for has no headline of its own. Its findings stand in its section."]

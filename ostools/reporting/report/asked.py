@@ -113,7 +113,6 @@ NAMES = (
     "behaviour",
     "fate",
     "mitigations",
-    "theory",
 )
 """What a report can be asked for, in its order; `looseness` is shown within the section on sensitivity."""
 

@@ -14,7 +14,7 @@ from hooks import HookError
 from mitigations import MitigationError
 from mitigations.window import own_windows
 from ostools import tasks
-from ostools.experiments import Study, TheoryChecks, position_effect, study, theory
+from ostools.experiments import Study, position_effect, study
 from ostools.experiments.position.position_effect import PositionEffect
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
@@ -30,7 +30,6 @@ from ostools.measure import (
     path_sum,
     profile,
     sensitivity,
-    spectra,
 )
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
@@ -71,7 +70,6 @@ _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "behaviour": (10, frozenset({"behaviour"})),
     "fate": (12, frozenset({"fate"})),
     "study": (20, frozenset({"mitigations"})),
-    "theory": (4, frozenset({"theory"})),
 }
 
 
@@ -81,12 +79,8 @@ def measure(
     lengths: list[int],
     sections: Collection[str] | None = None,
     progress: Progress | None = None,
-    lemmas: TheoryChecks | None = None,
 ) -> Measurements:
-    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`).
-
-    `lemmas`: the checks of the theory, where they were made for another model. They know no model.
-    """
+    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`)."""
     asked = [name for name in NAMES if sections is None or name in sections]
     ids = tuple(prompt.ids.tolist())
     found = Measurements(
@@ -108,17 +102,12 @@ def measure(
     _profiles(steps, found, model, prompt)
     if "attention" in asked:
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
-        found.spectra = steps.run(
-            "attention", "attention", lambda part: spectra(model, prompt, measured=found.layers or found.sensitivity)
-        )
     if "behaviour" in asked:
         _behaviours(steps, found, model)
     if "fate" in asked:
         found.fate = steps.run("fate", "fate", lambda part: _fate(model, part))
     if "mitigations" in asked:
         found.study = steps.run("study", "mitigations", lambda part: _study(model, found.behaviours, part))
-    if "theory" in asked:
-        found.theory = steps.run("theory", "theory", lambda part: theory(progress=part) if lemmas is None else lemmas)
     return found
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments import TheoryChecks
 from ostools.ground.errors import InputError
 from ostools.ground.lengths import in_a_row
 from ostools.ground.names import checked_names
@@ -69,7 +68,7 @@ def report(
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
             prompt.
         sections: some of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
-            "behaviour", "fate", "mitigations", "theory". None: all of them, except what is forecast to take long
+            "behaviour", "fate", "mitigations". None: all of them, except what is forecast to take long
             (`asked.UNASKED`).
         lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
             short.
@@ -107,13 +106,12 @@ def _measured(
     sections: list[str] | None,
     lengths: list[int] | None,
     progress: Progress | None,
-    lemmas: TheoryChecks | None = None,
 ) -> Measurements:
-    """What the sections show; refused where nothing could be measured. `lemmas`: as in `measure`."""
+    """What the sections show; refused where nothing could be measured."""
     wanted = extent_of(Shape.of(model)).lengths(_longest(model)) if lengths is None else lengths
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
-    found = measure(model, encoded, wanted, sections, progress, lemmas)
-    if found.empty and sections != ["theory"]:
+    found = measure(model, encoded, wanted, sections, progress)
+    if found.empty:
         reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
     return found
@@ -134,8 +132,8 @@ def _of_two(
         )
 
     def measured(model: TransformerBridge, before: Sequence[Measurements]) -> Measurements:
-        place, lemmas = len(before), before[0].theory if before else None
-        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100), lemmas)
+        place = len(before)
+        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100))
 
     both = measure_two(models, measured)
     command = _command([one.provenance.model for one in both], out, prompt, sections=sections, lengths=lengths)

@@ -68,8 +68,6 @@ def render_two(both: Both, command: str) -> str:
     columns = [_linked(part, place) for place, part in enumerate(first.parts[0].columns, 1)]
     first = replace(first, parts=[Part(columns=columns), *first.parts[1:]])
     runs = [_of(run_section(found), place, name) for place, found, name in models]
-    if "theory" in built[0]:
-        built[1].pop("theory", None)  # the paper's lemmas know no model: once is enough
     shown = [one[name] for name in SECTIONS for one in built if name in one]
     values = {
         "title": f"Over-squashing and collapse in {names[0]} and {names[1]}",

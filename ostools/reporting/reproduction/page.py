@@ -9,10 +9,10 @@ import altair as alt
 
 from ostools.experiments.figures.figure4 import figure_4_of
 from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
-from ostools.experiments.reproduce.parts import CERTIFIED, OVER_SQUASHING, PRINTED
+from ostools.experiments.reproduce.parts import CERTIFIED, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.words import computed_on, short_name, title_of
+from ostools.ground.words import computed_on, number, short_name, title_of
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.charts import chart_of
 from ostools.reporting.charts.figures.claims import claims_chart
@@ -33,7 +33,7 @@ TITLES = {
     "figure-9": "Total variation of softmax (Figure 9)",
     OVER_SQUASHING: "Over-squashing (Theorem 5.1, Proposition 5.2)",
     "retrieval": "The U-shape (section 5)",
-    "lemmas": "Lemmas and propositions on numbers (appendix B)",
+    LEMMAS: "Lemmas and propositions on numbers (appendix B)",
     "counting": "Counting (Corollary 6.2)",
     "remedies": "Commas and hints on drawn digits (sections 3 and 4)",
 }
@@ -106,15 +106,16 @@ def _section(name: str, title: str, found: Reproduction) -> Section:
     frame = frame_of(found)
     mine = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     parts: list[Part] = []
-    for number, (caption, draw) in enumerate(_charts(name, found.results[name])):
+    for place, (caption, draw) in enumerate(_charts(name, found.results[name])):
         try:
             figure = Figure(
-                f"{name}-{number}", draw(), caption, f"{caption}. The claims about it are in the table below."
+                f"{name}-{place}", draw(), caption, f"{caption}. The claims about it are in the table below."
             )
             parts.append(Part(figure=figure))
         except (InputError, LookupError, ValueError) as error:
             parts.append(Part(notes=[f"{caption} could not be drawn: {in_words(error)}"]))
-    parts.append(Part(tables=[_rules(title, mine)]))
+    checks = [_checks(frame_of(found.results[name][LEMMAS]))] if name == LEMMAS else []
+    parts.append(Part(tables=[*checks, _rules(title, mine)]))
     return Section(name, title, title.partition(" (")[0], "", parts)
 
 
@@ -126,8 +127,24 @@ def _rules(title: str, claims: Frame) -> Table:
     return Table(f"Rules and numbers: {title}", ["the paper's words", "here", "the rule", "numbers"], rows)
 
 
+def _checks(checks: Frame) -> Table:
+    """Every check of the lemmas: its figure, what was required of it, and whether it passed."""
+    rows = [
+        [
+            *(row["lemma"], row["hypotheses"], row["computed"], number(row["figure"])),
+            f"{row['relation']} {number(row['required'])}",
+            "yes" if row["passed"] else "NO",
+        ]
+        for row in checks.to_dict("records")
+    ]
+    caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
+    return Table(caption, ["lemma", "hypotheses", "computed", "figure", "required", "passed"], rows)
+
+
 def _charts(name: str, results: Results) -> list[tuple[str, Callable[[], alt.TopLevelMixin]]]:
-    """Captions and charts of a part."""
+    """Captions and charts of a part; the lemmas have a table instead."""
+    if name == LEMMAS:
+        return []
     if name == "figure-3":
         figure: Any = results["figure"]
         return [

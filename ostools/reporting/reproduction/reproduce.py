@@ -29,7 +29,7 @@ from ostools.runs.stored.table import UNREADABLE
 
 _MEASURING = (
     "experiments/figures",
-    "experiments/lemmas",
+    "experiments/lemmas.py",
     "experiments/study",
     "experiments/decay.py",
     "experiments/retrieval.py",

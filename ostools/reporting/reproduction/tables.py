@@ -14,10 +14,13 @@ from ostools.measure.collapse.readings import Reading
 from ostools.results import Frame, Provenance, Result
 
 KINDS: dict[str, type[Result]] = {
-    name: kind
-    for room in (measure, experiments)
-    for name, kind in vars(room).items()
-    if isinstance(kind, type) and issubclass(kind, Result)
+    "Result": Result,
+    **{
+        name: kind
+        for room in (measure, experiments)
+        for name, kind in vars(room).items()
+        if isinstance(kind, type) and issubclass(kind, Result)
+    },
 }
 """The results that can be stored, by name; no other class is made from a file."""
 

@@ -16,7 +16,6 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.mitigations import mitigations_section
 from ostools.reporting.sections.precision import precision_section
 from ostools.reporting.sections.sensitivity import layers_section, position_section, sensitivity_section
-from ostools.reporting.sections.theory import theory_section
 
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "collapse": collapse_section,
@@ -28,6 +27,5 @@ SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "behaviour": behaviour_section,
     "fate": fate_section,
     "mitigations": mitigations_section,
-    "theory": theory_section,
 }
 """The sections of measurements, in the order of the report."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ostools.experiments.lemmas.theory import TheoryChecks
 from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity, Spectra
+from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import Attention
 from ostools.measure.profiles.looseness import Looseness
@@ -44,11 +43,9 @@ class Measurements:
     comparison: Comparison | None = None
     looseness: Looseness | None = None
     attention: Attention | None = None
-    spectra: Spectra | None = None
     behaviours: list[Behaviour] = field(default_factory=list)
     fate: Fate | None = None
     study: Study | None = None
-    theory: TheoryChecks | None = None
     left_out: list[LeftOut] = field(default_factory=list)
     reduced: str = ""
 

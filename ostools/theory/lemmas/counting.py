@@ -52,8 +52,3 @@ def second_answers(representations: Float[Tensor, "pos d_model"], answers: Float
     """How many answers there are beyond one for each different representation: 0 where they are a function of it."""
     both = torch.cat([representations.double(), answers.double()], dim=-1)
     return distinct(both) - distinct(representations)
-
-
-def runs(vectors: Float[Tensor, "pos d"]) -> Int[Tensor, " pos"]:
-    """How many representations there have been by row n, counting a new one wherever n differs from n - 1."""
-    return torch.cat([torch.ones(1, dtype=torch.int64), (~identical_next(vectors)).long()]).cumsum(0)

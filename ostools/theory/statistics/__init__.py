@@ -1,4 +1,3 @@
 """What numbers out of samples are worth: `bootstrap` (means over seeds), `estimates` (norms from random cotangents),
-`fits` (by which law a distance falls), `intervals` (of a share), `logistic` (odds ratios), `pareto` (fronts),
-`separation` (areas under the ROC curve).
+`fits` (by which law a distance falls), `intervals` (of a share), `pareto` (fronts).
 """

@@ -59,14 +59,14 @@ def test_without_biases_the_parts_are_y_itself(family: str) -> None:
 
 def test_an_error_of_the_sum_is_relative_to_all_that_is_added() -> None:
     model = tiny_model("gpt2", seed=3, dtype=torch.float64)
-    ids, wrong = torch.tensor(IDS), torch.full((32,), 0.25, dtype=torch.float64)
+    ids, wrong = torch.tensor(IDS), torch.full((32,), 1e-12, dtype=torch.float64)
     with torch.no_grad(), true_arithmetic(model):
         embedded = model.input_to_embed(ids[None])[0][0]
         parts = parts_of(model, ids, embedded).sum(0)
-        found = certify_sum(model, embedded, "detached", 0, lambda _: (parts + wrong)[None], within=1.0)
+        found = certify_sum(model, embedded, "detached", 0, lambda _: (parts + wrong)[None])
         y, bias = last_token(model, embedded), bias_terms(model, embedded, "detached", 0)
     added = (parts + wrong).norm() + bias.norm() + y.norm()
-    assert found == pytest.approx(float(wrong.norm() / added), rel=1e-12)
+    assert found == pytest.approx(float(wrong.norm() / added), rel=1e-2)
 
 
 @pytest.mark.parametrize(

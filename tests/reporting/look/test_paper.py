@@ -22,7 +22,7 @@ from tests.reporting import every
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
-DEAR = ("Study", "TheoryChecks", "WindowStudy")
+DEAR = ("Study", "WindowStudy")
 """Laid out in ten seconds, or measured in seconds."""
 RESULT = made_sensitivity({"full": [3.0, 1.0, 2.0], "frozen": [2.0, 1.0, 3.0]}, ["漢", "<b>", "é"])
 

@@ -39,7 +39,7 @@ LENGTHS = range(1, 13)
 JUDGED = (4, 5, 6, 7, 8)
 """What fits the context of a tiny model."""
 MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "asked"))
-MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "fate", "theory"]
+MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "fate"]
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
     # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its
-    # shape, its looseness, the layers, the heat map of attention, its spectra, the fates, the lemmas.
-    assert len(found.data) == 16
+    # shape, its looseness, the layers, the heat map of attention, the fates.
+    assert len(found.data) == 14
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -112,7 +112,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 16
+    assert len(figures) == 14
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
@@ -246,11 +246,11 @@ def test_a_section_without_data_is_absent(found: Measurements, name: str) -> Non
 
 
 def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(found: Measurements) -> None:
-    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, fate=None, theory=None)
+    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, fate=None)
     page = Parsed(render_report(only, "ostools report"))
     assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
     assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Forms"]
-    assert not {"#collapse", "#precision", "#position", "#attention", "#fate", "#theory"} & set(page.attributes("href"))
+    assert not {"#collapse", "#precision", "#position", "#attention", "#fate"} & set(page.attributes("href"))
 
 
 def test_each_headline_has_its_figures_and_leads_to_its_section(found: Measurements) -> None:
@@ -344,7 +344,7 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert {one.section for one in found.left_out} == set(asked)
 
 
-@pytest.mark.parametrize("name", ["attention", "fate", "theory"])
+@pytest.mark.parametrize("name", ["attention", "fate"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "behaviours", "left_out")
     single = (
@@ -356,9 +356,8 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "comparison",
         "looseness",
         "attention",
-        "spectra",
     )
-    single += ("fate", "theory")
+    single += ("fate",)
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
     assert "Nothing could be measured" not in words
@@ -410,7 +409,7 @@ def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     out = tmp_path / "report.html"
     with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
-        report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity", "theory"])
+        report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity"])
     assert not out.exists()
 
 
@@ -438,7 +437,7 @@ def test_a_prompt_that_cannot_be_encoded_leaves_no_file(tmp_path: Path) -> None:
 
 def test_sections_need_no_model(found: Measurements) -> None:
     """Saved results render the same page."""
-    small = replace(found, collapses=found.collapses[:1], theory=None, layers=None, looseness=None)
+    small = replace(found, collapses=found.collapses[:1], layers=None, looseness=None)
     again = pickle.loads(pickle.dumps(small))
     assert render_report(again, "ostools report") == render_report(small, "ostools report")
 

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments import theory
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting import report
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.two import first_screen, ratios
 from ostools.reporting.first.verdicts import verdicts
-from ostools.reporting.report import measuring
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Provenance
@@ -94,21 +92,6 @@ def test_equal_answers_lie_apart_and_are_said_to_be_equal() -> None:
     ):
         other = screen(made("one"), made("two", behaviours=[made_behaviour(rows)])).parts[1]
         assert not any(line.startswith(words) for line in other.findings)
-
-
-def test_lemmas_are_measured_once_and_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, made_once = theory(lemmas=["4.1/B.2"], lengths=[2, 4]), []
-
-    def counted(**_: Any) -> Any:
-        made_once.append(checks)
-        return checks
-
-    monkeypatch.setattr(measuring, "theory", counted)
-    models = (tiny_model(name) for name in ("gemma", "llama"))
-    path = report(models=models, prompt="1110", out=tmp_path / "r.html", sections=["theory"])
-    assert made_once == [checks]
-    ids = Parsed(path.read_text(encoding="utf-8")).attributes("id")
-    assert [name for name in ids if name in ("theory-1", "theory-2")] == ["theory-1"]
 
 
 def test_a_distance_is_over_the_noise_of_its_own_length() -> None:

@@ -1,1 +1,1 @@
-"""Charts of the paper's figures and its lemmas."""
+"""Charts of the paper's figures."""
