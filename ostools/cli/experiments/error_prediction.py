@@ -12,8 +12,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import ErrorPrediction
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def predict_errors(
@@ -47,18 +46,22 @@ def predict_errors(
       ostools predict-errors --task copy-last:uniform=true --lengths 100:200 --linearisation none --out errors.png
     """
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.experiments.error_prediction import SEEDS
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.task(task)
     measured = None if linearisation == "none" else linearisation
 
-    def cost(on: Unloaded) -> Cost:
+    def memory(on: Unloaded) -> int:
         seeds = len(seed or SEEDS) if form.random else 1
-        return costs.error_prediction(on, form, wanted, seeds, measured, method)
+        most = max(largest.answers(on, form, wanted, each=seeds), largest.pairs(on, form, wanted, ("float64",)))
+        if measured is None:
+            return most
+        pos = on.longest(form, wanted).tokens
+        return max(most, largest.sensitivity(on, pos, (measured,), method=method))
 
-    with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, memory) as (loaded, progress):
         result = experiments.error_prediction(
             loaded,
             form,

@@ -83,7 +83,7 @@ def measure(
     progress: Progress | None = None,
     lemmas: TheoryChecks | None = None,
 ) -> Measurements:
-    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`).
+    """What the sections show; None: all of them, but what takes long on a model of this size (`unasked`).
 
     `lemmas`: the checks of the theory, where they were made for another model. They know no model.
     """
