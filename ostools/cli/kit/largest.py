@@ -173,8 +173,8 @@ def report(on: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], se
     asked = set(report_asks.NAMES) - set(report_asks.unasked(shape, pos)) if sections is None else set(sections)
     parts = [0]
     if asked & {"collapse", "precision"}:
-        ones = {"dtypes": extent.formats if "precision" in asked else report_asks.CASTS}
-        parts += [pairs(on, tasks.task(name, CollapseTask), lengths, **ones) for name in tasks.FIGURE_5]
+        dtypes = extent.formats if "precision" in asked else report_asks.CASTS
+        parts += [pairs(on, tasks.task(name, CollapseTask), lengths, dtypes) for name in tasks.FIGURE_5]
     if "position" in asked:  # an untrained model stands beside the model
         passage = report_asks.PASSAGE_TOKENS + 2
         cotangents = extent.cotangents
@@ -193,8 +193,8 @@ def report(on: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], se
         parts += [answers(on, tasks.task(name), extent.answer_lengths, each=seeds) for name in report_asks.BEHAVIOUR]
     if "fate" in asked:
         longest = on.longest(tasks.task(report_asks.JUDGED), report_asks.JUDGED_LENGTHS)
-        many = {"lengths": len(report_asks.JUDGED_LENGTHS), "seeds": len(report_asks.JUDGED_SEEDS)}
-        parts.append(fate_bytes(shape, longest, report_asks.JUDGED_DTYPES, **many))
+        known, seeds = len(report_asks.JUDGED_LENGTHS), len(report_asks.JUDGED_SEEDS)
+        parts.append(fate_bytes(shape, longest, report_asks.JUDGED_DTYPES, lengths=known, seeds=seeds))
     if "mitigations" in asked:
         compared = [mitigations.mitigation(name) for name in report_asks.MITIGATIONS]
         how: dict[str, Any] = {"seeds": len(extent.study_seeds), "closely": 0}
