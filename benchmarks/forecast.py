@@ -1,8 +1,8 @@
-"""What commands announced that they would take, beside what they then took: each in a fresh process.
+"""The memory that commands announced, beside what they then took: each in a fresh process.
 
     python -m benchmarks.forecast [--large DIR]
 
-On an idle machine. A ratio above 1 is a forecast that was too high. `--large`: the shape of gemma-2b too, written into DIR;
+A ratio above 1 is a forecast that was too high. `--large`: the shape of gemma-2b too, written into DIR;
 without what takes an hour or more there.
 """
 
@@ -45,7 +45,7 @@ QUICK = {
 
 def main(large: Path | None = None) -> None:
     print("\nforecasts of commands (memory: peak of a fresh process; seconds: from the announcement to the end)")
-    print(f"{'':44}{'MiB':>8}{'forecast':>10}{'ratio':>7}{'s':>9}{'forecast':>10}{'ratio':>7}")
+    print(f"{'':44}{'MiB':>8}{'forecast':>10}{'ratio':>7}{'s':>9}")
     with tempfile.TemporaryDirectory() as folder:
         _grid("embedded", "", COMMANDS | LONG)
         for shape, commands in GRID.items():
@@ -62,7 +62,7 @@ def _grid(shape: str, model: str, commands: dict[str, str]) -> None:
         memory = (
             f"{found.peak / 2**20:8.0f}{found.forecast_bytes / 2**20:10.0f}{found.forecast_bytes / found.peak:7.2f}"
         )
-        seconds = f"{found.seconds:9.1f}{found.forecast_seconds:10.0f}{found.forecast_seconds / found.seconds:7.2f}"
+        seconds = f"{found.seconds:9.1f}"
         print(f"{shape + ': ' + name:44}{found.refused[:80] or memory + seconds}", flush=True)
 
 

@@ -24,14 +24,14 @@ from benchmarks.commands import Ran, ran
 from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.answers.cost import behaviour_cost
-from ostools.measure.collapse.cost import collapse_cost
-from ostools.measure.jacobian.memory import sensitivity_cost
-from ostools.measure.passes.cost import Cost, PromptTokens
-from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.answers.answers import answers_bytes
+from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.paths.memory import path_sum_bytes
 from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
-from ostools.runs.forecast.forecast import LIBRARIES, Unloaded
+from ostools.runs.forecast import LIBRARIES, Unloaded
 
 LIMIT = 24 << 30
 MACHINES = (8, 24, 48, 80)
@@ -47,8 +47,8 @@ COMMANDS = {
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 
-Work = Callable[[Shape, int], Cost]
-"""What is asked of a shape, within so many bytes beside its weights."""
+Work = Callable[[Shape, int], int]
+"""Bytes that something takes of a shape, within so many beside its weights."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,16 @@ class Row:
 
 def works() -> dict[str, Work]:
     """What people ask for, in the order of the page."""
-    figure = Unloaded(locate(None, None), torch.bfloat16, "cpu").asked(
-        tasks.task("figure-5a", tasks.CollapseTask), range(1, 513), pairs=True
-    )
+    form, answer = tasks.task("figure-5a", tasks.CollapseTask), LongestPrompt(200, answer=8)
+    pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513), pairs=True).tokens
 
     def sensitivity(pos: int, names: tuple[str, ...], method: str) -> Work:
-        return lambda shape, limit: sensitivity_cost(shape, pos, names, method=method, max_memory=limit)
+        return lambda shape, limit: sensitivity_bytes(shape, pos, names, method=method, max_memory=limit)
 
     return {
-        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_cost(shape, figure, ["bfloat16"]),
-        "a greedy answer to 200 tokens": lambda shape, limit: behaviour_cost(shape, PromptTokens((200,), answer=8)),
-        "`local`, 200 tokens": lambda shape, limit: path_sum_cost(shape, 200, ["local"]),
+        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(shape, pos, 512, ["bfloat16"]),
+        "a greedy answer to 200 tokens": lambda shape, limit: answers_bytes(shape, answer, 64),
+        "`local`, 200 tokens": lambda shape, limit: path_sum_bytes(shape, 200, ["local"]),
         "sensitivity estimated, 200 tokens": sensitivity(200, ("full",), "estimate"),
         "sensitivity exact, 200 tokens": sensitivity(200, ("full",), "exact"),
         "sensitivity estimated, 8,192 tokens": sensitivity(8192, ("full",), "estimate"),
@@ -102,8 +101,8 @@ def _smallest(shape: Shape, work: Work) -> str:
             found = work(shape, left)
         except InsufficientMemoryError:
             continue
-        if found.memory <= left:
-            return f"{found.memory / 1e9:.1f}: **{machine} GB**"
+        if found <= left:
+            return f"{found / 1e9:.1f}: **{machine} GB**"
     return "more than 80 GB"
 
 
@@ -116,14 +115,14 @@ def measured(name: str, command: str, directory: Path) -> Row:
 def measurements(rows: list[Row]) -> str:
     """As Markdown."""
     lines = [
-        "| shape | command | weights, GB | peak, GB | forecast, GB | time, s | forecast, s |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| shape | command | weights, GB | peak, GB | forecast, GB | time, s |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for row in rows:
         found = row.ran
         sizes = [f"{size / 1e9:.2f}" for size in (row.weights, found.peak, found.forecast_bytes)]
-        times = [f"{found.seconds:.0f}", f"{found.forecast_seconds:.0f}"]
-        refused = [sizes[0], f"refused: {found.refused}", "", "", ""]
+        times = [f"{found.seconds:.0f}"]
+        refused = [sizes[0], f"refused: {found.refused}", "", ""]
         lines.append(f"| {' | '.join([row.shape, row.command, *(refused if found.refused else sizes + times)])} |")
     where = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     return "\n".join([*lines, "", f"{where}; the process may hold {LIMIT >> 30} GiB."])

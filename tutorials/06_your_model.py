@@ -32,8 +32,8 @@ from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCau
 
 import ostools as ost
 from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.memory import sensitivity_cost
-from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.paths.memory import path_sum_bytes
 from ostools.models.shape import Shape
 
 transformers.utils.logging.disable_progress_bar()
@@ -166,8 +166,7 @@ for d_model in (128, 1024, 3072):
 # %% [markdown]
 # And memory is forecast before anything runs. `announce` tells you the plan; `max_memory` makes it a limit. Too
 # large a run takes smaller blocks first, then a file for the rows, and is refused if even that does not fit. (On the
-# command line every command announces memory and time before it loads the model; `--max-memory` and `--max-time` are
-# its limits.)
+# command line every command announces its memory before it loads the model; `--max-memory` is the limit.)
 
 # %%
 ost.sensitivity(models["my-gemma"], prompt, linearisations=["full"], announce=print)
@@ -194,13 +193,13 @@ print(f"{gemma_7b.parameters / 1e9:.2f} billion parameters: {2 * gemma_7b.parame
 
 rows = []
 for tokens in (64, 256, 1024, 4096):
-    costs = {
-        "exact profile": sensitivity_cost(gemma_7b, tokens, ["full"], method="exact"),
-        "estimate": sensitivity_cost(gemma_7b, tokens, ["full"], method="estimate"),
-        "local bound": path_sum_cost(gemma_7b, tokens, ["local"]),
-        "sketch": sensitivity_cost(gemma_7b, tokens, ["full"], method="sketch"),
+    sizes = {
+        "exact profile": sensitivity_bytes(gemma_7b, tokens, ["full"], method="exact"),
+        "estimate": sensitivity_bytes(gemma_7b, tokens, ["full"], method="estimate"),
+        "local bound": path_sum_bytes(gemma_7b, tokens, ["local"]),
+        "sketch": sensitivity_bytes(gemma_7b, tokens, ["full"], method="sketch"),
     }
-    rows.append({"tokens": tokens, **{f"{name}, GiB": cost.memory / 2**30 for name, cost in costs.items()}})
+    rows.append({"tokens": tokens, **{f"{name}, GiB": size / 2**30 for name, size in sizes.items()}})
 forecast = pd.DataFrame(rows)
 assert 8.5 < gemma_7b.parameters / 1e9 < 8.6
 assert forecast["exact profile, GiB"][0] < 8

@@ -2,7 +2,7 @@
 
 `views` says what can be shown, and `question` what the page asked for, checked. `recipe` makes of a question the calls of
 `ost`, which are run and copied as code. `answer`, and `collapse` for its view, make of the results what the page shows. `runs`
-has the one thread that measures, and stops it; `forecast` says how long it will take. `guard` refuses requests that are not
+has the one thread that measures, says how long it still takes, and stops it. `guard` refuses requests that are not
 the page's own. `app` puts these together as a web application, and `serve` starts it. Nothing here measures anything itself.
 """
 

@@ -1,4 +1,5 @@
-"""The application: a page, its files, and three questions that the page asks: what there is, a run, a file to save."""
+"""The application: a page, its files, and four questions that the page asks: what there is, a run, how long
+it still takes, a file to save."""
 
 from __future__ import annotations
 
@@ -34,8 +35,6 @@ OWN = {
     },
 }
 """The page's own files: one script for each thing that it shows, and `explorer.js`, which asks the server."""
-LONG = 5.0
-"""Seconds: a run that is forecast to take longer begins only after the user has said so."""
 LARGEST = 200_000
 """The most bytes that a request may have."""
 _ENDINGS = {
@@ -60,7 +59,7 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
         "/vega.js": (page.library().source, "text/javascript"),
     }
     own = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
-    posted = {"/run": _run, "/save": _save}
+    posted = {"/run": _run, "/left": _left, "/save": _save}
     asked = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
     asked.append(Route("/start", begun))
     return Guard(Starlette(routes=[*own, *asked]), host, token)
@@ -88,11 +87,10 @@ def _answering(handler: Handler, runs: Runs) -> Any:
 
 
 async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """A question with {sure, chart, before}: the answer, without its chart where `chart` is false.
+    """A question with {chart, before}: the answer, without its chart where `chart` is false.
 
     Where `before` is a number, the answer is that of what is shown at this place before the question's own, or {} where there
-    is none; it is begun however long it is forecast to take. Otherwise, where `sure` is not true, what takes long is not
-    begun: its forecast is the answer.
+    is none.
     """
     question, place = Question.of(asked, runs.subject), asked.get("before")
     if isinstance(place, int) and place >= 0:
@@ -100,13 +98,14 @@ async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respon
         if quicker is None:
             return JSONResponse({})
         question = quicker
-    elif asked.get("sure") is not True:
-        forecast = await runs.seconds(question)
-        if forecast > LONG:
-            return JSONResponse({"forecast": forecast})
     found = await runs.found(question, request.is_disconnected)
     draws = asked.get("chart") is not False
     return JSONResponse(await runs.drawn(partial(answer, question, found, draws)))
+
+
+async def _left(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """Seconds that the run at work still takes, null where that is not known yet."""
+    return JSONResponse({"left": runs.left()})
 
 
 async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ostools import measure
 from ostools.explorer.question import Question
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, part_of
 from ostools.measure.mitigated import InactiveMitigationError
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.reporting.page.shell import loading, quoted, stored_at
@@ -102,8 +102,10 @@ def run(question: Question, given: Mapping[str, Any], progress: Progress = False
     """What the steps give; `given`: the models by their variables. Raises `InputError` as the functions do."""
     known: dict[str, Any] = {**given, "prompt": question.prompt, "other": question.other}
     try:
-        for step in steps(question):
-            known[step.name] = step.run(known, progress)
+        asked = steps(question)
+        for place, step in enumerate(asked):
+            told = part_of(progress, place, place + 1, len(asked), units=1000)
+            known[step.name] = step.run(known, told or False)
     except InactiveMitigationError as error:
         return Found((known["first"],), inactive=str(error))
     if not question.beside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.explorer.forecast import seconds
 from ostools.explorer.question import Question, Subject
 from ostools.explorer.recipe import Found, run, steps
 from ostools.ground.memory import give_back
@@ -41,6 +41,7 @@ class Runs:
         # One thread that draws, too: memory that many threads took by turns would not come back.
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
+        self._at: tuple[float, int, int] | None = None
         self._kept: OrderedDict[tuple[str, ...], Found] = OrderedDict()
 
     async def found(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> Found:
@@ -63,13 +64,12 @@ class Runs:
         finally:
             give_back()
 
-    async def seconds(self, question: Question) -> float:
-        """The forecast of a question; 0 for a result that is still held. Raises `Stopped` after the end."""
-        self._require_open()
-        if _key(question) in self._kept:
-            return 0.0
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, seconds, self.subject.model, question)
+    def left(self) -> float | None:
+        """Seconds that the run at work still takes, as far as the steps that are done tell; None where none is done."""
+        if self._at is None:
+            return None
+        began, done, total = self._at
+        return (time.monotonic() - began) * (total - done) / done if 0 < done < total else None
 
     def close(self) -> None:
         """From now on runs do not begin, and the one at work ends at its next step."""
@@ -85,7 +85,9 @@ class Runs:
         def told(done: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
+            self._at = (began, done, total)
 
+        began = time.monotonic()
         told(0, 1)
         key = _key(question)
         found = self._kept.pop(key, None)
@@ -93,6 +95,7 @@ class Runs:
             try:
                 found = run(question, self._models(question), told)
             finally:
+                self._at = None
                 give_back()
         self._kept[key] = found
         while len(self._kept) > KEPT:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
-from ostools.measure.passes.cost import Cost, pass_bytes, pass_cost
+from ostools.measure.passes.memory import pass_bytes
 from ostools.measure.prompts import as_prompts
 from ostools.models import Prompt, encode
 from ostools.models.chat import ON
@@ -188,12 +188,9 @@ def _batch(work: TransformerBridge, prompt: Prompt) -> torch.Tensor:
     return prompt.ids[None].to(next(work.parameters()).device)
 
 
-def acting_cost(shape: Shape, pos: int, given: Mitigation | None) -> Cost:
-    """What `Under.acting` takes beside the measurement of one prompt of `pos` tokens."""
+def acting_bytes(shape: Shape, pos: int, given: Mitigation | None) -> int:
+    """What `Under.acting` holds while it tries one prompt of `pos` tokens: a pass, and the logits of all tokens of two."""
     if given is None:
-        return Cost()
-    tried = sum(mitigations.changes_pass(part) for part in mitigations.parts(given))
+        return 0
     element = max(4, shape.element)  # 16-bit weights are read as float32
-    # Of a pass one block's pattern at a time, and the logits of all tokens of two passes.
-    memory = pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element
-    return replace(pass_cost(shape, pos, 1 + 2 * tried, element), memory=memory)
+    return pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element

@@ -13,7 +13,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
-from ostools.runs.forecast.forecast import forecast
+from ostools.runs.forecast import forecast
 from ostools.runs.measurements.record import Rows
 from ostools.runs.stored.store import Failure, Store, Wanted, file_of, missing
 from ostools.runs.workers.executor import Done, Executor, Job, Terms

@@ -39,11 +39,9 @@ def link(**state: Any) -> str:
 
 @pytest.fixture(scope="module")
 def explorer(embedded: TransformerBridge) -> Iterator[Explorer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ostools.explorer.app.LONG", 600.0)  # on a busy machine the forecast of anything is long
-        started = ost.explore(embedded)
-        yield started
-        started.stop()
+    started = ost.explore(embedded)
+    yield started
+    started.stop()
 
 
 class Page:

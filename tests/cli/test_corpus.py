@@ -49,9 +49,9 @@ def test_what_cannot_be_done_is_one_line(
 
 
 @pytest.mark.usefixtures("no_model")
-def test_memory_and_time_are_told_before_the_model_is_loaded(run, tmp_path: Path) -> None:
-    asked = (*ASKED, "--lengths", "4", "--texts", "3", "--out", "kept", "--max-time", "0.0001")
-    assert_refused(run(*asked), "forecast: ", "longer than --max-time")
+def test_memory_is_told_and_refused_before_the_model_is_loaded(run, tmp_path: Path) -> None:
+    asked = (*ASKED, "--lengths", "4", "--texts", "3", "--out", "kept", "--max-memory", "1kB")
+    assert_refused(run(*asked), "forecast: ", "allowed by --max-memory")
     assert not (tmp_path / "kept").exists()
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli.kit import costs, limits
+from ostools.cli.kit import largest, limits
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
 from ostools.measure.jacobian import one_linearisation
-from ostools.measure.passes.cost import Cost
 from ostools.models.files.sources import locate
-from ostools.runs.forecast.forecast import Unloaded
+from ostools.runs.forecast import Unloaded
 from tests.cli.asking import assert_one_forecast, assert_refused
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
@@ -39,14 +38,6 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
         "of it before the work begins, found 0.00 GiB free on this machine",
         "loaded in bfloat16 (--dtype, or --load-dtype) it takes",
     )
-
-
-@pytest.mark.usefixtures("no_model")
-def test_an_hour_is_not_begun_unasked(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostools.runs.forecast.forecast import Forecast, Unloaded
-
-    monkeypatch.setattr(Unloaded, "forecast", lambda self, cost: Forecast(7300.0, 1 << 20, 1 << 10))
-    assert_refused(run(*PROMPT, "--model", directory), "forecast about 2.0 h", "give --max-time 4h to begin it")
 
 
 ASKED = (
@@ -81,7 +72,7 @@ def test_a_dry_run_gives_programs_its_numbers(run) -> None:
     code, out, _ = run(*PROMPT, "--dry-run", "--json", "--quiet")
     found = json.loads(out)
     assert code == 0
-    assert set(found) == {"memory", "work", "seconds"}
+    assert set(found) == {"memory", "work"}
     assert 0 < found["work"] < found["memory"]
 
 
@@ -97,27 +88,19 @@ def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(
     whole = _forecast(run, *asked)
     for option in (("--towards", "."), ("--at", "4")):
         part = _forecast(run, *asked, *option)
-        assert part["seconds"] < whole["seconds"]
         assert part["work"] < whole["work"]
 
 
 @pytest.mark.usefixtures("no_model")
 def test_a_mitigation_is_in_the_forecast(run) -> None:
-    for asked in (
-        ("attention-variation", "--task", "figure-5a", "--lengths", "1:32"),
-        ("path-sum", "--variant", "local", "--prompt", "Once upon a time"),
-    ):
-        with_it = _forecast(run, *asked, "--mitigation", "sliding-window:window=2")
-        assert with_it["seconds"] > _forecast(run, *asked)["seconds"]
+    """The prompt that it makes has more tokens."""
     asked = ("path-sum", "--variant", "local", "--prompt", "Once upon a time")
-    # The prompt that the mitigation makes has more tokens.
     assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
 
 
 @pytest.mark.usefixtures("no_model")
 def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
     assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")
-    assert_refused(run(*PROMPT, "--dry-run", "--max-time", "0.0001"), "longer than --max-time")
 
 
 @pytest.mark.usefixtures("no_model")
@@ -136,19 +119,65 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -
 
 
 @pytest.mark.usefixtures("no_model")
-def test_every_part_of_a_reproduction_is_forecast(run, tmp_path: Path) -> None:
-    asked = ("reproduce", "--out", str(tmp_path / "new"), "--max-time", "0.0001")
-    assert_refused(run(*asked), "forecast: ", "longer than --max-time")
+def test_every_part_of_a_reproduction_is_forecast() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
-    made = {name: costs.reproduction(model, {name: part.arguments}) for name, part in PARTS.items()}
-    assert {name for name, cost in made.items() if cost == Cost()} == {"figure-8", "figure-9", "lemmas"}
+    made = {name: largest.reproduction(model, {name: part.arguments}) for name, part in PARTS.items()}
+    assert {name for name, size in made.items() if size == 0} == {"figure-8", "figure-9", "lemmas"}
 
 
-def test_more_time_is_allowed_by_asking(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostools.runs.forecast.forecast import Forecast, Unloaded
+COUNTED = ("collapse", "--task", "figure-5a", "--lengths", "1:40")
 
-    monkeypatch.setattr(Unloaded, "forecast", lambda self, cost: Forecast(7300.0, 1 << 20, 1 << 10))
-    assert run(*PROMPT, "--model", directory, "--max-time", "4h")[0] == 0
+
+def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
+    found = run(*COUNTED, "--model", directory, "--max-time", "0.0001", "--out", "x.csv")
+    assert_refused(found, "% done after 1 s, so about ", "longer than --max-time: about ", "or give --max-time ")
+    assert not Path("x.csv").exists()
+
+
+def test_work_that_takes_less_than_allowed_goes_on_to_its_end(run, directory: str) -> None:
+    assert run(*COUNTED, "--model", directory, "--max-time", "4h")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["attention", "spectra"])
+def test_a_limit_of_time_is_refused_where_no_steps_are_counted(run, command: str) -> None:
+    assert_refused(run(command, "--prompt", "The 11", "--max-time", "1h"), "--max-time: expected work whose steps")
+
+
+def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, list[float]]:
+    """The progress of a command under a limit, and its time, which the test sets."""
+    now = [100.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits.MANNERS, "max_seconds", limit)
+    return limits.Clock().progress("measuring", lambda done, total: None), now
+
+
+def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes before the first step is said to be none done is no part of the rate."""
+    progress, now = _clock(monkeypatch, 60.0)
+    now[0] += 10
+    progress(0, 100)
+    now[0] += 8
+    progress(20, 100)  # 10 s before, 8 s for a fifth: 50 s in all
+    now[0] += 30
+    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 2 min in all"):
+        progress(30, 100)
+
+
+def test_the_end_is_no_time_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress, now = _clock(monkeypatch, 1.0)
+    now[0] += 50
+    progress(100, 100)
+
+
+def test_long_work_is_said_once_where_no_bar_is_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress, now = _clock(monkeypatch, None)
+    monkeypatch.setattr(limits.MANNERS, "quiet", False)
+    for done in (1, 2, 3):
+        now[0] += 6
+        progress(done, 100)
+    assert capsys.readouterr().err == "measuring: 1% done after 6 s, so about 10 min in all\n"
 
 
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError()]

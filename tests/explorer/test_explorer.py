@@ -53,7 +53,7 @@ async def there() -> bool:
 
 
 def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[str, Any]:
-    found = page.post("/run", json={"view": view, "prompt": prompt, "sure": True, **more})
+    found = page.post("/run", json={"view": view, "prompt": prompt, **more})
     assert found.status_code == 200, found.text
     return found.json()
 
@@ -73,18 +73,6 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(page, "attention", chart=False)
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, towards="1") == {}
     assert ask(page, "frozen-norm", before=1) == {}
-
-
-def test_a_first_look_is_there_however_long_the_measurement_is_forecast_to_take(
-    page: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a real model of 0.3 billion parameters the page stayed empty for 19 tokens: the first look was not begun."""
-    monkeypatch.setattr(runs_module, "seconds", lambda *given: 120.0)
-    asked = {"view": "full", "prompt": "a prompt that nobody typed before", "chart": False}
-    first, second = (page.post("/run", json={**asked, "before": place}).json() for place in (0, 1))
-    assert (first["view"], second["view"]) == ("attention", "sketch-full")
-    assert len(first["tokens"]) == len(second["tokens"]) > 1
-    assert page.post("/run", json=asked).json() == {"forecast": 120.0}
 
 
 @pytest.mark.slow
@@ -181,7 +169,6 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
                 "prompt": PROMPT,
                 "beside": "mitigation",
                 "other": "repeat-prompt:times=10000",
-                "sure": True,
             },
             "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
         ),
@@ -202,7 +189,7 @@ def test_what_hooks_refuse_is_told(page: TestClient, monkeypatch: pytest.MonkeyP
         raise HookError("expected a model without edits")
 
     monkeypatch.setattr(runs_module, "run", refused)
-    found = page.post("/run", json={"view": "full", "prompt": "unmeasured", "sure": True})
+    found = page.post("/run", json={"view": "full", "prompt": "unmeasured"})
     assert (found.status_code, found.json()) == (400, {"error": "expected a model without edits"})
 
 
@@ -226,11 +213,23 @@ def test_no_path_reaches_the_disk(page: TestClient, ending: Any) -> None:
     assert (found.status_code, "unknown ending" in found.json()["error"]) == (400, True)
 
 
-def test_what_takes_long_is_forecast_and_not_begun(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "seconds", lambda *given: 61.0)
-    asked = {"view": "frozen", "prompt": "a prompt that nobody measured"}
-    assert page.post("/run", json=asked).json() == {"forecast": 61.0}
-    assert page.post("/run", json={**asked, "sure": True}).json()["kind"] == "measured"
+def test_how_long_a_run_still_takes_is_told_by_what_is_done(
+    runs: Runs, page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def counting(asked: Question, given: Any, progress: Any) -> Any:
+        for done in (0, 25):
+            progress(done, 100)
+            time.sleep(0.02)
+            seen.append(page.post("/left", json={}).json()["left"])
+        return real_run(asked, given, False)
+
+    monkeypatch.setattr(runs_module, "run", counting)
+    ask(page, "sketch-frozen", "a prompt that nobody measured")
+    assert seen[0] is None
+    assert seen[1] >= 3 * 0.04
+    assert page.post("/left", json={}).json() == {"left": None}
 
 
 def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(

@@ -28,7 +28,7 @@ from ostools.models import describe, load_model
 from ostools.models.files.adapters import adapter as merging
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import checkpoint_hash
-from ostools.runs.forecast.forecast import Unloaded
+from ostools.runs.forecast import Unloaded
 from tests.adapters import dyadic, factors, merge, write_adapter
 from tests.checkpoints import make_model, write_checkpoint, write_tokenizer
 from tests.sets import quick

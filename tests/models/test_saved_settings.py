@@ -13,7 +13,7 @@ import ostools as ost
 from ostools.models import describe, load_model
 from ostools.models.files.sources import locate
 from ostools.models.saved_settings import SAVED, without_saved
-from ostools.runs.forecast.forecast import Unloaded
+from ostools.runs.forecast import Unloaded
 from tests.checkpoints import edit_config, make_model, write_checkpoint
 from tests.models.gguf.write import stands_for, write_gguf
 

@@ -21,7 +21,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from ostools.runs import Sweep, results, run, sweep_of
-from ostools.runs.forecast import forecast as forecasting
+from ostools.runs import forecast as forecasting
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored import store
 from ostools.runs.workers import local
@@ -318,7 +318,7 @@ def test_what_a_library_or_a_plugin_raises_ends_one_cell_and_not_the_sweep(
     elif stage == "base_key":
         monkeypatch.setattr(local, "base_key", failing(local.base_key))
     else:
-        monkeypatch.setattr(forecasting, "prompt_tokens", failing(forecasting.prompt_tokens))
+        monkeypatch.setattr(forecasting, "_longest_of", failing(forecasting._longest_of))
     done = run(sweep_of(SWEEP), tmp_path / "out")
     if stage == "forecast":  # nothing is forecast of it, and it is measured
         assert (done.measured, done.failed) == (3, ())

@@ -22,7 +22,6 @@ from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.measure.passes import last_tokens
-from ostools.measure.passes.cost import Cost
 from ostools.models.files.sources import locate
 from ostools.runs import results, run, sweep_of
 from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
@@ -152,11 +151,11 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
     module: Any = importlib.import_module("ostools.measure.paths.path_sum")
     tried: list[int] = []
 
-    def needed(*_: Any, **__: Any) -> Cost:
+    def needed(*_: Any, **__: Any) -> int:
         tried.append(chunk(1 << 20))
-        return Cost(tried[-1])
+        return tried[-1]
 
-    monkeypatch.setattr(module, "path_sum_cost", needed)
+    monkeypatch.setattr(module, "path_sum_bytes", needed)
     monkeypatch.setattr(module, "available_memory", lambda device: int(share * (1 << 20)))
     terms = Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())
     found = Bench(terms).measure(cell)

@@ -24,7 +24,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.runs import RayCluster, plan, read_sweep, results, run, sweep_of
 from ostools.runs.asked.cells import to_load
-from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.forecast import Forecast
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.store import Store
 from ostools.runs.workers import ray_cluster
@@ -206,7 +206,7 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
     local = run(sweep, tmp_path / "local")
 
     def huge(cell: Cell, *rest: Any) -> Forecast:
-        return Forecast(1.0, 1 << 50) if cell.dtype == "bfloat16" else Forecast(1.0, 1 << 20)
+        return Forecast(1 << 50 if cell.dtype == "bfloat16" else 1 << 20)
 
     monkeypatch.setattr(PLANNING, "forecast", huge)
     said: list[str] = []
@@ -305,34 +305,36 @@ def test_room_is_counted_node_by_node() -> None:
 # --- who measures what
 
 
-def jobs(written: Path, seconds: dict[str, float]) -> list[Job]:
-    """Cells of two models (one a dtype), which take these seconds."""
+def jobs(written: Path, memory: int = 7) -> list[Job]:
+    """Cells of two models (one a dtype)."""
     from ostools.runs.asked.cells import cells_of
     from ostools.runs.stored.store import Wanted
 
     sweep = sweep_of(asked(written, **{**FEW, "tasks": ["copy-last", "count-ones"]}))
-    return [Job(Wanted(cell, "0"), Forecast(seconds[cell.dtype], 7)) for cell in cells_of(sweep)]
+    return [Job(Wanted(cell, "0"), Forecast(memory)) for cell in cells_of(sweep)]
 
 
-def test_a_worker_goes_where_most_work_is_left(written: Path) -> None:
-    queue = Queue(jobs(written, {"float32": 3.0, "bfloat16": 2.0}))
+def test_a_worker_goes_where_most_cells_are_left(written: Path) -> None:
     single, half = (str(written), "float32"), (str(written), "bfloat16")
+    all_jobs = jobs(written)
+    (kept, *_) = [job for job in all_jobs if to_load(job.wanted.cell) == half]
+    queue = Queue([job for job in all_jobs if to_load(job.wanted.cell) == single or job is kept])
     assert queue.memory == {single: 7, half: 7}
     assert queue.neediest(Counter()) == single
-    assert queue.neediest(Counter([single])) == half
-    assert queue.neediest(Counter([single, half])) == single
+    assert queue.neediest(Counter([single, single])) == half
+    assert queue.neediest(Counter([single, half, half])) == single
     last = queue.take(single)
     queue.take(single)
-    assert (queue.has(single), queue.neediest(Counter()), len(queue)) == (False, half, 2)
+    assert (queue.has(single), queue.neediest(Counter()), len(queue)) == (False, half, 1)
     queue.give_back(last)
     assert queue.take(single) == last
 
 
-def test_the_longest_cell_is_the_first(written: Path) -> None:
-    first, *others = jobs(written, {"float32": 1.0, "bfloat16": 1.0})
-    longest = replace(others[0], forecast=Forecast(9.0, 8))
-    queue = Queue([first, longest])
-    assert (queue.take(to_load(first.wanted.cell)), queue.memory[to_load(first.wanted.cell)]) == (longest, 8)
+def test_the_largest_cell_is_the_first(written: Path) -> None:
+    first, *others = jobs(written)
+    largest = replace(others[0], forecast=Forecast(8))
+    queue = Queue([first, largest])
+    assert (queue.take(to_load(first.wanted.cell)), queue.memory[to_load(first.wanted.cell)]) == (largest, 8)
 
 
 # --- addresses

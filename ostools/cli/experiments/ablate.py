@@ -15,8 +15,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.experiments import Ablation
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 SHOWN = 10
 _FORMS = {
@@ -68,10 +67,10 @@ def ablate(
       ostools ablate --task copy-first --length 20 --what heads --measure answers --measure collapse --out ablate.png
     """
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
     from ostools.experiments.ablation.questions import MEASURES
     from ostools.experiments.ablation.targets import checked_method
     from ostools.ground.names import checked_names
+    from ostools.measure.passes.memory import patterns_bytes
 
     check(out)
     form = tasks.task(task)
@@ -79,10 +78,10 @@ def ablate(
     measures = checked_names("measure", measure, MEASURES) if measure else None
     targets = _parsed(target, what) if target else None
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.ablation(on, form, length, None if targets is None else len(targets), what, top)
+    def memory(on: Unloaded) -> int:
+        return patterns_bytes(on.shape, on.longest(form, [length]).tokens)
 
-    with at_work(f"taking {what} out", model, device, dtype, cost) as (loaded, progress):
+    with at_work(f"taking {what} out", model, device, dtype, memory) as (loaded, progress):
         result = experiments.ablation(
             loaded,
             form,

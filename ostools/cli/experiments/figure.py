@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -234,7 +235,7 @@ def _check_figure_5(site: str | None, per: str | None, norm: str | None, items: 
 
 def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype: str) -> Any:
     from ostools import experiments
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.theory.distances import dtype_named
 
     for name in (dtype, *chosen.get("dtypes", ())):
@@ -244,7 +245,8 @@ def _drawn(known: _Known, model: str, device: str, chosen: dict[str, Any], dtype
         with output.progress("computing"):
             return make(**chosen)
     doing = "asking" if "--chat/--no-chat" in known.options else "computing"
-    with at_work(doing, model, device, dtype, lambda on: costs.figure(on, known.maker, chosen)) as (loaded, progress):
+    held = partial(largest.figure, maker=known.maker, chosen=chosen)
+    with at_work(doing, model, device, dtype, held) as (loaded, progress):
         return make(loaded, progress=progress, **chosen)
 
 

@@ -13,8 +13,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import ChainOfThought
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def chain_of_thought(
@@ -50,7 +49,7 @@ def chain_of_thought(
       ostools chain-of-thought --task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png
     """
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
 
@@ -59,10 +58,12 @@ def chain_of_thought(
 
     wrapped: dict[str, Any] = {"chat": chat, "system": system, "thinking": thinking}
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.chain_of_thought(on, form, length, names, method, max_new_tokens, wrapped)
+    def memory(on: Unloaded) -> int:
+        pos = on.longest(form, [length], **wrapped).tokens + max_new_tokens
+        answered = largest.answers(on, form, [length], **wrapped, max_new_tokens=max_new_tokens)
+        return max(answered, largest.sensitivity(on, pos, names, method=method))
 
-    with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, memory) as (loaded, progress):
         result = experiments.chain_of_thought(
             loaded,
             form,

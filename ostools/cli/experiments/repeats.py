@@ -12,7 +12,7 @@ from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Repeats
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def repeats(
@@ -47,10 +47,9 @@ def repeats(
       ostools repeats --task figure-5a --null initialised --null shuffled --out before.png
     """
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.experiments.repeats import TASKS
     from ostools.ground.names import checked_names
-    from ostools.measure.passes.cost import Cost
     from ostools.models.null import KINDS
 
     check(out)
@@ -59,13 +58,11 @@ def repeats(
     dtypes = tuple(dtype or ("float32", "bfloat16"))
     kinds = checked_names("kind of null model", null, KINDS) if null else []
 
-    def cost(on: Unloaded) -> Cost:
-        with_and_without_bos, models = 2, 1 + len(kinds) * null_seeds
-        each = (costs.collapse(on, one, wanted, dtypes) * (with_and_without_bos * models) for one in chosen)
-        second = Cost(on.shape.element * on.shape.parameters) if kinds else Cost()
-        return second + sum(each, Cost())
+    def memory(on: Unloaded) -> int:
+        null_model = on.shape.element * on.shape.parameters if kinds else 0
+        return null_model + max(largest.pairs(on, one, wanted, dtypes) for one in chosen)
 
-    with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("comparing pairs", model, device, load_dtype, memory) as (loaded, progress):
         result = experiments.repeats(
             loaded,
             list(task or TASKS),

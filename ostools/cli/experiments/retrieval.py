@@ -12,8 +12,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Retrieval
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def retrieval(
@@ -51,18 +50,17 @@ def retrieval(
       ostools retrieval --model google/gemma-7b --device cuda --records uuid --length 75 --method sketch
     """
     from ostools import experiments
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.experiments.retrieval import SEEDS
     from ostools.tasks.retrieve import RetrieveTask
 
     check(out)
-    RetrieveTask(records=records)  # refuses records that are none, before a model is loaded
-    positions, seeds = len(position or ()) or min(length, 11), len(seed or SEEDS)
+    form = RetrieveTask(records=records)  # refuses records that are none, before a model is loaded
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.retrieval(on, records, length, positions, seeds, linearisation, method)
+    def memory(on: Unloaded) -> int:
+        return largest.sensitivity(on, on.longest(form, [length]).tokens, (linearisation,), method=method)
 
-    with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, memory) as (loaded, progress):
         result = experiments.retrieval(
             loaded,
             position or None,

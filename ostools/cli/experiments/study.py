@@ -12,8 +12,7 @@ from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
     from ostools.experiments import Study
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 THE_PAPERS = ("separator:every=3", "hint", "interleave")
 
@@ -60,7 +59,7 @@ def study(
     """
     from mitigations import mitigation as named
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     wanted, form = parse_lengths(lengths), tasks.task(task)
@@ -69,20 +68,11 @@ def study(
     check_precisions(precisions)
     seeds = tuple(seed or (0,))
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.study(
-            on,
-            form,
-            compared,
-            wanted,
-            seeds=len(seeds),
-            dtypes=precisions,
-            closely=sensitivity_lengths,
-            elicitation=elicitation,
-            chat=chat,
-        )
+    def memory(on: Unloaded) -> int:
+        how: dict[str, Any] = {"elicitation": elicitation, "chat": chat, "closely": sensitivity_lengths}
+        return largest.study(on, form, compared, wanted, precisions, seeds=len(seeds), **how)
 
-    with at_work("comparing", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("comparing", model, device, load_dtype, memory) as (loaded, progress):
         result = experiments.study(
             loaded,
             form,

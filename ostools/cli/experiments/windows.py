@@ -13,8 +13,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.experiments import WindowStudy
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def windows(
@@ -52,17 +51,17 @@ def windows(
       ostools windows --task copy-last --lengths 32 --windows 2:64 --out windows.png
     """
     from ostools import experiments, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     wanted, form = parse_lengths(lengths or "8,16,32"), tasks.task(task)
     chosen, sliding = _sizes(sizes), _layers(layers)
     seeds = tuple(seed or (0,))
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.windows(on, form, wanted, chosen, len(seeds))
+    def memory(on: Unloaded) -> int:
+        return max(largest.answers(on, form, wanted, each=len(seeds)), largest.pairs(on, form, wanted, ("float64",)))
 
-    with at_work("sliding", model, device, dtype, cost) as (loaded, progress):
+    with at_work("sliding", model, device, dtype, memory) as (loaded, progress):
         result = experiments.windows(
             loaded,
             form,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ostools.cli.kit.prompts import Given
     from ostools.models import Prompt
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""What a command may take: forecast and told before the model is loaded, and held while it works."""
+"""What a command may take: its memory, forecast and told before the model is loaded, and held while it works; its time, by what
+is done so far."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,19 +15,79 @@ from ostools.cli.kit.manners import MANNERS
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.measure.passes.cost import Cost
+from ostools.ground.progress import LONG
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.runs.forecast.forecast import Forecast, Unloaded, in_time
+from ostools.runs.forecast import Forecast, Unloaded
 from ostools.theory.distances import dtype_named
 
+Memory = Callable[[Unloaded], int]
+"""Bytes that the work of a command holds beside the model, at its largest step."""
 _GIB = 2**30
 _HALF = torch.bfloat16
-_START = Cost(operations=900_000.0)
-"""What a command does after its forecast and before it loads a model: it reads the libraries that run one."""
+_EARLY = 5.0  # seconds after which what is done says how long the rest takes
 
 
-def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cost]) -> Forecast | None:
+class _TooLong(KeyboardInterrupt):
+    """The end of work that would take longer than `--max-time`: an interrupt, which nobody takes for a failure of a part."""
+
+
+class Clock:
+    """The progress of the work of a command, on all of its models: it moves the bar, says once where no bar is seen that the
+    work is long, and ends work that would take longer than `--max-time`."""
+
+    def __init__(self) -> None:
+        self._began = self._nothing_done = time.monotonic()
+        self._is_said = False
+
+    def progress(self, doing: str, bar: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """The same progress as `bar`, watched."""
+
+        def told(done: int, total: int) -> None:
+            bar(done, total)
+            self._look(doing, done, total)
+
+        return told
+
+    def _look(self, doing: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done <= 0:
+            self._nothing_done = now
+        limit = MANNERS.max_seconds
+        elapsed = now - self._began
+        if not 0 < done < total or elapsed < min(_EARLY, limit or _EARLY):
+            return
+        left = (now - self._nothing_done) * (total - done) / done
+        said = f"{100 * done / total:.0f}% done after {in_time(elapsed)}, so about {in_time(elapsed + left)} in all"
+        if limit is not None and elapsed + left > limit:
+            fits = 100 * done / total * limit / elapsed
+            raise _TooLong(
+                f"{said}, which is longer than --max-time: about {fits:.0f}% of it would fit (a shorter "
+                f"prompt, fewer lengths, a faster machine); or give --max-time {_twice(elapsed + left)}"
+            )
+        if not self._is_said and elapsed + left > LONG and not output.shows_bar():
+            self._is_said = True
+            output.note(f"{doing}: {said}")
+
+
+@contextmanager
+def within_time() -> Iterator[None]:
+    """Where the work would take too long, the one line that says so (`InputError`)."""
+    try:
+        yield
+    except _TooLong as error:
+        raise InputError(str(error)) from None
+
+
+def require_counted(doing: str) -> None:
+    """Refuse `--max-time` of work that has no steps to count (`InputError`)."""
+    if MANNERS.max_seconds is not None:
+        raise InputError(
+            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
+        )
+
+
+def foreseen(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """The forecast, told; None where there can be none: what is wrong is said when the model is loaded or the work begins.
 
     Raises `InsufficientMemoryError` for what is forecast not to fit.
@@ -34,48 +96,48 @@ def foreseen(model: str, device: str, dtype: str, cost: Callable[[Unloaded], Cos
     source, free = locate(model, None, MANNERS.base), _free(where)
     unloaded = Unloaded(source, dtype_named(dtype), where.type, MANNERS.device_map, MANNERS.max_memory)
     try:
-        found = _fitted(unloaded, free, cost)
+        found = _fitted(unloaded, free, memory)
     except InsufficientMemoryError:
         raise
     except (ValueError, OSError, KeyError):
         return None
     output.note(
-        f"forecast: {in_gib(found.memory)} of memory, {in_gib(found.work)} of it beside the model; {found.time}"
+        f"forecast: {in_gib(found.memory)} of memory, {in_gib(_work(found))} of it beside the model; its first steps measure "
+        "the time"
     )
-    _require_memory(unloaded, found, free, cost)
+    _require_memory(unloaded, found, free, memory)
     return found
 
 
-def require_time(*forecasts: Forecast | None) -> None:
-    """Refuse a command whose work on all its models together is forecast to take longer than `--max-time` (`InputError`)."""
-    known = [found.seconds for found in forecasts if found is not None and found.seconds is not None]
-    whole = sum(known)
-    if whole > MANNERS.max_seconds:
-        together = f" for {len(known)} models together" if len(known) > 1 else ""
-        raise InputError(
-            f"forecast {in_time(whole)}{together}, which is longer than --max-time: give --max-time {_asked(whole)} to begin "
-            "it all the same, a shorter prompt, fewer lengths, or a faster machine"
-        )
+def _work(found: Forecast) -> int:
+    return found.work or 0
 
 
-def _fitted(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) -> Forecast:
+def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
     """Of the way that the work goes within what is free beside the model; where none does, of the one it goes elsewhere."""
     left = free.bytes - unloaded.held
     if unloaded.limit is None and left > 0:
         try:
-            return unloaded.forecast(_START + cost(replace(unloaded, limit=left)))
+            return unloaded.forecast(memory(replace(unloaded, limit=left)))
         except InsufficientMemoryError:
             pass
-    return unloaded.forecast(_START + cost(unloaded))
+    return unloaded.forecast(memory(unloaded))
 
 
 def in_gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
 
 
-def _asked(seconds: float) -> str:
-    """Twice as much, in hours: a forecast may be off."""
-    return f"{max(1, round(2 * seconds / 3600))}h"
+def in_time(seconds: float) -> str:
+    """How long, in words."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _twice(seconds: float) -> str:
+    """Twice as much, as the option takes it: the rest may be slower."""
+    return in_time(2 * seconds).replace(" ", "")
 
 
 def _free(where: torch.device) -> Free:
@@ -85,20 +147,20 @@ def _free(where: torch.device) -> Free:
     return free_memory()
 
 
-def _require_memory(unloaded: Unloaded, found: Forecast, free: Free, cost: Callable[[Unloaded], Cost]) -> None:
-    if MANNERS.max_memory is not None and found.work > MANNERS.max_memory:
+def _require_memory(unloaded: Unloaded, found: Forecast, free: Free, memory: Memory) -> None:
+    if MANNERS.max_memory is not None and _work(found) > MANNERS.max_memory:
         raise InsufficientMemoryError(
-            f"forecast {in_gib(found.work)} beside the model, {in_gib(MANNERS.max_memory)} allowed by --max-memory: shorten "
+            f"forecast {in_gib(_work(found))} beside the model, {in_gib(MANNERS.max_memory)} allowed by --max-memory: shorten "
             f"the prompt, take fewer lengths, or allow more"
         )
     if found.beside_libraries > free.bytes:
         raise InsufficientMemoryError(
-            f"forecast {in_gib(found.memory)}, {in_gib(found.memory - found.work)} of it before the work begins, found {free}: "
-            f"{_what_fits(unloaded, free, cost)}"
+            f"forecast {in_gib(found.memory)}, {in_gib(found.memory - _work(found))} of it before the work begins, found "
+            f"{free}: {_what_fits(unloaded, free, memory)}"
         )
 
 
-def _what_fits(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost]) -> str:
+def _what_fits(unloaded: Unloaded, free: Free, memory: Memory) -> str:
     """What to do: the 16-bit weights where they would fit, else less work or more memory."""
     smaller = (
         "shorten the prompt, take fewer lengths, free memory, leave weights on disk with --device-map auto, or take a machine "
@@ -107,7 +169,7 @@ def _what_fits(unloaded: Unloaded, free: Free, cost: Callable[[Unloaded], Cost])
     if unloaded.dtype.itemsize <= 2:
         return smaller
     half = replace(unloaded, dtype=_HALF)
-    found = _fitted(half, free, cost)
+    found = _fitted(half, free, memory)
     fits = ", which fits" if found.beside_libraries <= free.bytes else ""
     return f"loaded in bfloat16 (--dtype, or --load-dtype) it takes {in_gib(found.memory)}{fits}; or {smaller}"
 

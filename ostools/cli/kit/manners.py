@@ -22,7 +22,9 @@ MaxMemory = Annotated[
 ]
 MaxTime = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Refuse what is forecast to take longer: 90s, 30min, 6h. Default: an hour."),
+    typer.Option(
+        metavar="TIME", help="End what its first steps show to take longer: 90s, 30min, 6h. Default: no limit."
+    ),
 ]
 DeviceMap = Annotated[
     str | None,
@@ -38,9 +40,7 @@ Base = Annotated[
 
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="Say what the work is forecast to take, in memory and time; load and measure nothing."
-    ),
+    typer.Option("--dry-run", help="Say the memory that the work is forecast to take; load and measure nothing."),
 ]
 
 
@@ -57,7 +57,7 @@ class Manners:
     quiet: bool = False
     json: bool = False
     max_memory: int | None = None
-    max_seconds: float = 3600.0
+    max_seconds: float | None = None
     device_map: str | None = None
     base: str | None = None
     dry_run: bool = False
@@ -133,10 +133,10 @@ def parse_bytes(text: str | None) -> int | None:
     return int(size)
 
 
-def parse_seconds(text: str | None) -> float:
-    """`90s`, `30min`, `6h` or a number of seconds; None is an hour. Raises `InputError` for anything else."""
+def parse_seconds(text: str | None) -> float | None:
+    """`90s`, `30min`, `6h` or a number of seconds; None stays None. Raises `InputError` for anything else."""
     if text is None:
-        return Manners.max_seconds
+        return None
     seconds = _with_unit(text, _SECONDS)
     if not 0 < seconds < float("inf"):
         raise InputError(f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds")

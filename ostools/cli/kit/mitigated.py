@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +13,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from mitigations import Mitigation
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 Under = Annotated[
     str | None,
@@ -51,16 +50,10 @@ class Acting:
             raise InputError(f"--mitigation {spec}: it rewrites the text, expected --prompt beside it, found token ids")
         return cls(given, tuple(rewrite(given, one) if isinstance(one, str) else one for one in prompts))
 
-    @property
-    def one(self) -> Given:
-        """The only prompt."""
-        (found,) = self.read
-        return found
+    def memory(self, on: Unloaded, largest: Callable[[int], int]) -> int:
+        """Bytes that the work holds: `largest` of the tokens of the longest prompt, or what it takes
+        to see that the mitigation acts there."""
+        from ostools.measure.mitigated import acting_bytes
 
-    def cost(self, on: Unloaded) -> Cost:
-        """What it takes to see that it acts on every prompt."""
-        from ostools.measure.mitigated import acting_cost
-        from ostools.measure.passes.cost import Cost
-
-        each = (acting_cost(on.shape, on.pos(one), self.given) for one in self.read if self.given is not None)
-        return sum(each, Cost())
+        pos = max(on.pos(one) for one in self.read)
+        return max(largest(pos), acting_bytes(on.shape, pos, self.given))

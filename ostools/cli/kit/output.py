@@ -34,14 +34,20 @@ def progress(description: str) -> Iterator[Callable[[int, int], None]]:
         parts.TextColumn("left"),
         parts.TimeRemainingColumn(),
     )
-    hidden = MANNERS.quiet or not console.is_terminal
-    with outermost(), parts.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with outermost(), parts.Progress(*columns, console=console, transient=True, disable=not shows_bar()) as bar:
         task = bar.add_task(description, total=None)
 
         def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
         yield report
+
+
+def shows_bar() -> bool:
+    """Whether a bar is seen: on a terminal, where it is wanted."""
+    from rich.console import Console
+
+    return not MANNERS.quiet and Console(stderr=True).is_terminal
 
 
 def note(text: str) -> None:

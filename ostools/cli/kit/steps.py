@@ -19,8 +19,8 @@ _SHOWN = 4
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Forecast, Unloaded
+    from ostools.cli.kit.limits import Memory
+    from ostools.runs.forecast import Forecast
 
 
 def check(out: Path | None, asked: str = "--out") -> None:
@@ -45,65 +45,68 @@ def check_precisions(names: Sequence[str] | None) -> None:
 
 @contextmanager
 def at_work(
-    doing: str, model: str, device: str, dtype: str = "float32", cost: Callable[[Unloaded], Cost] | None = None
+    doing: str,
+    model: str,
+    device: str,
+    dtype: str = "float32",
+    memory: Memory | None = None,
+    *,
+    counted: bool = True,
 ) -> Iterator[tuple[TransformerBridge, Progress]]:
     """The model, loaded, and what moves a bar that says what is being done; the bar goes when the block ends.
 
-    Before it is loaded the forecast of `cost`, a count of the work, is told and held against the limits: what is free,
-    `--max-memory`, `--max-time`.
-    With `--dry-run` the command ends there: exit 0 where the work would begin.
-    While it works no more is given than is free: where that runs out, `InsufficientMemoryError`.
+    Before it is loaded the forecast of `memory`, the bytes of the work, is told and held against the limits: what is free, and
+    `--max-memory`. With `--dry-run` the command ends there: exit 0 where the work would begin.
+    While it works no more is given than is free: where that runs out, `InsufficientMemoryError`. Work whose first steps show
+    that it takes longer than `--max-time` ends (`InputError`); `counted`: its steps are told.
     """
-    from ostools.cli.kit.limits import foreseen, require_time
+    from ostools.cli.kit.limits import Clock, foreseen, require_counted
 
-    forecast = None if cost is None else foreseen(model, device, dtype, cost)
-    require_time(forecast)
+    if not counted:
+        require_counted(doing)
+    forecast = None if memory is None else foreseen(model, device, dtype, memory)
     if MANNERS.dry_run:
         _end_with(forecast)
-    with _at_work(doing, model, device, dtype, forecast) as both:
-        yield both
+    with _at_work(doing, model, device, dtype, forecast) as (loaded, bar):
+        yield loaded, Clock().progress(doing, bar)
 
 
 @contextmanager
 def _at_work(
     doing: str, model: str, device: str, dtype: str, forecast: Forecast | None
-) -> Iterator[tuple[TransformerBridge, Progress]]:
-    from ostools.cli.kit.limits import within_limits
+) -> Iterator[tuple[TransformerBridge, Callable[[int, int], None]]]:
+    from ostools.cli.kit.limits import within_limits, within_time
 
-    with within_limits(device, forecast):
+    with within_time(), within_limits(device, forecast):
         loaded = _loaded(model, device, dtype)
         with output.progress(doing) as progress:
             yield loaded, progress
 
 
 def each_at_work(
-    doing: str, models: Sequence[str], device: str, dtype: str, cost: Callable[[Unloaded], Cost]
+    doing: str, models: Sequence[str], device: str, dtype: str, memory: Memory
 ) -> tuple[Iterator[TransformerBridge], Progress]:
     """The same of several models, each loaded when the one before it is let go; and what moves the bar of the one at work.
 
     All are forecast, and told, before the first is loaded; `--dry-run` ends there. `--max-time` holds for all together.
+    It ends the work within `limits.within_time`.
     """
-    from ostools.cli.kit.limits import foreseen, require_time
+    from ostools.cli.kit.limits import Clock, foreseen
 
-    forecasts = [foreseen(model, device, dtype, cost) for model in models]
-    require_time(*forecasts)
+    forecasts = [foreseen(model, device, dtype, memory) for model in models]
     if MANNERS.dry_run:
         _end_with(*forecasts)
-    bars: list[Progress] = []
-
-    def told(done: int, total: int) -> None:
-        if callable(bars[-1]):
-            bars[-1](done, total)
+    bars: list[Callable[[int, int], None]] = []
 
     def each() -> Iterator[TransformerBridge]:
         for model, forecast in zip(models, forecasts, strict=True):
-            with _at_work(f"{doing} {model}", model, device, dtype, forecast) as (loaded, progress):
-                bars.append(progress)
+            with _at_work(f"{doing} {model}", model, device, dtype, forecast) as (loaded, bar):
+                bars.append(bar)
                 yield loaded
             del loaded
             gc.collect()  # a model is in circles: without this it stays beside the next
 
-    return each(), told
+    return each(), Clock().progress(doing, lambda done, total: bars[-1](done, total))
 
 
 def _end_with(*forecasts: Forecast | None) -> NoReturn:
@@ -117,7 +120,7 @@ def _end_with(*forecasts: Forecast | None) -> NoReturn:
             "leave --dry-run out, and the command says what"
         )
     if MANNERS.json:
-        numbers = [{"memory": one.memory, "work": one.work, "seconds": one.seconds} for one in found]
+        numbers = [{"memory": one.memory, "work": one.work} for one in found]
         output.print_json(numbers[0] if len(numbers) == 1 else numbers)
     raise typer.Exit
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
     from ostools.measure import Attention, AttentionDifference
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 SHOWN = 10
 
@@ -67,7 +66,7 @@ def attention(
     """
     from mitigations import mitigation as named
     from ostools import measure, tasks
-    from ostools.cli.kit import costs
+    from ostools.measure.passes.memory import patterns_bytes
 
     check(out)
     words = chosen(prompt, ids)
@@ -87,7 +86,7 @@ def attention(
         raise InputError("--against-prompt: expected text, found nothing; give at least one character")
     if mitigation is not None:
         named(mitigation)
-    turn, compared = Turn(chat, system, thinking, ids), bool(given)
+    turn = Turn(chat, system, thinking, ids)
     if chat and task is not None:
         raise InputError(
             "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
@@ -97,17 +96,19 @@ def attention(
         tokens = None if words is None else turn.prompt(on, words)
         return {"prompt": tokens, "task": task, "length": length, "seed": seed}
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.attention(turn.of(on), words, task, length, compared)
+    def memory(on: Unloaded) -> int:
+        read = turn.of(on)
+        pos = read.longest(tasks.task(task or "copy-last"), [length or 1]).tokens if words is None else read.pos(words)
+        return patterns_bytes(on.shape, pos)
 
-    with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
+    with at_work("reading the patterns", model, device, dtype, memory, counted=False) as (loaded, _):
         first, second = measure.attention(loaded, **asked(loaded)), None
         if mitigation is not None:
             second = measure.attention(loaded, **asked(loaded), mitigation=mitigation)
         elif against_prompt is not None:
             second = measure.attention(loaded, turn.prompt(loaded, against_prompt))
     if against_model is not None:
-        with at_work("reading the patterns", against_model, device, dtype, cost) as (loaded, _):
+        with at_work("reading the patterns", against_model, device, dtype, memory, counted=False) as (loaded, _):
             second = measure.attention(loaded, **asked(loaded))
     if out is not None and out.suffix.lower() == ".html":
         tell_written(first.view(second).save(out))

@@ -27,8 +27,7 @@ from ostools.cli.measure.prompts import with_mode
 
 if TYPE_CHECKING:
     from ostools.measure import Behaviour
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def behaviour(
@@ -81,7 +80,7 @@ def behaviour(
     """
     from mitigations import mitigation as named
     from ostools import measure, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     wanted = parse_lengths(lengths)
@@ -107,23 +106,21 @@ def behaviour(
         give(measure.hosted_behaviour(answered(asked, answers, endpoint, model, max_new_tokens)), out, _show)
         return
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.behaviour(
+    def memory(on: Unloaded) -> int:
+        return largest.answers(
             on,
             form,
             wanted,
-            seeds=len(seeds),
+            each=len(seeds) * samples,
             mitigation=given,
             elicitation=elicitation,
             chat=chat,
             system=system,
             thinking=thinking,
-            samples=samples,
             max_new_tokens=max_new_tokens,
-            probability=probability,
         )
 
-    with at_work("asking", model or "embedded", device, dtype, cost) as (loaded, progress):
+    with at_work("asking", model or "embedded", device, dtype, memory) as (loaded, progress):
         result = measure.behaviour(
             loaded,
             form,

@@ -30,8 +30,7 @@ from ostools.ground.errors import InputError
 if TYPE_CHECKING:
     from ostools.measure import Collapse
     from ostools.measure.collapse.readings import Reading
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
     from ostools.tasks import CollapseTask
 
 
@@ -98,7 +97,7 @@ def collapse(
     """
     from mitigations import optional
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     wanted, pairs = parse_lengths(lengths), _pairs(task, chosen(prompt, ids), item, items)
@@ -108,10 +107,10 @@ def collapse(
     given = optional(mitigation)
     dtypes, seeds = tuple(dtype or ("float32", "bfloat16", "float16")), tuple(seed or (0,))
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.collapse(on, pairs, wanted, dtypes, layers=where, seeds=len(seeds), mitigation=given)
+    def memory(on: Unloaded) -> int:
+        return largest.pairs(on, pairs, wanted, dtypes, layers=where, mitigation=given)
 
-    with at_work("comparing pairs", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("comparing pairs", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.collapse(
             loaded,
             pairs,

@@ -13,8 +13,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import Counting
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def counting(
@@ -47,7 +46,7 @@ def counting(
     """
     from mitigations import optional
     from ostools import measure, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.tasks.opened import OpenedPairs
 
     check(out)
@@ -56,10 +55,11 @@ def counting(
     given = optional(mitigation)
     dtypes = tuple(dtype or ("float32", "bfloat16"))
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.counting(on, form, wanted, dtypes, given)
+    def memory(on: Unloaded) -> int:
+        curve = largest.pairs(on, form, wanted, dtypes, mitigation=given)
+        return max(curve, largest.answers(on, form, wanted, mitigation=given))
 
-    with at_work("counting", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("counting", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.counting(
             loaded, form, lengths=wanted, dtypes=dtypes, seed=seed, mitigation=given, progress=progress
         )

@@ -24,8 +24,7 @@ from ostools.cli.kit.steps import at_work, check, check_precisions, give
 
 if TYPE_CHECKING:
     from ostools import measure
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
     from ostools.tasks import Task as Form
 
 Lengths = Annotated[
@@ -74,25 +73,18 @@ def decodable(
       ostools decodable --task count-ones-bernoulli --dtype float32 --dtype bfloat16 --out decodable.png
     """
     from ostools import measure
-    from ostools.measure.fate.cost import decodable_cost
-    from ostools.measure.fate.decodable import default_target
+    from ostools.measure.fate.decodable import probes_bytes
     from ostools.reporting.findings.fate import decodable_findings
 
     dtypes = tuple(dtype or ("float32",))
     wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
     kept = parse_layers(layers)
 
-    def cost(on: Unloaded) -> Cost:
-        return decodable_cost(
-            on.shape,
-            on.asked(form, wanted),
-            dtypes,
-            target=target or default_target(form),
-            seeds=len(chosen),
-            random=random_weights,
-        )
+    def memory(on: Unloaded) -> int:
+        how: dict[str, Any] = {"lengths": len(wanted), "seeds": len(chosen), "random": random_weights}
+        return probes_bytes(on.shape, on.longest(form, wanted), dtypes, **how)
 
-    with at_work("probing", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("probing", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.decodable(
             loaded,
             form,
@@ -131,16 +123,17 @@ def readout(
       ostools readout --task count-ones-bernoulli --lengths 2:9 --out readout.png
     """
     from ostools import measure
-    from ostools.measure.fate.cost import readout_cost
+    from ostools.measure.fate.decodable import probes_bytes
     from ostools.reporting.findings.fate import readout_findings
 
     dtypes = tuple(dtype or ("float32",))
     wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
 
-    def cost(on: Unloaded) -> Cost:
-        return readout_cost(on.shape, on.asked(form, wanted), dtypes, seeds=len(chosen))
+    def memory(on: Unloaded) -> int:
+        how: dict[str, Any] = {"lengths": len(wanted), "seeds": len(chosen), "random": False}
+        return probes_bytes(on.shape, on.longest(form, wanted), dtypes, **how)
 
-    with at_work("reading", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("reading", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.readout(
             loaded,
             form,
@@ -194,27 +187,17 @@ def fate(
       ostools fate --task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16
     """
     from ostools import measure
-    from ostools.measure.fate.cost import fate_cost
-    from ostools.measure.fate.decodable import default_target
+    from ostools.measure.fate.fate import fate_bytes
     from ostools.reporting.findings.fate import fate_findings
 
     dtypes = tuple(dtype or ("float32", "bfloat16"))
     wanted, form, chosen = _asked(out, lengths, task, dtypes, seed)
 
-    def cost(on: Unloaded) -> Cost:
-        tokens, pairs = on.asked(form, wanted), on.asked(form, wanted, pairs=True)
-        one = fate_cost(
-            on.shape,
-            tokens,
-            pairs,
-            dtypes,
-            target=target or default_target(form),
-            seeds=len(chosen),
-            random=random_weights,
-        )
-        return one * (1 + len(mitigation or ()))
+    def memory(on: Unloaded) -> int:
+        how: dict[str, Any] = {"lengths": len(wanted), "seeds": len(chosen), "random": random_weights}
+        return fate_bytes(on.shape, on.longest(form, wanted), dtypes, **how)
 
-    with at_work("judging", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("judging", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.fate(
             loaded,
             form,

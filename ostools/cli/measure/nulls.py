@@ -16,8 +16,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import Nulls
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def nulls(
@@ -51,7 +50,7 @@ def nulls(
       ostools nulls --prompt "Once upon a time" --kind initialised --kind shuffled --out nulls.png
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.ground.names import checked_name, checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.models.null import KINDS
@@ -62,13 +61,11 @@ def nulls(
     kinds = checked_names("kind of null model", kind or ("initialised",), KINDS)
     checked_name("linearisation", linearisation, LINEARISATIONS)
 
-    def cost(on: Unloaded) -> Cost:
-        times = 1 + len(kinds) * seeds
-        one = costs.sensitivity(turn.of(on), under.read, (linearisation,), (0,), method)
-        # Each again under the cesaro path sum beside it.
-        return (one + under.cost(turn.of(on)) * 2) * times
+    def memory(on: Unloaded) -> int:
+        profile = under.memory(turn.of(on), lambda pos: largest.sensitivity(on, pos, (linearisation,), method=method))
+        return profile + on.shape.element * on.shape.parameters  # a null model stands beside the model
 
-    with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, memory) as (loaded, progress):
         words = turn.prompt(loaded, given)
         result = measure.nulls(
             loaded,

@@ -15,8 +15,7 @@ from ostools.ground.progress import part_of
 
 if TYPE_CHECKING:
     from ostools.measure import Profile
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def looseness(
@@ -40,17 +39,17 @@ def looseness(
       ostools looseness --prompt "The capital of France is" --out waterfall.png
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.measure.profiles.looseness import CHAIN
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, [given])
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.looseness(turn.of(on), under.one) + under.cost(turn.of(on)) * 2
+    def memory(on: Unloaded) -> int:
+        return under.memory(turn.of(on), lambda pos: largest.looseness(on, pos))
 
-    with at_work("measuring", model, device, dtype, cost) as (loaded, progress):
+    with at_work("measuring", model, device, dtype, memory) as (loaded, progress):
         acting: dict[str, Any] = {"mitigation": under.given}
         differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
         words = turn.prompt(loaded, given)
@@ -89,18 +88,17 @@ def profile(
       ostools profile --prompt "The capital of France is" --at -2
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, [given])
 
-    def cost(on: Unloaded) -> Cost:
-        how: dict[str, Any] = {"cotangents": cotangents, "at": at}
-        profile = costs.sensitivity(turn.of(on), under.read, ("full", "frozen"), (0,), method, **how)
-        return under.cost(turn.of(on)) + profile
+    def memory(on: Unloaded) -> int:
+        how: dict[str, Any] = {"method": method, "cotangents": cotangents, "at": at}
+        return under.memory(turn.of(on), lambda pos: largest.sensitivity(on, pos, ("full", "frozen"), **how))
 
-    with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, memory) as (loaded, progress):
         words, limit = turn.prompt(loaded, given), MANNERS.max_memory
         how: dict[str, Any] = {"method": method, "cotangents": cotangents, "at": at, "mitigation": under.given}
         measured = measure.sensitivity(loaded, words, max_memory=limit, progress=progress, **how)
@@ -129,16 +127,16 @@ def spectra(
       ostools spectra --prompt "The capital of France is" --out spectra.png
     """
     from ostools import measure
-    from ostools.measure.passes.cost import pass_cost
+    from ostools.measure.passes.memory import patterns_bytes
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, [given])
 
-    def cost(on: Unloaded) -> Cost:
-        return under.cost(turn.of(on)) + pass_cost(on.shape, turn.of(on).pos(under.one), 6)
+    def memory(on: Unloaded) -> int:
+        return under.memory(turn.of(on), lambda pos: patterns_bytes(on.shape, pos))
 
-    with at_work("reading the patterns", model, device, dtype, cost) as (loaded, _):
+    with at_work("reading the patterns", model, device, dtype, memory, counted=False) as (loaded, _):
         result = measure.spectra(loaded, turn.prompt(loaded, given), mitigation=under.given)
     give(result, out, lambda result: _show("Products of the patterns", result.depth))
 

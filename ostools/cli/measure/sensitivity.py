@@ -30,8 +30,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.measure import PathSum, Sensitivity
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def sensitivity(
@@ -91,7 +90,7 @@ def sensitivity(
       ostools sensitivity --prompt "Once upon a" --towards " time" --towards " day"
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.ground.names import checked_names
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
 
@@ -101,11 +100,12 @@ def sensitivity(
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
     wanted, meant = parse_layers(layers), _towards(towards, method, names)
 
-    def cost(on: Unloaded) -> Cost:
+    def memory(on: Unloaded) -> int:
         how: dict[str, Any] = {"at": at, "one_row": meant is not None, "cotangents": cotangents}
-        return under.cost(turn.of(on)) + costs.sensitivity(turn.of(on), under.read, names, wanted, method, **how)
+        how |= {"layers": wanted, "method": method}
+        return under.memory(turn.of(on), lambda pos: largest.sensitivity(on, pos, names, **how))
 
-    with at_work("differentiating", model, device, dtype, cost) as (loaded, progress):
+    with at_work("differentiating", model, device, dtype, memory) as (loaded, progress):
         found = measure.sensitivity(
             loaded,
             [turn.prompt(loaded, one) for one in given],
@@ -182,7 +182,7 @@ def path_sum(
       ostools path-sum --prompt "The capital of France is" --variant local --variant proof
     """
     from ostools import measure
-    from ostools.measure.paths.cost import path_sum_cost
+    from ostools.measure.paths.memory import path_sum_bytes
     from ostools.measure.paths.variants import USUAL, checked_variants
 
     check(out)
@@ -190,11 +190,10 @@ def path_sum(
     under = Acting.of(mitigation, given)
     names = checked_variants(variant or USUAL)
 
-    def cost(on: Unloaded) -> Cost:
-        each = (path_sum_cost(on.shape, turn.of(on).pos(one), names, mlp_norm=mlp_norm) for one in under.read)
-        return sum(each, under.cost(turn.of(on)))
+    def memory(on: Unloaded) -> int:
+        return under.memory(turn.of(on), lambda pos: path_sum_bytes(on.shape, pos, names))
 
-    with at_work("folding the blocks", model, device, dtype, cost) as (loaded, progress):
+    with at_work("folding the blocks", model, device, dtype, memory) as (loaded, progress):
         found = measure.path_sum(
             loaded,
             [turn.prompt(loaded, one) for one in given],

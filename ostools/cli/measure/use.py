@@ -17,8 +17,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import Contributions, Faithfulness, Sensitivity
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 _COMPARED = ("full", "frozen", "detached")
 _DRAWS, _ORDERS, _STEPS = 4, 40, 12
@@ -50,19 +49,22 @@ def contributions(
       ostools contributions --prompt "Once upon a" --out parts.png
     """
     from ostools import measure
-    from ostools.cli.kit import costs
-    from ostools.measure.passes.cost import pass_cost
+    from ostools.cli.kit import largest
+    from ostools.measure.passes.memory import patterns_bytes
 
     check(out)
     given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
     under = Acting.of(mitigation, [given])
     alone = out is not None or MANNERS.json
 
-    def cost(on: Unloaded) -> Cost:
-        parts = pass_cost(on.shape, turn.of(on).pos(under.one), 16) + under.cost(turn.of(on))
-        return parts if alone else parts + costs.sensitivity(turn.of(on), under.read, _COMPARED, (0,), "auto")
+    def memory(on: Unloaded) -> int:
+        def parts(pos: int) -> int:
+            beside = 0 if alone else largest.sensitivity(on, pos, _COMPARED)
+            return max(patterns_bytes(on.shape, pos), beside)
 
-    with at_work("splitting the logit", model, device, dtype, cost) as (loaded, progress):
+        return under.memory(turn.of(on), parts)
+
+    with at_work("splitting the logit", model, device, dtype, memory, counted=not alone) as (loaded, progress):
         words = turn.prompt(loaded, given)
         acting: dict[str, Any] = {"mitigation": under.given}
         result = measure.contributions(loaded, words, towards=towards, **acting)
@@ -143,13 +145,12 @@ def faithfulness(
       ostools faithfulness --prompt "Once upon a time, a girl named Ann had a" --out use.png
     """
     from ostools import measure
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.ground.names import checked_names
-    from ostools.measure.faithfulness.cost import faithfulness_cost
-    from ostools.measure.faithfulness.without import WAYS
+    from ostools.measure.faithfulness.without import WAYS, cases_bytes
     from ostools.measure.jacobian.linearisations import LINEARISATIONS
     from ostools.measure.passes.output import read_up_to
-    from ostools.measure.paths.cost import path_sum_cost
+    from ostools.measure.paths.memory import path_sum_bytes
     from ostools.measure.paths.variants import checked_variants
 
     check(out)
@@ -160,14 +161,14 @@ def faithfulness(
     variants = checked_variants(variant or "rollout")
     positions = "last" if at is None else "all"
 
-    def cost(on: Unloaded) -> Cost:
-        pos, count = turn.of(on).pos(under.one), len(names) + len(variants) + 1
-        numbers = {"draws": _DRAWS, "orders": orders, "steps": _STEPS}
-        beside = costs.sensitivity(turn.of(on), under.read, names, (0,), "auto", at=at)
-        beside += path_sum_cost(on.shape, pos, variants) + under.cost(turn.of(on)) * 3
-        return beside + faithfulness_cost(on.shape, read_up_to(at, pos), profiles=count, ways=ways, **numbers)
+    def memory(on: Unloaded) -> int:
+        def parts(pos: int) -> int:
+            beside = max(largest.sensitivity(on, pos, names, at=at), path_sum_bytes(on.shape, pos, variants))
+            return max(beside, cases_bytes(on.shape, read_up_to(at, pos)))
 
-    with at_work("taking tokens out", model, device, dtype, cost) as (loaded, progress):
+        return under.memory(turn.of(on), parts)
+
+    with at_work("taking tokens out", model, device, dtype, memory) as (loaded, progress):
         words = turn.prompt(loaded, given)
         how: dict[str, Any] = {"max_memory": MANNERS.max_memory, "mitigation": under.given}
         measured = measure.sensitivity(loaded, words, linearisations=names, at=at, **how)

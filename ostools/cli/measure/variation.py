@@ -12,8 +12,7 @@ from ostools.cli.kit.steps import at_work, check, give
 
 if TYPE_CHECKING:
     from ostools.measure import AttentionVariation
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def attention_variation(
@@ -39,15 +38,15 @@ def attention_variation(
     """
     from mitigations import optional
     from ostools import measure, tasks
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
 
     check(out)
     wanted, pairs, given = parse_lengths(lengths), tasks.repeating(task), optional(mitigation)
 
-    def cost(on: Unloaded) -> Cost:
-        return costs.variation(on, pairs, wanted, len(seed or (0,)), given)
+    def memory(on: Unloaded) -> int:
+        return largest.variation(on, pairs, wanted)
 
-    with at_work("comparing attention", model, device, load_dtype, cost) as (loaded, progress):
+    with at_work("comparing attention", model, device, load_dtype, memory) as (loaded, progress):
         result = measure.attention_variation(
             loaded,
             pairs,

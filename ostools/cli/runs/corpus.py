@@ -17,9 +17,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
-    from ostools.measure.passes.cost import Cost
     from ostools.runs import Corpus, CorpusCollapse
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 _SHOWN = ("length", "kind", "texts", "windows", "too_short", "sink_share", "last_share", "effective_tokens")
 _PAIRS = (
@@ -120,13 +119,13 @@ def corpus(
         with quiet():
             tokenizer = required(read_tokenizer(locate(model, None, MANNERS.base).tokenizer))
         drawn = drawn_from(tokenizer, found, sizes, texts, per_text, seed, output.note).drawn
-        windows = {one.length: len(one.windows) for one in drawn}
+        windows = [one.length for one in drawn]
 
-        def cost(on: Unloaded) -> Cost:
+        def memory(on: Unloaded) -> int:
             what = Measure.asked(measure, linearisation, method, dtype or None, on.shape.d_model, given)
-            return what.cost(on.shape, windows, on.limit)
+            return max(what.memory(on.shape, window, on.limit) for window in windows)
 
-        with at_work("measuring windows", model, device, load_dtype, cost) as (loaded, progress):
+        with at_work("measuring windows", model, device, load_dtype, memory) as (loaded, progress):
             # One of two classes of results, by the measure: pyright knows them apart by literals alone.
             result: Any = runs.corpus(
                 loaded,

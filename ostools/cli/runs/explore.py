@@ -41,13 +41,13 @@ def explore(
     if MANNERS.dry_run:
         raise InputError(
             "--dry-run: expected a command that measures once, found explore, which measures what is typed: leave it out; the "
-            "page asks before whatever is forecast to take long"
+            "page says how long a run still takes, and stops it"
         )
     second = None
     if against_model is not None:
-        with at_work("loading the second model", against_model, device, dtype) as (second, _):
+        with at_work("loading the second model", against_model, device, dtype, counted=False) as (second, _):
             pass
-    with at_work("starting the explorer", model, device, dtype) as (loaded, _):
+    with at_work("starting the explorer", model, device, dtype, counted=False) as (loaded, _):
         explorer = explore(loaded, prompt, against=second, host=host, port=port)
     try:
         if MANNERS.json:

@@ -16,8 +16,7 @@ from ostools.cli.kit.steps import at_work, each_at_work, tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.measure.passes.cost import Cost
-    from ostools.runs.forecast.forecast import Unloaded
+    from ostools.runs.forecast import Unloaded
 
 
 def report(
@@ -39,7 +38,7 @@ def report(
         typer.Option(
             metavar="NAME",
             help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations; "
-            "repeatable. Default: all but what is forecast to take long.",
+            "repeatable. Default: all but what takes long on a large model.",
         ),
     ] = None,
     lengths: Annotated[
@@ -80,8 +79,9 @@ def report(
         _on_run(run, out, [name for name, there in given.items() if there])
         return
     from ostools import reporting
+    from ostools.cli.kit import largest
+    from ostools.cli.kit.limits import within_time
     from ostools.reporting.report.asked import extent_of
-    from ostools.reporting.report.cost import report_cost
     from ostools.reporting.report.report import LONGEST, default_prompt
     from ostools.results import checked_output
 
@@ -89,18 +89,19 @@ def report(
     given = chosen(prompt, ids)
     wanted = None if lengths is None else parse_lengths(lengths)
 
-    def cost(on: Unloaded) -> Cost:
+    def memory(on: Unloaded) -> int:
         text = default_prompt() if given is None else given
         lengths = extent_of(on.shape).lengths(LONGEST) if wanted is None else wanted
-        return report_cost(on, text, lengths, section or None)
+        return largest.report(on, text, lengths, section or None)
 
     names = _checked_models(model or ["embedded"], ids)
     asked = {"out": out, "sections": section or None, "lengths": wanted}
     if len(names) == 2:
-        models, progress = each_at_work("measuring", names, device, dtype, cost)
-        written = reporting.report(models=models, prompt=prompt, progress=progress, **asked)
+        models, progress = each_at_work("measuring", names, device, dtype, memory)
+        with within_time():
+            written = reporting.report(models=models, prompt=prompt, progress=progress, **asked)
     else:
-        with at_work("measuring", names[0], device, dtype, cost) as (loaded, progress):
+        with at_work("measuring", names[0], device, dtype, memory) as (loaded, progress):
             read = None if given is None else PLAIN.prompt(loaded, given)
             written = reporting.report(loaded, prompt=read, progress=progress, **asked)
     tell_written(written)

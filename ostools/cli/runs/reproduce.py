@@ -54,7 +54,7 @@ def reproduce(
       ostools reproduce --recipe examples/gemma-7b.yaml --out gemma
     """
     from ostools import reporting
-    from ostools.cli.kit import costs
+    from ostools.cli.kit import largest
     from ostools.experiments.reproduce.claims import chosen_claims
     from ostools.experiments.reproduce.parts import checked_arguments, parts_of
     from ostools.reporting.reproduction.stored import Parts
@@ -66,7 +66,7 @@ def reproduce(
     wanted = {part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)}
     name, where = model or asked.model or "embedded", device or asked.device or "auto"
     dtype = dtype or asked.dtype or "float32"
-    with at_work("measuring", name, where, dtype, lambda model: costs.reproduction(model, wanted)) as (
+    with at_work("measuring", name, where, dtype, lambda on: largest.reproduction(on, wanted)) as (
         loaded,
         progress,
     ):

@@ -26,7 +26,9 @@ def run(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the cells are kept; made if it is missing.")],
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say which cells are missing and what they are forecast to take; measure none."),
+        typer.Option(
+            "--dry-run", help="Say which cells are missing and the memory they are forecast to take; measure none."
+        ),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the cells that failed before again.")
@@ -125,34 +127,25 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
 
 
 def _show_plan(plan: runs.Plan) -> None:
-    """Every missing cell with its forecast; in the title what they take one after the other, and whether the largest fits."""
+    """Every missing cell with the memory it is forecast to take; in the title whether the largest fits."""
     rows = [_planned(job) for job in plan.pending]
+    names = [*CELL, "lengths", "from", "to"]
     if MANNERS.json:
-        names = [*CELL, "lengths", "from", "to", "forecast_seconds", "forecast_bytes"]
-        output.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        output.print_json([dict(zip([*names, "forecast_bytes"], row, strict=True)) for row in rows])
         return
     title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
     if rows:
-        least = "at least " if any(row[-2] is None for row in rows) else ""
-        seconds, most = sum(row[-2] or 0.0 for row in rows), max(job.forecast.memory for job in plan.pending)
-        title += f"; forecast {least}{seconds:,.0f} s, {_memory(most, plan, at_least=bool(least))}"
-    names = [*CELL, "lengths", "from", "to", "forecast s", "forecast GiB"]
-    shown = [(*row[:-2], *_taken(*row[-2:])) for row in rows]
-    output.print_table(title, names, shown, left=6)
+        most, unknown = max(job.forecast.memory for job in plan.pending), any(row[-1] is None for row in rows)
+        title += f"; forecast {_memory(most, plan, at_least=unknown)}; the first cells measure the time"
+    shown = [(*row[:-1], "unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}") for row in rows]
+    output.print_table(title, [*names, "forecast GiB"], shown, left=6)
 
 
 def _planned(job: Job) -> tuple[Any, ...]:
-    """A cell's columns and lengths, and at the end its forecast in seconds and bytes: None for both where there is none."""
-    cell, took = job.wanted.cell, job.forecast
-    memory = None if took.seconds is None else took.memory
-    columns = (cell.columns[name] for name in CELL)
-    return (*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], took.seconds, memory)
-
-
-def _taken(seconds: float | None, memory: int | None) -> tuple[str, str]:
-    if seconds is None or memory is None:
-        return "unknown", "unknown"
-    return f"{seconds:.1f}", f"{memory / 2**30:.2f}"
+    """A cell's columns and lengths, and at the end the bytes that it is forecast to take: None where nothing is known of it."""
+    cell, forecast = job.wanted.cell, job.forecast
+    memory = None if forecast.work is None else forecast.memory
+    return (*(cell.columns[name] for name in CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1], memory)
 
 
 def _memory(most: int, plan: runs.Plan, at_least: bool) -> str:

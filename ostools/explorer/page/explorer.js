@@ -5,13 +5,14 @@
   const { get, put, post, say, numbers } = kit;
   let running = null; // the requests of the last thing asked; to abort them ends the run
   let waiting = null;
+  let looking = null; // how long the run at work still takes, once a second
   let shown = null;
 
   function stop(text) {
     clearTimeout(waiting);
+    clearInterval(looking);
     if (running) { running.abort(); running = null; }
     get("stop").hidden = true;
-    get("begin").hidden = true;
     say(text);
   }
 
@@ -34,20 +35,31 @@
     return (await post("run", { ...asked, token: side === 0 ? position : 0 }, own.signal)).json();
   }
 
-  async function ask(sure) {
+  function working(words, own) {
+    clearInterval(looking);
+    say(words + "Working …");
+    looking = setInterval(async () => {
+      try {
+        const { left } = await (await post("left", {}, own.signal)).json();
+        if (own === running && left) { say(words + "Working …, about " + Math.ceil(left) + " s left."); }
+      } catch (error) { clearInterval(looking); }
+    }, 1000);
+  }
+
+  async function ask(straight) {
     stop("");
     const asked = controls.asked();
     if (controls.missing()) { clear(); say(controls.missing()); return; }
     const own = running = new AbortController();
     get("stop").hidden = false;
     try {
-      say("Working …");
-      for (let before = 0; !sure && before < controls.view().before; before += 1) {
+      working("", own);
+      for (let before = 0; !straight && before < controls.view().before; before += 1) {
         const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
-        if (first.tokens) { show(first, { ...asked, view: first.view }); say(first.words + ". Working …"); }
+        if (first.tokens) { show(first, { ...asked, view: first.view }); working(first.words + ". ", own); }
       }
-      const answer = await asking({ ...asked, sure }, own);
+      const answer = await asking(asked, own);
       if (own !== running) { return; }
       finished(answer, asked);
     } catch (error) {
@@ -58,12 +70,6 @@
   function finished(answer, asked) {
     stop("");
     if (answer.error) { clear(); say(answer.error); return; }
-    if (answer.forecast) {
-      const there = shown && shown.asked.prompt === asked.prompt ? shown.answer.words + ". " : "";
-      say(there + "The exact numbers are forecast to take about " + Math.round(answer.forecast) + " s.");
-      get("begin").hidden = false;
-      return;
-    }
     show(answer, asked);
     say(answer.words);
   }
@@ -105,10 +111,7 @@
       const answer = await (await post("run", { ...asked, chart: false }, own.signal)).json();
       if (own !== running) { return; }
       stop(shown.answer.words);
-      if (answer.error || answer.forecast) {
-        place.textContent = answer.error || "The bound chain is forecast to take about " + Math.round(answer.forecast) + " s. Choose it under Show to begin it.";
-        return;
-      }
+      if (answer.error) { place.textContent = answer.error; return; }
       place.textContent = "";
       put(place, "h2", "Its bound chain, from loose to tight: " + answer.kind);
       const tokens = side === 1 && answer.second ? answer.second : answer.tokens;
@@ -150,7 +153,6 @@
     ["dtype", "dtypes"].forEach((id) => get(id).addEventListener("change", later));
     ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
-    get("begin").addEventListener("click", () => ask(true));
     get("copy").addEventListener("click", () => take.copy("code", "The code"));
     get("copy-command").addEventListener("click", () => take.copy("command", "The command"));
     get("save").addEventListener("click", () => take.save(shown.asked));

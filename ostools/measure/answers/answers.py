@@ -26,10 +26,12 @@ from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.files.vocabulary import ids_of_setting
+from ostools.models.shape import Shape
 from ostools.models.text.calling import decoded, token_ids
 from ostools.models.tokens import token_text, tokenizer_of
 
@@ -248,3 +250,13 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
     sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
     named = [ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources]
     return frozenset().union(*named)
+
+
+def answers_bytes(shape: Shape, longest: LongestPrompt, max_new_tokens: int, *, lengths: int = 1, each: int = 1) -> int:
+    """What a batch of prompts with their answers holds, of so many lengths with `each` prompts.
+
+    Prompts of different lengths share a batch in 32 bits alone (`padding`).
+    """
+    together = each * lengths if shape.element >= 4 else each
+    answer = max(max_new_tokens, longest.answer)
+    return batch_bytes(shape, together, longest.tokens, answer=answer, logits=longest.answer + 2)

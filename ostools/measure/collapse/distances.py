@@ -5,7 +5,7 @@ Cost: all in float64, in chunks of pairs, so that the logits of a large vocabula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -21,7 +21,9 @@ from ostools.ground.errors import RangeError
 from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
+from ostools.measure.passes.memory import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.precisions import Precision
+from ostools.models.shape import Shape
 from ostools.theory import distances
 
 CHUNK = 1 << 22
@@ -233,3 +235,19 @@ def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
                     f"{torch.finfo(dtype).max:.3g}"
                 )
             start += len(rows)
+
+
+def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *, layers: int = 1) -> int:
+    """What so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in float64 or in a
+    precision, and the chunks of distances and logits. `layers`: so many streams are compared."""
+    precisions = [Precision.named(name) for name in dtypes]
+    elements = [8, *(precision.dtype.itemsize for precision in precisions if precision.name != "float64")]
+    # Weights that a precision rounds have a float64 run of their own; those of a 16-bit model in its
+    # own dtype are rounded already, which is not known before they are read.
+    elements += [8 for element in elements[1:] if element < shape.element]
+    largest = max(pass_bytes(shape, 1, pos, 1, element) + cast_bytes(shape, element) for element in elements)
+    chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
+    streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
+    logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
+    held = largest + 12 * 8 * max(chunks) + streams + logits
+    return held if layers == 1 else max(held, patterns_bytes(shape, pos, element=8))

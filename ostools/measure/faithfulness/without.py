@@ -21,6 +21,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
+from ostools.measure.passes.memory import in_full, pass_bytes
+from ostools.models.shape import Shape
 from ostools.models.tokens import control_ids
 
 REMOVED, REPLACED, MASKED = WAYS = ("removed", "replaced", "masked")
@@ -129,6 +131,13 @@ def effects(
 def together(d_vocab: int) -> int:
     """Cases of one pass: each has a row of logits."""
     return max(1, chunk(_LOGITS) // d_vocab)
+
+
+def cases_bytes(shape: Shape, pos: int) -> int:
+    """What the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log probabilities in float64."""
+    work = in_full(shape)
+    rows = min(max(1, TOKENS // pos), together(shape.d_vocab))
+    return pass_bytes(work, rows, pos, 1, work.element) + 4 * 8 * rows * shape.d_vocab
 
 
 def _pass(

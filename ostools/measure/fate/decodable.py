@@ -27,13 +27,17 @@ from ostools.measure.fate.begun import Begun, begun_prompts
 from ostools.measure.fate.captured import Captured, captured
 from ostools.measure.fate.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.prompts import checked_layers
 from ostools.models.null import null_model
+from ostools.models.shape import Shape
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
+_DRAWING = 12
+"""Bytes a weight while random ones are drawn: in float64, and again in float32."""
 POSITION = "position"
 TARGETS = ("number", "token", POSITION)
 FLOAT32 = "float32"
@@ -276,3 +280,23 @@ def _require_places(form: Task, prompts: Sequence[Begun]) -> None:
             f"{form.name}: expected the wanted item at different places of one length, found it at one place each: give "
             "position=drawn"
         )
+
+
+def probes_bytes(
+    shape: Shape,
+    longest: LongestPrompt,
+    dtypes: Sequence[str],
+    *,
+    lengths: int,
+    seeds: int,
+    random: bool = True,
+) -> int:
+    """What probes hold, of so many lengths and sequences of each: a batch of prompts of one length, and of each prompt the last
+    token at every place. `random`: the control on random weights, whose model stands beside the other."""
+    prompts, places = lengths * seeds, 2 * shape.n_layers + 3
+    pos = longest.tokens + longest.answer
+    batch = max(batch_bytes(shape, seeds, pos, element=Precision.named(name).dtype.itemsize) for name in dtypes)
+    held = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
+    if not random:
+        return held
+    return max(held + shape.element * shape.parameters, _DRAWING * shape.parameters)

@@ -25,16 +25,18 @@ from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted
 from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
-from ostools.measure.fate.cost import PAIR_SEEDS
-from ostools.measure.fate.decodable import FLOAT32, POSITION, Asked, Decodable, decodable
+from ostools.measure.fate.decodable import FLOAT32, POSITION, Asked, Decodable, decodable, probes_bytes
 from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt
+from ostools.models.shape import Shape
 from ostools.models.text.calling import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
@@ -54,6 +56,9 @@ COLUMNS = {
     **{"reason": "str"},
 }
 
+PAIR_SEEDS = 3
+"""Sequences of which the pairs of n and n + 1 items are compared."""
+_SAID = 8  # tokens after a begun line: the answer itself, and the end of the line
 _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
 
 
@@ -341,3 +346,19 @@ def _named(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) 
     if hidden:
         return SAME_VECTOR
     return UNDECODABLE if tested else UNTESTED
+
+
+def fate_bytes(
+    shape: Shape,
+    longest: LongestPrompt,
+    dtypes: Sequence[str],
+    *,
+    lengths: int,
+    seeds: int,
+    random: bool = True,
+) -> int:
+    """What a verdict holds, of so many lengths and sequences of each: its probes, a batch of answers, or its pairs."""
+    probes = probes_bytes(shape, longest, dtypes, lengths=lengths, seeds=seeds, random=random)
+    pos = longest.tokens + longest.answer
+    answered = batch_bytes(shape, lengths * seeds, pos, answer=2 * _SAID, logits=_SAID)
+    return max(probes, answered, collapse_bytes(shape, pos, lengths, dtypes))

@@ -59,11 +59,6 @@ def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
     return min(d_model, _FIRST + BATCH)
 
 
-def likely_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
-    """Rows that are pulled; of an estimate those that a relative error of 0.1 mostly takes."""
-    return min(d_model, cotangents if method == "sketch" else 8 * _FIRST)
-
-
 def check_settings(d_model: int, cotangents: int, relative_error: float, confidence: float) -> None:
     """Raises `InputError` for numbers of cotangents, a relative error or a confidence that cannot be."""
     if not 2 <= cotangents <= d_model:

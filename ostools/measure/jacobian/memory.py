@@ -1,4 +1,4 @@
-"""What measuring sensitivity will need, in memory and in work: forecast before it runs, and fitted to what there is.
+"""What measuring sensitivity will need in memory: forecast before it runs, and fitted to what there is.
 
 Too large a run takes fewer cotangents at a time first, then puts the Jacobians' rows into a file, then is refused.
 """
@@ -12,11 +12,11 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.formulas.forward import KEPT, kept_weights
 from ostools.measure.formulas.strips import strip_bounds
-from ostools.measure.jacobian.estimate import COTANGENTS, choose_method, likely_rows, most_rows
+from ostools.measure.jacobian.estimate import COTANGENTS, choose_method, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
 from ostools.measure.jacobian.linearisations import HELD
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
-from ostools.measure.passes.cost import BLOCK, EIGENVALUES, QUESTION, Cost, in_full, one_pass, work_in
+from ostools.measure.passes.memory import in_full
 from ostools.measure.passes.strips import strip_size
 from ostools.models.shape import Shape
 
@@ -169,12 +169,10 @@ def _forecast(
     )
 
 
-_CHECKS = 10  # passes over a prompt that finite differences and frozen passes take, of each linearisation
-_READ = 6  # times that every weight is cast for those, and to linearise each block
 _WITHOUT_LIMIT = 1 << 62
 
 
-def sensitivity_cost(
+def sensitivity_bytes(
     shape: Shape,
     pos: int,
     linearisations: Sequence[str] = ("full", "frozen"),
@@ -184,29 +182,19 @@ def sensitivity_cost(
     cotangents: int = COTANGENTS,
     max_memory: int | None = None,
     one_row: bool = False,
-) -> Cost:
-    """Of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model. `one_row`: of a
-    logit, whose derivative is one row.
+) -> int:
+    """Peak of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model. `one_row`: of
+    a logit, whose derivative is one row.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
-    work, d_model = in_full(shape), shape.d_model
+    work, d_model, peak = in_full(shape), shape.d_model, 0
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
-    total = Cost(operations=float(QUESTION))
     for name in linearisations:
         live, chosen = not HELD[name].attention, "exact" if one_row else method
         if chosen == "auto":
             there = fits(work, pos, layers, live=live, max_memory=limit)
             chosen = choose_method(d_model, exact_fits=there).method
         kept = 1 if one_row else None if chosen == "exact" else most_rows(d_model, chosen, cotangents)
-        way = plan(work, pos, layers, live=live, max_memory=limit, rows=kept)
-        rows = 1 if one_row else d_model if chosen == "exact" else likely_rows(d_model, chosen, cotangents)
-        products = rows * one_pass(work, 1, pos) * (1.5 if live else 1.0)
-        products += pos * layers * (2 + EIGENVALUES) * d_model**3 if chosen == "exact" and not one_row else 0
-        products += _CHECKS * one_pass(work, 1, pos)
-        operations = (-(-rows // way.chunk) + _CHECKS) * shape.n_layers * BLOCK
-        groups = 1 if way.rows_on_disk is None else -(-rows // way.rows_on_disk)
-        read = (_READ + groups) * shape.n_layers * shape.block_parameters * work.cast
-        one = work_in(work.element, products) + Cost(cast=float(read), operations=float(operations))
-        total += replace(one, memory=way.peak)
-    return total
+        peak = max(peak, plan(work, pos, layers, live=live, max_memory=limit, rows=kept).peak)
+    return peak

@@ -33,8 +33,8 @@ from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.belief import beliefs
 from ostools.measure.paths.block_view import BlockView
-from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.described import undescribed
+from ostools.measure.paths.memory import path_sum_bytes
 from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.several import PROFILE, Several, together
@@ -209,7 +209,7 @@ def _of_one(
     """Of one prompt, on the model in the precision in which its blocks are read."""
     shape, n = how.shape, len(tokens.ids)
     last = [n - 1] if how.positions == "last" else list(range(n))
-    needed = path_sum_cost(shape, n, how.names, mlp_norm=how.mlp_norm).memory
+    needed = path_sum_bytes(shape, n, how.names)
     _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
     tally: Counter[str] = Counter()
     values = _fold(model, tokens, how.names, last, (how.mlp_norm, tally), progress)

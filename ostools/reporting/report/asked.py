@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from ostools.measure.fate.cost import fate_cost
-from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.memory import sensitivity_cost
-from ostools.measure.passes.cost import Cost, PromptTokens, machine
-from ostools.measure.paths.cost import path_sum_cost
 from ostools.measure.paths.variants import VARIANTS
 from ostools.measure.profiles.looseness import CHAIN
 from ostools.models.shape import Shape
-from ostools.runs.forecast.forecast import in_time
 
 CASTS = ("float32", "bfloat16")
 ONES, LONGEST_WINDOW = "figure-5a", 1024
@@ -32,9 +25,12 @@ STUDY_LENGTHS = tuple(range(4, 37, 4))
 of right answers nearest to one half."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
-UNASKED = {"fate": 45.0, "looseness": 45.0, "layers": 1800.0, "sensitivity": 1800.0}
-"""Seconds on this machine. What is forecast to take longer is measured only where it is asked for by name."""
-_QUESTION = 80  # tokens, of the prompts whose fate is asked, where no tokenizer is at hand
+WIDE, MANY_TOKENS = 256, 1024
+"""The split of the looseness takes an exact profile and norms of d x d matrices for every pair of tokens: up to this width and
+so many tokens it is measured unasked."""
+HUGE, HUGE_TOKENS = 2e9, 1e12
+"""From so many parameters of the blocks on a CPU takes over half an hour for the section on sensitivity; of every layer from so
+many parameters times tokens on."""
 # Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
 DEAR = ("local-full", "edge-full")
 NOT_BOUNDED = (
@@ -117,29 +113,18 @@ NAMES = (
 """What a report can be asked for, in its order; `looseness` is shown within the section on sensitivity."""
 
 
-def profile_costs(shape: Shape, pos: int, limit: int | None = None) -> dict[str, Cost]:
-    """Of the sections that may take long: the profile with its bounds, at every layer too, and the split of the looseness, with
-    an exact profile where the other one is estimated. `limit`: bytes that a profile may take beside the model."""
-    extent = extent_of(shape)
-    profile = partial(sensitivity_cost, shape, pos, max_memory=limit)
-    estimated = choose_method(shape.d_model, exact_fits=True).method != "exact"
-    return {
-        "sensitivity": profile() + path_sum_cost(shape, pos, extent.forms, mlp_norm=extent.mlp_norm),
-        "layers": profile(layers=shape.n_layers + 1),
-        "looseness": path_sum_cost(shape, pos, CHAIN) + (profile(method="exact") if estimated else Cost()),
-    }
-
-
 def unasked(shape: Shape, pos: int) -> dict[str, str]:
-    """The sections that are left out where nobody asks for them by name, with the reason."""
-    here = machine(shape)
-    # Before a model is loaded nothing tokenizes: at a token an item, the question after it.
-    tokens = PromptTokens(tuple(n + _QUESTION for n in JUDGED_LENGTHS), _QUESTION, 2)
-    judged = fate_cost(shape, tokens, tokens, JUDGED_DTYPES, target="number", seeds=len(JUDGED_SEEDS))
-    costs = profile_costs(shape, pos) | {"fate": judged}
-    seconds = {name: cost.seconds(here) for name, cost in costs.items()}
-    return {
-        name: f"it is forecast to take {in_time(forecast)} on this machine; `--section {name}` measures it"
-        for name, forecast in seconds.items()
-        if forecast > UNASKED[name]
+    """The sections that are left out where nobody asks for them by name, by the size of the model and of its prompt of `pos`
+    tokens, with the reason."""
+    parameters, on_cpu = shape.n_layers * shape.block_parameters, shape.device == "cpu"
+    size = f"the blocks have {parameters / 1e6:,.0f} million parameters"
+    reasons = {
+        "sensitivity": (on_cpu and parameters > HUGE, f"{size}, and it would take over half an hour on a CPU"),
+        "looseness": (
+            shape.d_model > WIDE or pos > MANY_TOKENS,
+            f"it takes an exact profile and norms for every pair of tokens, at d_model {shape.d_model} and {pos} tokens",
+        ),
+        "layers": (on_cpu and parameters * pos > HUGE_TOKENS, f"{size}, and {pos} tokens are many for a CPU"),
+        "fate": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
     }
+    return {name: f"{reason}; `--section {name}` measures it" for name, (is_dear, reason) in reasons.items() if is_dear}

@@ -80,7 +80,7 @@ def measure(
     sections: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Measurements:
-    """What the sections show; None: all of them, but what is forecast to take long (`UNASKED`)."""
+    """What the sections show; None: all of them, but what takes long on a model of this size (`unasked`)."""
     asked = [name for name in NAMES if sections is None or name in sections]
     ids = tuple(prompt.ids.tolist())
     found = Measurements(

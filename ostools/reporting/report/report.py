@@ -68,8 +68,8 @@ def report(
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
             prompt.
         sections: some of "collapse", "precision", "sensitivity", "looseness" (within sensitivity), "layers", "attention",
-            "behaviour", "fate", "mitigations". None: all of them, except what is forecast to take long
-            (`asked.UNASKED`).
+            "behaviour", "fate", "mitigations". None: all of them, except what takes long on a model of this
+            size (`asked.unasked`).
         lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
             short.
         progress: called as progress(done, total).

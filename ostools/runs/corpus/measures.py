@@ -1,8 +1,8 @@
-"""What is measured of a window: `MEASURES`, by name; its values over the window's tokens, and what they cost."""
+"""What is measured of a window: `MEASURES`, by name; its values over the window's tokens, and what they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +18,21 @@ from ostools.ground.progress import Progress
 from ostools.measure.attention.attention import attention
 from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
-from ostools.measure.jacobian.memory import sensitivity_cost
+from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated import Under, acting_cost, of_the_pass
-from ostools.measure.passes.cost import QUESTION, Cost, pass_cost
-from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.mitigated import Under, acting_bytes, of_the_pass
+from ostools.measure.passes.memory import patterns_bytes
+from ostools.measure.paths.memory import path_sum_bytes
 from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame
-from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_cost
+from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_bytes
 from ostools.runs.corpus.windows import Window
 
 PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
 MEASURES = ("sensitivity", "attention", *PREDICTIONS, PAIRS)
-_BESIDE = 4
-"""Of a path sum of a short window: encoding, hashing the weights and writing down, in questions."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +156,15 @@ class Measure:
         asked |= {"mitigation": self.mitigation}
         return [path_sum(model, prompt, **asked).frame["value"].to_numpy(dtype=float) for prompt in prompts]
 
-    def cost(self, shape: Shape, windows: Mapping[int, int], max_memory: int | None = None) -> Cost:
-        """Of so many windows of each length."""
+    def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:
+        """Bytes that a window of so many tokens holds beside the model."""
         if self.name == PAIRS:
-            return pairs_cost(shape, windows, self.dtypes, self.mitigation)
-        return sum(
-            (
-                (self._of_one(shape, length, max_memory) + acting_cost(shape, length, self.mitigation)) * count
-                for length, count in windows.items()
-            ),
-            Cost(),
-        )
-
-    def _of_one(self, shape: Shape, length: int, max_memory: int | None) -> Cost:
+            return pairs_bytes(shape, length, self.dtypes, self.mitigation)
         if self.name == "sensitivity":
-            how: dict[str, Any] = {"method": self.method, "max_memory": max_memory}
-            return sensitivity_cost(shape, length, (self.linearisation,), **how)
-        if self.name == "attention":
-            return pass_cost(shape, length, 2)
-        return path_sum_cost(shape, length, (self.name,)) + Cost(operations=float(_BESIDE * QUESTION))
+            kinds = (self.linearisation,)
+            held = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
+        elif self.name == "attention":
+            held = patterns_bytes(shape, length)
+        else:
+            held = path_sum_bytes(shape, length, (self.name,))
+        return max(held, acting_bytes(shape, length, self.mitigation))

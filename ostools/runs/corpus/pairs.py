@@ -18,11 +18,10 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.readings import VECTOR
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.mitigated import Under, acting_cost
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.mitigated import Under, acting_bytes
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -98,16 +97,9 @@ def pair_rows(
     return pd.concat(tables, ignore_index=True)[COLUMNS]
 
 
-def pairs_cost(
-    shape: Shape, windows: Mapping[int, int], dtypes: Sequence[str], mitigation: Mitigation | None = None
-) -> Cost:
-    """Of so many windows of each length."""
-    one = {
-        length: collapse_cost(shape, PromptTokens((length + 1,), 0), dtypes)
-        + acting_cost(shape, length + 1, mitigation)
-        for length in windows
-    }
-    return sum((one[length] * count for length, count in windows.items()), Cost())
+def pairs_bytes(shape: Shape, length: int, dtypes: Sequence[str], mitigation: Mitigation | None = None) -> int:
+    """What the pair of a window of so many tokens holds."""
+    return max(collapse_bytes(shape, length + 1, 1, dtypes), acting_bytes(shape, length + 1, mitigation))
 
 
 def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Provenance) -> CorpusCollapse:

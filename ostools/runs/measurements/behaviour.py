@@ -10,10 +10,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, behaviour
+from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.answers.behaviour import summarise
-from ostools.measure.answers.cost import behaviour_cost
 from ostools.measure.answers.elicitation import Elicitation
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
@@ -59,9 +59,10 @@ def _read(rows: Frame, provenance: Provenance) -> Behaviour:
     return Behaviour(rows, provenance, summarise(rows, random=random, drawn=drawn))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     options = cell.arguments
-    return behaviour_cost(shape, tokens, samples=options["samples"], max_new_tokens=options["max_new_tokens"])
+    most, samples = options["max_new_tokens"], options["samples"]
+    return answers_bytes(shape, longest, most, lengths=len(cell.lengths), each=samples)
 
 
-BEHAVIOUR = Measurement(BehaviourOptions, _count, _measure, _read)
+BEHAVIOUR = Measurement(BehaviourOptions, _memory, _measure, _read)

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import collapse
-from ostools.measure.collapse.cost import collapse_cost
+from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.rows import as_rows, from_rows
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows, listed
 
@@ -36,10 +36,10 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     return as_rows(found), found.provenance
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     layers = cell.arguments["layers"]
     kept = shape.n_layers + 1 if layers == "all" else 1 + len(layers or ())
-    return collapse_cost(shape, tokens, [cell.dtype], layers=kept)
+    return collapse_bytes(shape, longest.tokens, len(cell.lengths), [cell.dtype], layers=kept)
 
 
-COLLAPSE = Measurement(CollapseOptions, _count, _measure, from_rows, pairs=True, casts=True)
+COLLAPSE = Measurement(CollapseOptions, _memory, _measure, from_rows, pairs=True, casts=True)

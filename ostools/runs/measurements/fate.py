@@ -21,15 +21,14 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.cost import decodable_cost, fate_cost, readout_cost
 from ostools.measure.fate.decodable import COLUMNS as PROBED
-from ostools.measure.fate.decodable import Asked, decodable, default_target, of_predictions
-from ostools.measure.fate.fate import COLUMNS, arm
+from ostools.measure.fate.decodable import Asked, decodable, of_predictions, probes_bytes
+from ostools.measure.fate.fate import COLUMNS, arm, fate_bytes
 from ostools.measure.fate.readout import COLUMNS as READ_OUT
 from ostools.measure.fate.readout import readout
 from ostools.measure.fate.scores import LENGTH
 from ostools.measure.fate.splits import FEWEST_GROUPS
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
@@ -123,26 +122,18 @@ def _one_of(rows: Frame, name: str) -> str:
     return str(found[0])
 
 
-def _target(cell: Cell) -> str:
-    return cell.arguments["target"] or default_target(tasks.task(cell.task))
+def _fate_memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    return fate_bytes(shape, longest, [cell.dtype], lengths=len(cell.lengths), seeds=len(_seeds(cell)), random=False)
 
 
-def _count_fate(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    return fate_cost(shape, tokens, tokens, [cell.dtype], target=_target(cell), seeds=len(_seeds(cell)), random=False)
-
-
-def _count_decodable(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    random = cell.arguments["random_weights"]
-    return decodable_cost(shape, tokens, [cell.dtype], target=_target(cell), seeds=len(_seeds(cell)), random=random)
-
-
-def _count_readout(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    return readout_cost(shape, tokens, [cell.dtype], seeds=len(_seeds(cell)))
+def _probes_memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    random = bool(cell.arguments.get("random_weights", False))
+    return probes_bytes(shape, longest, [cell.dtype], lengths=len(cell.lengths), seeds=len(_seeds(cell)), random=random)
 
 
 SAID = ["dtype", "test", "length", "sequence", "group", "label", "said", "right", "common", "trained", "penalty"]
 SAID += ["control", "depth", "site", "layer"]
 """Of the rows of `decodable`: its predictions."""
-FATE = Measurement(FateOptions, _count_fate, _judged, _verdicts, casts=True, whole=True)
-DECODABLE = Measurement(DecodableOptions, _count_decodable, _probed, _probes, casts=True, whole=True)
-READOUT = Measurement(ReadoutOptions, _count_readout, _read_out, _readings, casts=True, whole=True)
+FATE = Measurement(FateOptions, _fate_memory, _judged, _verdicts, casts=True, whole=True)
+DECODABLE = Measurement(DecodableOptions, _probes_memory, _probed, _probes, casts=True, whole=True)
+READOUT = Measurement(ReadoutOptions, _probes_memory, _read_out, _readings, casts=True, whole=True)

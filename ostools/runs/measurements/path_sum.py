@@ -8,8 +8,8 @@ from pydantic import AfterValidator
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import PathSum, path_sum
-from ostools.measure.passes.cost import Cost, PromptTokens
-from ostools.measure.paths.cost import path_sum_cost
+from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.paths.memory import path_sum_bytes
 from ostools.measure.paths.variants import checked_variants
 from ostools.models.shape import Shape
 from ostools.runs.measurements.questions import each_question
@@ -26,9 +26,8 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     return each_question(model, cell, lambda prompt: path_sum(model, prompt, **options))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
-    variants = cell.arguments["variants"]
-    return sum((path_sum_cost(shape, pos, variants) for pos in tokens.prompts), Cost())
+def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    return path_sum_bytes(shape, longest.tokens, cell.arguments["variants"])
 
 
-PATH_SUM = Measurement(PathSumOptions, _count, _measure, PathSum)
+PATH_SUM = Measurement(PathSumOptions, _memory, _measure, PathSum)

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 
@@ -93,11 +93,12 @@ class Options(Strict):
 
 @dataclass(frozen=True)
 class Measurement(Generic[Given]):
-    """A measurement of a sweep: what may be asked of it, what it takes, how it is measured, and its stored rows read back."""
+    """A measurement of a sweep: what may be asked of it, the memory it takes, how it is measured, and
+    its stored rows read back."""
 
     options: type[Options]
-    count: Callable[[Shape, Cell, PromptTokens], Cost]
-    """What a cell takes, from the model's shape and the tokens of its prompts."""
+    memory: Callable[[Shape, Cell, LongestPrompt], int]
+    """Bytes that a cell holds beside the model, from the model's shape and the tokens of its longest prompt."""
     measure: Callable[[TransformerBridge, Cell], Rows]
     read: Callable[[Frame, Provenance], Given]
     """The result of stored rows."""

@@ -11,8 +11,8 @@ from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
 from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
-from ostools.measure.jacobian.memory import sensitivity_cost
-from ostools.measure.passes.cost import Cost, PromptTokens
+from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.runs.measurements.questions import each_question
 from ostools.runs.measurements.record import Cell, Measurement, Names, Options, Rows
@@ -51,10 +51,10 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
     return each_question(model, cell, lambda prompt: sensitivity(model, prompt, seed=cell.seed, **options))
 
 
-def _count(shape: Shape, cell: Cell, tokens: PromptTokens) -> Cost:
+def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     names = cell.arguments["linearisations"]
     how = {name: cell.arguments[name] for name in ("method", "cotangents") if name in cell.arguments}
-    return sum((sensitivity_cost(shape, pos, names, **how) for pos in tokens.prompts), Cost())
+    return sensitivity_bytes(shape, longest.tokens, names, **how)
 
 
-SENSITIVITY = Measurement(SensitivityOptions, _count, _measure, Sensitivity)
+SENSITIVITY = Measurement(SensitivityOptions, _memory, _measure, Sensitivity)

@@ -10,14 +10,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ostools.runs.forecast.forecast import Forecast
+from ostools.runs.forecast import Forecast
 from ostools.runs.measurements.record import Rows
 from ostools.runs.stored.store import Wanted
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell that is to be measured, and what it is forecast to take."""
+    """A cell that is to be measured, and the memory that it is forecast to take."""
 
     wanted: Wanted
     forecast: Forecast

@@ -20,7 +20,7 @@ from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.models.shape import enough_threads
 from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to_load
-from ostools.runs.forecast.forecast import forecast
+from ostools.runs.forecast import forecast
 from ostools.runs.measurements import measure
 from ostools.runs.measurements.record import Cell, Rows
 from ostools.runs.stored.store import Wanted

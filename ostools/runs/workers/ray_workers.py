@@ -1,6 +1,6 @@
 """The workers of a Ray cluster, and which of them measures which cell: each holds one model and has one cell at a time.
 
-A worker stays with the model that it holds while cells of it are left; then it goes where most work is left. What a worker
+A worker stays with the model that it holds while cells of it are left; then it goes where most cells are left. What a worker
 asks of the cluster is fixed when it starts (the largest forecast among its model's cells), so it is replaced where that is not
 enough, or so much that more workers would have room.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,14 +63,12 @@ class Worker:
 
 
 class Queue:
-    """The jobs that are left, by the model that they load; the longest first, so that a long one is not left to the end."""
+    """The jobs that are left, by the model that they load; the largest first, as a long one should not be left to the end."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs: dict[Loads, deque[Job]] = {}
-        self._work: defaultdict[Loads, float] = defaultdict(float)  # seconds
-        for job in sorted(jobs, key=_seconds, reverse=True):
+        for job in sorted(jobs, key=lambda job: job.forecast.memory, reverse=True):
             self._jobs.setdefault(to_load(job.wanted.cell), deque()).append(job)
-            self._work[to_load(job.wanted.cell)] += _seconds(job)
         self.memory = {loads: max(job.forecast.memory for job in group) for loads, group in self._jobs.items()}
 
     def __len__(self) -> int:
@@ -80,23 +78,15 @@ class Queue:
         return bool(self._jobs[loads])
 
     def take(self, loads: Loads) -> Job:
-        job = self._jobs[loads].popleft()
-        self._work[loads] -= _seconds(job)
-        return job
+        return self._jobs[loads].popleft()
 
     def give_back(self, job: Job) -> None:
         self._jobs[to_load(job.wanted.cell)].appendleft(job)
-        self._work[to_load(job.wanted.cell)] += _seconds(job)
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
-        """The model whose cells take longest, if one more worker than `holders` counts shares them; None: nothing is left."""
+        """The model with most cells, if one more worker than `holders` counts shares them; None: nothing is left."""
         left = [loads for loads in self._jobs if self.has(loads)]
-        return max(left, key=lambda loads: self._work[loads] / (1 + holders[loads]), default=None)
-
-
-def _seconds(job: Job) -> float:
-    """What is unknown is nearly nothing: a cell that cannot be forecast mostly cannot be measured."""
-    return max(job.forecast.seconds or 0.0, 1e-3)
+        return max(left, key=lambda loads: len(self._jobs[loads]) / (1 + holders[loads]), default=None)
 
 
 @dataclass(frozen=True)

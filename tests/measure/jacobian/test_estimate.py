@@ -21,7 +21,6 @@ from ostools.measure.jacobian.estimate import (
     Stop,
     check_settings,
     choose_method,
-    likely_rows,
     most_rows,
     sketched,
 )
@@ -237,7 +236,6 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     tight = choose_method(64, exact_fits=False)
     assert tight == ("sketch", "the exact Jacobians do not fit into the memory")
     assert [most_rows(640, "sketch", k) for k in (8, 64, 65, 640)] == [8, 64, 65, 128]
-    assert [likely_rows(640, "sketch", 8), likely_rows(640, "estimate"), likely_rows(64, "estimate")] == [8, 128, 64]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])

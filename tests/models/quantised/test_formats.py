@@ -25,7 +25,7 @@ from ostools.models.files.sources import Source
 from ostools.models.packed import Packed, Stored
 from ostools.models.quantised.formats import FORMATS
 from ostools.models.recast import dense, stored_part
-from ostools.runs.forecast.forecast import Unloaded
+from ostools.runs.forecast import Unloaded
 from tests.checkpoints import edit_config, make_model, write_tokenizer
 from tests.models.quantised.write import HERE, SIZES, WRITERS, digest
 

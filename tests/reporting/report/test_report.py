@@ -23,7 +23,7 @@ from ostools.models.shape import Shape
 from ostools.reporting import report
 from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.first.headlines import headlines
-from ostools.reporting.report.asked import FORMATS, NAMES, UNASKED, unasked
+from ostools.reporting.report.asked import FORMATS, NAMES, unasked
 from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text
@@ -207,12 +207,21 @@ def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found
 
 
 def test_fate_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(UNASKED, "fate", 1e-9)
+    monkeypatch.setattr("ostools.reporting.report.asked.LARGE", 1.0)
     monkeypatch.setattr(MODULE, "NAMES", ("attention", "fate"))
     model = tiny_model("gemma")
     chosen = measure(model, encode(model, "1110"), [1, 2])
     assert chosen.fate is None
     assert "--section fate" in chosen.left_out[0].reason
+
+
+def test_what_is_measured_unasked_goes_by_size() -> None:
+    """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
+    sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
+    large = replace(Shape.of(tiny_model("gemma")), **sizes)
+    assert set(unasked(large, 64)) == {"sensitivity", "looseness", "fate"}
+    assert set(unasked(large, 512)) == {"sensitivity", "looseness", "layers", "fate"}
+    assert set(unasked(replace(large, device="cuda"), 512)) == {"looseness"}
 
 
 @pytest.mark.parametrize(
@@ -323,7 +332,7 @@ def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.Mo
     shape = Shape.of(model)
     assert unasked(shape, 16) == {}
     assert "--section looseness" in unasked(shape, 100_000)["looseness"]
-    monkeypatch.setitem(UNASKED, "looseness", 1e-9)
+    monkeypatch.setattr("ostools.reporting.report.asked.WIDE", 1)
     monkeypatch.setattr(MODULE, "NAMES", ("sensitivity", "looseness"))
     found = measure(model, encode(model, "1110"), [1, 2])
     assert found.looseness is None

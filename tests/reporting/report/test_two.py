@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -169,17 +168,6 @@ def test_a_dry_run_forecasts_both(run: Run) -> None:
     code, out, err = run("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
     assert (code, out) == (0, "")
     assert len(re.findall(r"^forecast: ", err, re.MULTILINE)) == 2
-
-
-@pytest.mark.usefixtures("no_model")
-def test_the_time_allowed_is_that_of_both_models_together(run: Run) -> None:
-    asked = ("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
-    one, other = (found["seconds"] for found in json.loads(run(*asked, "--json", "--quiet")[1]))
-    between = (max(one, other) + one + other) / 2
-    assert_refused(
-        run(*asked, "--max-time", f"{between:.3f}s"), "for 2 models together, which is longer than --max-time"
-    )
-    assert run(*asked, "--max-time", f"{2 * (one + other):.3f}s")[0] == 0
 
 
 @pytest.mark.slow
