@@ -57,6 +57,7 @@ def _hashes() -> dict[str, str]:
     return dict(cells._sources(cells._DEFINING))
 
 
+@pytest.mark.slow
 def test_every_module_that_a_measurement_reaches_is_in_the_key(copied: Path) -> None:
     """One byte more in each of them changes its hash; the hashes are in the key."""
     before, reached = _hashes(), defining()

@@ -82,8 +82,14 @@ def told(result: Collapse) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("overflow", [(), ("float16",)])
+@pytest.mark.parametrize(
+    ("name", "overflow"),
+    quick(
+        [(name, overflow) for name in SHAPES for overflow in ((), ("float16",))],
+        ("hidden twice", ()),
+        ("never", ("float16",)),
+    ),
+)
 def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[str, ...]) -> None:
     result, (kind, _) = shaped(name, overflow), SHAPES[name]
     verdict = verdicts_at_y(result)["bfloat16"]
