@@ -15,6 +15,7 @@ from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
 from ostools.tasks import task
 from tests.measure.answers.test_judging import answer, posed
+from tests.sets import quick
 
 TEXTS = [
     json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()

@@ -24,6 +24,7 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.precision import precision_section
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
+from tests.sets import quick
 
 SHAPES: dict[str, tuple[str, Callable[[int], bool]]] = {
     "hidden at the end": (TO_THE_END, lambda n: n >= 60),
