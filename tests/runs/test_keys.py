@@ -113,7 +113,8 @@ def test_the_names_of_its_files_are_in_the_checkpoints_hash(directory: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "package", ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn"]
+    "package",
+    ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels"],
 )
 def test_another_version_of_what_computes_is_another_key(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh, known = cells.code_version.__wrapped__, cells.version
