@@ -41,25 +41,27 @@ LONGEST = (
 """Files that take minutes, the longest first: the slow tests begin with them, or one worker would end alone with the last."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measurements of Gemma 1 and of Llama are slow tests: each of their parts stands in Gemma 2, Gemma 3 or GPT-2 too.
+QUICK_FAMILIES = {"gemma2", "gemma3", "gpt2", "neox", "bloom", "mixtral"}
+"""One of each mechanism: grouped heads, rotations, gated MLPs and soft caps; windows and norms of queries
+and keys; layer norms, biases and learned positions; parallel blocks; ALiBi; experts."""
 
-    Quick ones hold all five against transformers (tests/models) and against an oracle of our own (tests/oracle).
-    """
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A law of many families is quick for `QUICK_FAMILIES`, and slow for the others."""
+    families = getattr(sys.modules.get("tests.checkpoints"), "EVERY_FAMILY", ())
+    by_law: dict[tuple[Path, str], list[tuple[pytest.Item, set[str]]]] = {}
     for item in items:
         given = getattr(item, "callspec", None)
-        if (
-            given
-            and Path(__file__).parent / "measure" in item.path.parents
-            and {"gemma", "llama"} & _names(given.params)
-        ):
-            item.add_marker(pytest.mark.slow)
+        names = {value for value in (given.params.values() if given else ()) if isinstance(value, str)} & {*families}
+        if names:
+            by_law.setdefault((item.path, getattr(item, "originalname", "")), []).append((item, names))
+    for cases in by_law.values():
+        quick = [names <= QUICK_FAMILIES and not item.get_closest_marker("slow") for item, names in cases]
+        for item, names in cases:
+            if any(quick) and not names <= QUICK_FAMILIES:
+                item.add_marker(pytest.mark.slow)
     first = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
-
-
-def _names(params: dict[str, object]) -> set[str]:
-    return {value for value in params.values() if isinstance(value, str)}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hooks
 import mitigations
 import ostools
@@ -56,6 +58,7 @@ def test_unknown_attributes_are_attribute_errors() -> None:
     assert set(ostools.__all__) <= set(dir(ostools))
 
 
+@pytest.mark.slow
 def test_hooks_and_mitigations_are_one_module_under_both_names() -> None:
     code = """
 from ostools.hooks.edit import ablate_heads

@@ -100,6 +100,7 @@ def tried(tmp_path: Path) -> mutant_bench.Bench:
     return mutant_bench.Bench(tree, tmp_path / "called.jsonl")
 
 
+@pytest.mark.slow
 def test_what_a_trial_finds(tried: mutant_bench.Bench) -> None:
     """The second test of a fixture is asked too; what shows at import, or is called by nobody, is left."""
     assert "thing" not in sys.modules

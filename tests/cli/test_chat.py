@@ -11,6 +11,7 @@ import pytest
 from ostools.models import encode
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model, write_checkpoint
 from tests.cli.asking import assert_refused
+from tests.sets import quick
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
 SWITCH = "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
@@ -40,7 +41,9 @@ def _wanted(**options: Any) -> list[int]:
         tokenizer.chat_template = CHAT_TEMPLATE
 
 
-@pytest.mark.parametrize("command", ["sensitivity", "path-sum", "profile", "spectra", "attention"])
+@pytest.mark.parametrize(
+    "command", quick(["sensitivity", "path-sum", "profile", "spectra", "attention"], "sensitivity", "attention")
+)
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
     found = _asked(run, thinker, command, "--prompt", "The 11", "--chat", "--system", "Be short.")
     assert found["provenance"]["token_ids"] == _wanted(system="Be short.")

@@ -57,6 +57,7 @@ def test_a_third_of_equal_tokens_is_no_effect_of_position() -> None:
     assert made(np.zeros(12), sizes).verdict == "no shape shown"
 
 
+@pytest.mark.slow
 def test_without_an_effect_intervals_hold_zero_as_often_as_they_say() -> None:
     generator = np.random.default_rng(1)
     shapes = []

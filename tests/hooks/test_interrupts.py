@@ -19,6 +19,7 @@ import hooks
 from hooks import lock
 from tests.checkpoints import tiny_model
 from tests.hooks.test_lock import IDS, LEFT, dtype_of, free
+from tests.sets import quick
 
 OURS = str(Path(inspect.getfile(hooks)).parent)
 THEIRS = ("transformer_lens/hook_points.py", "torch/utils/hooks.py", "contextlib.py")
@@ -71,7 +72,7 @@ def _is_clean(model: TransformerBridge) -> bool:
     return not (points or is_held or hooks.active_edits(model) or hooks.active_strips(model))
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", quick(LEFT, "capture", "rounded"))
 def test_an_interrupt_at_any_line_leaves_the_model_clean(name: str) -> None:
     """The first and the last time that each line runs."""
     model = tiny_model("llama", dtype=dtype_of(name), d_model=16, n_layers=1, fresh=True)

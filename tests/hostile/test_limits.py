@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sets import quick
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to this limit")
 
 LIMITED = """
@@ -44,7 +46,7 @@ def limited(code: str, gib: int, *words: str, below: Path) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=below)
 
 
-@pytest.mark.parametrize("gib", [16, 60])
+@pytest.mark.parametrize("gib", quick([16, 60], 16))
 def test_a_chart_is_refused_before_anything_is_measured(tmp_path: Path, gib: int) -> None:
     done = limited(COMMAND, gib, "path-sum", "--prompt", "ab", "--out", "x.png", below=tmp_path)
     assert done.returncode == 2, done.stderr

@@ -9,6 +9,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 _ASK = """
 import json, tempfile
 import pandas as pd, torch
@@ -81,6 +83,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_what_is_of_another_type_is_refused_in_words() -> None:
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

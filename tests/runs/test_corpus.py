@@ -33,6 +33,7 @@ from ostools.theory.corpora import binned
 from ostools.theory.profiles import shares
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
+from tests.sets import quick
 
 MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
 SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
@@ -90,7 +91,7 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
 
-@pytest.mark.parametrize("measure", [one for one in MEASURES if one != PAIRS])
+@pytest.mark.parametrize("measure", quick([one for one in MEASURES if one != PAIRS], "sensitivity", "attention"))
 def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, measure: str) -> None:
     found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=4, progress=False)
     for _, rows in found.windows.groupby("window"):
@@ -107,7 +108,7 @@ def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, meas
     assert set(found.summary["kind"]) == {kind}
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", "rollout", PAIRS])
+@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", "rollout", PAIRS], "sensitivity", PAIRS))
 def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerBridge, measure: str) -> None:
     under: dict[str, Any] = {"mitigation": "sliding-window:window=4", "progress": False}
     found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **under)  # pyright: ignore[reportArgumentType]

@@ -57,6 +57,7 @@ def _hashes() -> dict[str, str]:
     return dict(cells._sources(cells._DEFINING))
 
 
+@pytest.mark.slow
 def test_every_module_that_a_measurement_reaches_is_in_the_key(copied: Path) -> None:
     """One byte more in each of them changes its hash; the hashes are in the key."""
     before, reached = _hashes(), defining()
@@ -112,7 +113,8 @@ def test_the_names_of_its_files_are_in_the_checkpoints_hash(directory: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "package", ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn"]
+    "package",
+    ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels"],
 )
 def test_another_version_of_what_computes_is_another_key(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh, known = cells.code_version.__wrapped__, cells.version

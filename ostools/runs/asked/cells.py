@@ -31,7 +31,7 @@ from ostools.tasks import CollapseTask, Task
 _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements")
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
-_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn")
+_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")
 _KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
 """Packages that the version of the code speaks for."""
 

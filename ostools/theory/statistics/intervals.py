@@ -6,6 +6,8 @@ import math
 from statistics import NormalDist
 from typing import NamedTuple
 
+from statsmodels.stats.proportion import proportion_confint
+
 from ostools.ground.errors import InputError
 
 
@@ -24,6 +26,7 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         (p_hat + z^2 / 2n  -+  z sqrt(p_hat (1 - p_hat) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
     With none right it is [0, z^2 / (n + z^2)], with all right [n / (n + z^2), 1]: never empty, never beyond 0 and 1.
+    Computed by statsmodels.
 
     `successes` need not be whole. A trial that is itself a share (several samples after one prompt) varies by at most
     p (1 - p), as much as a coin does, so that with prompts as trials the interval is no narrower than it should be.
@@ -38,13 +41,9 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
     if not 0 < level < 1:
         raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, scale = successes / trials, z * z / trials
-    middle = share + scale / 2
-    half = math.sqrt(scale * (share * (1 - share) + scale / 4))
-    low, high = (middle - half) / (1 + scale), (middle + half) / (1 + scale)
-    # Exact at the ends, where rounding would leave 1e-17 of them.
-    return Ends(0.0 if successes == 0 else max(low, 0.0), 1.0 if successes == trials else min(high, 1.0))
+    low, high = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
+    # Exact at the ends, where rounding leaves 1e-17 of them.
+    return Ends(0.0 if successes == 0 else float(low), 1.0 if successes == trials else float(high))
 
 
 def spearman_interval(correlation: float, pairs: int, level: float = 0.95) -> Ends:

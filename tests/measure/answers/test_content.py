@@ -15,6 +15,7 @@ from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
 from ostools.tasks import task
 from tests.measure.answers.test_judging import answer, posed
+from tests.sets import quick
 
 TEXTS = [
     json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
@@ -98,7 +99,7 @@ def seconds(text: str) -> float:
     return min(spent)
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", quick(LONG, "own question", "forms", "thoughts"))
 def test_ten_times_the_text_takes_about_ten_times_as_long(name: str) -> None:
     """A quadratic reader takes a hundred times as long: 30 is far from both."""
     short, long = seconds(LONG[name](4_000)), seconds(LONG[name](40_000))

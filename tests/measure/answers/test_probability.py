@@ -21,6 +21,7 @@ from ostools.measure.posed import pose
 from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.sets import quick
 
 TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
 LINES = ("\nfour: 4", "\nThe answer is 1", " 7", "\n12345")
@@ -45,7 +46,7 @@ def ends_of(model) -> set[int]:
     return lines | set(ends if isinstance(ends, list) else [ends]) | {model.tokenizer.eos_token_id}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=3, scale=1.5, dtype=dtype)

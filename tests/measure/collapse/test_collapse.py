@@ -41,7 +41,7 @@ every = cast("Callable[[object], bool]", np.all)  # of a table's column, whateve
 LENGTHS = (1, 2, 3, 4, 6, 7, 15, 40)
 
 
-@pytest.fixture(scope="module", params=[*TEXT_FAMILIES, "stories"])
+@pytest.fixture(scope="module", params=quick([*TEXT_FAMILIES, "stories"], *TWO_FAMILIES))
 def model(request: pytest.FixtureRequest) -> TransformerBridge:
     return trained("stories") if request.param == "stories" else tiny_model(request.param, seed=1)
 

@@ -183,6 +183,7 @@ def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_n
     assert short == f"Probes: {finding}; most often right between attention and MLP of block 0, {shares}."
 
 
+@pytest.mark.slow
 def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
     result: Any = EVERY["Decodable"]()
     spec, drawn = result.plot().to_dict(), {}

@@ -18,6 +18,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion, served
+from tests.sets import quick
 
 MARKER = "sk-marker-0123456789"
 PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
@@ -138,7 +139,7 @@ def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[so
     return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
 
 
-@pytest.mark.parametrize("answer", [drip_body, drip_head])
+@pytest.mark.parametrize("answer", quick([drip_body, drip_head], drip_body))
 def test_a_server_that_drips_does_not_outlive_the_time(
     tmp_path: Path, answer: Callable[[socket.socket, bytes], None]
 ) -> None:
@@ -219,7 +220,7 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
         assert ask_endpoint(url, "m", ASKED, file).said
 
 
-@pytest.mark.parametrize("name", ["usage", "model", "object"])
+@pytest.mark.parametrize("name", quick(["usage", "model", "object"], "usage"))
 @pytest.mark.parametrize("value", [None, [], {}, "text", 3, {"prompt_tokens": [1]}])
 def test_what_stands_beside_an_answer_may_be_anything(tmp_path: Path, name: str, value: Any) -> None:
     with served(lambda _: (200, changed(**{name: value}))) as (url, _):

@@ -43,7 +43,7 @@ def alone(model, ids: list[int], written: list[int]) -> torch.Tensor:
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
 def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(family: str, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=4, scale=1.5, dtype=dtype)
@@ -120,7 +120,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
                 rows.keep([1, 2, 4])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.3])
+@pytest.mark.parametrize("temperature", quick([0.0, 1.3], 1.3))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)

@@ -16,6 +16,7 @@ from ostools.models.chat import MIXED, ORIGINS, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.models.tokens import count_tokens
 from tests.checkpoints import trained
 from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
+from tests.sets import quick
 
 NAMES = tuple(TEMPLATES)
 TAKES_SYSTEM = tuple(name for name, template in TEMPLATES.items() if template.behind is not None)
@@ -50,7 +51,7 @@ def _applied(name: str, text: str, system: str | None = None) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", quick(TEXTS, TEXTS[0], TEXTS[-1]))
 def test_ids_are_transformers_own_and_origins_cover_them(name: str, text: str) -> None:
     prompt = encode(on_template(name), text, chat=True)
     assert prompt.ids.tolist() == _applied(name, text)

@@ -226,6 +226,7 @@ def test_a_page_of_two_long_prompts_stays_small(tmp_path: Path) -> None:
     assert "256 positions are max-pooled to 52: 5 neighbours in one" in view.html
 
 
+@pytest.mark.slow
 def test_attention_on_a_real_model_is_shown_and_saved(tmp_path: Path, embedded: TransformerBridge) -> None:
     first = ost.attention(embedded, task="copy-last", length=5)
     second = ost.attention(embedded, task="copy-last", length=5, mitigation="separator:every=2")

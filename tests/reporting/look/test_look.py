@@ -19,11 +19,8 @@ KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, the
 TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
 """Charts with tokens along an axis."""
 
-# What takes seconds to measure is looked at with the slow tests.
-every_result = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("Study", "WindowStudy") else name for name in EVERY],
-)
+DEAR = ("Counting", "Decodable", "Fate", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
+"""Measured or drawn in seconds."""
 
 
 def spec(name: str) -> dict[str, Any]:
@@ -47,9 +44,7 @@ def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
     return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
 
 
-@pytest.mark.slow
-@every_result
-def test_every_colour_is_the_themes(name: str) -> None:
+def every_colour_is_the_themes(name: str) -> None:
     for node in nodes(spec(name)):
         for value in node.values():
             for one in value if isinstance(value, list) else [value]:
@@ -57,9 +52,7 @@ def test_every_colour_is_the_themes(name: str) -> None:
                     assert one in KNOWN, one
 
 
-@pytest.mark.slow
-@every_result
-def test_no_two_names_of_a_legend_look_alike(name: str) -> None:
+def no_two_names_of_a_legend_look_alike(name: str) -> None:
     """By colour alone, or with the dash or the shape that the same names have."""
     for panel in panels(spec(name)):
         assert_told_apart(panel)
@@ -79,16 +72,14 @@ def assert_told_apart(panel: dict[str, Any]) -> None:
         assert len(set(told.values())) == len(keys), (field, told)
 
 
-@every_result
-def test_at_most_three_lines_stand_below_a_title(name: str) -> None:
+def at_most_three_lines_stand_below_a_title(name: str) -> None:
     """More push the panels down: what else there is to say stands in the table, or beside the chart in a report."""
     title = spec(name).get("title", "")
     said = title.get("subtitle", []) if isinstance(title, dict) else []
     assert len([said] if isinstance(said, str) else said) <= 3, said
 
 
-@every_result
-def test_numbers_along_an_axis_are_named(name: str) -> None:
+def numbers_along_an_axis_are_named(name: str) -> None:
     """Where an axis of numbers has labels, some layer of its panel says what they are."""
     for panel in panels(spec(name)):
         for channel in ("x", "y"):
@@ -119,15 +110,13 @@ def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from panels(part)
 
 
-@every_result
-def test_every_axis_says_its_quantity_and_unit(name: str) -> None:
+def every_axis_says_its_quantity_and_unit(name: str) -> None:
     """Log-probabilities and divergences in nats, norms by their kind, lengths by what is counted."""
     said = [axis.get("title") or (axis.get("axis") or {}).get("title") for axis in encoded(spec(name), "x", "y")]
     assert {" ".join(words) if isinstance(words, list) else words for words in said if words} == TITLES[name]
 
 
-@every_result
-def test_ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
+def ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
     for axis in encoded(spec(name), "x", "y"):
         if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
             values = axis["axis"]["values"]
@@ -138,19 +127,31 @@ def test_ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", TOKENS)
-def test_a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None:
+def a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None:
     told = [
         {one["field"] for one in found} for node in nodes(spec(name)) if isinstance(found := node.get("tooltip"), list)
     ]
     assert any({"token", "position"} <= fields for fields in told)
 
 
-@every_result
-def test_every_chart_has_a_title_and_the_themes_config(name: str) -> None:
+def every_chart_has_a_title_and_the_themes_config(name: str) -> None:
     whole = every.spec(name)
     assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
     assert whole["config"]["axis"] == theme.config()["axis"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEAR else n for n in EVERY])
+def test_the_chart_of_every_result(name: str) -> None:
+    """One test a result: whichever worker runs it, measuring and drawing are done once."""
+    every_colour_is_the_themes(name)
+    no_two_names_of_a_legend_look_alike(name)
+    at_most_three_lines_stand_below_a_title(name)
+    numbers_along_an_axis_are_named(name)
+    every_axis_says_its_quantity_and_unit(name)
+    ticks_of_a_log_axis_are_round_and_chosen(name)
+    every_chart_has_a_title_and_the_themes_config(name)
+    if name in TOKENS:
+        a_chart_over_tokens_tells_the_token_and_its_position(name)
 
 
 def test_unknown_names_of_one_chart_have_different_colours() -> None:

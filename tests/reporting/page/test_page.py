@@ -16,6 +16,7 @@ from ostools.reporting import charts
 from ostools.reporting.look import theme
 from ostools.reporting.page import page
 from tests.reporting.made import HOSTILE, made_sensitivity
+from tests.sets import quick
 
 EXECUTED = ("", "module", "text/javascript")
 
@@ -96,7 +97,7 @@ def test_hostile_tokens_stay_data(tmp_path: Path) -> None:
     assert len(found.data) == 1
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", quick(HOSTILE, HOSTILE[0], HOSTILE[2], HOSTILE[8]))
 def test_whatever_a_template_is_given_is_escaped(text: str) -> None:
     chart = charts.sensitivity_chart(made_sensitivity({"full": [1.0]}))
     found = assert_nothing_gets_out_or_in(page.chart_page(chart, text), scripts=2)

@@ -24,6 +24,7 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.precision import precision_section
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
+from tests.sets import quick
 
 SHAPES: dict[str, tuple[str, Callable[[int], bool]]] = {
     "hidden at the end": (TO_THE_END, lambda n: n >= 60),
@@ -82,8 +83,14 @@ def told(result: Collapse) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("overflow", [(), ("float16",)])
+@pytest.mark.parametrize(
+    ("name", "overflow"),
+    quick(
+        [(name, overflow) for name in SHAPES for overflow in ((), ("float16",))],
+        ("hidden twice", ()),
+        ("never", ("float16",)),
+    ),
+)
 def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[str, ...]) -> None:
     result, (kind, _) = shaped(name, overflow), SHAPES[name]
     verdict = verdicts_at_y(result)["bfloat16"]

@@ -26,6 +26,7 @@ from tests.cli.asking import assert_refused
 from tests.reporting.charts.test_behaviour import made as made_behaviour
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_sensitivity
 from tests.reporting.page.test_page import Parsed
+from tests.sets import quick
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -120,7 +121,12 @@ def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "words"), [(["a"], "found 1"), ([], "found 0"), (["a", "b", "c"], "more"), (["a", "a"], "found a twice")]
+    ("names", "words"),
+    quick(
+        [(["a"], "found 1"), ([], "found 0"), (["a", "b", "c"], "more"), (["a", "a"], "found a twice")],
+        (["a"], "found 1"),
+        (["a", "a"], "found a twice"),
+    ),
 )
 def test_two_models_that_differ_are_expected(names: list[str], words: str) -> None:
     models = iter([TransformerBridge.__new__(TransformerBridge) for _ in names])

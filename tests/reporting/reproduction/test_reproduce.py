@@ -29,6 +29,7 @@ from ostools.results import Result
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
+from tests.sets import quick
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
@@ -63,7 +64,7 @@ def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arg
 # --- What is stored comes back as it was
 
 
-@pytest.mark.parametrize("name", ["Figure5", "Figure9", pytest.param("Counting", marks=pytest.mark.slow), "Figure3"])
+@pytest.mark.parametrize("name", quick(["Figure5", "Figure9", "Counting", "Figure3"], "Figure9"))
 def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> None:
     store, result = Parts(tmp_path), EVERY[name]()
     store.keep("part", "key", {"one": result}, 1.5)
@@ -163,6 +164,7 @@ def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[
     assert len(told.lines) == (name != "part.json" or spoil is not Path.unlink)
 
 
+@pytest.mark.slow
 def test_a_broken_part_is_measured_again(tmp_path: Path, tiny: TransformerBridge) -> None:
     first, _ = reproduced(tiny, tmp_path, 9)
     _cut(tmp_path / "figure-9" / "figure.frame.parquet")

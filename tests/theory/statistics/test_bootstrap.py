@@ -22,6 +22,7 @@ from ostools.theory.statistics.bootstrap import (
     sign_flip,
     widened,
 )
+from tests.sets import quick
 
 TRIALS = 3000
 
@@ -32,7 +33,9 @@ def coverage(samples: torch.Tensor, mean: float, level: float = 0.95) -> float:
     return float(((low <= mean) & (mean <= high)).double().mean())
 
 
-@pytest.mark.parametrize(("n", "level"), [(15, 0.95), (50, 0.95), (50, 0.8), (200, 0.95)])
+@pytest.mark.parametrize(
+    ("n", "level"), quick([(15, 0.95), (50, 0.95), (50, 0.8), (200, 0.95)], (15, 0.95), (200, 0.95))
+)
 def test_coverage_of_a_normals_mean(n: int, level: float) -> None:
     """Within binomial error of what theory says of n samples, and so near the level for many."""
     generator = torch.Generator().manual_seed(n)
@@ -112,7 +115,7 @@ def test_fewest_samples_for_a_verdict(level: float, fewest: int) -> None:
     assert fewest == FEWEST or 2.0 ** (2 - fewest) > 1 - level
 
 
-@pytest.mark.parametrize(("n", "level"), [(6, 0.95), (9, 0.9958), (30, 0.9958)])
+@pytest.mark.parametrize(("n", "level"), quick([(6, 0.95), (9, 0.9958), (30, 0.9958)], (6, 0.95)))
 def test_no_effect_is_rarely_called_one(n: int, level: float) -> None:
     """Symmetric noise: at an expanded level 0 is left out about as rarely as `level` says; plainly, several times as often."""
     generator = torch.Generator().manual_seed(4)
