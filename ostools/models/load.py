@@ -61,7 +61,7 @@ def load_model(
     then on (docs/your-own-model.md). It needs the package `gguf`. `describe(model).quantisation` says what it was.
 
     A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
-    model: W + (alpha / r) B A. This is added in float64 to a matrix as its file stores it, and then rounded to `dtype`
+    model by PEFT, in float32 or wider, and then rounded to `dtype`. It needs the package `peft`
     (docs/your-own-model.md). The base is where adapter_config.json says (a path, or a hub id), or at `base`.
     `describe(model).origin` says which adapter it is. The weights' hash is that of the merged weights.
 

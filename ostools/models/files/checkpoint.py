@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.adapters.adapter import Adapter
+from ostools.models.files.adapter import merge_adapter, require_peft
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.shards import check_finite, check_loaded, check_stored
@@ -22,7 +22,7 @@ from ostools.models.files.sources import Source
 from ostools.models.files.vocabulary import without_negative_ids
 from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
-from ostools.models.placed.mapped import MappedWeights, brought
+from ostools.models.placed.mapped import MappedWeights
 from ostools.models.placed.place import Placing, fill, placeholders
 from ostools.models.placed.shard import Shard
 from ostools.models.quantised.formats import Quantisation
@@ -145,21 +145,20 @@ def merged(
 ) -> tuple[PreTrainedModel, str]:
     """The Hugging Face model with the adapter in that directory merged into its weights, and what the adapter is, in words.
 
-    Memory: the model, and one matrix more while it is changed.
+    Merged in float32, or in `dtype` where that is wider, and then rounded once. Memory: the model in that dtype, and in
+    `dtype` where that is another.
     """
-    with checkpoint.fitting():
-        checkpoint.check_stored()
-        adapter = Adapter.read(directory, checkpoint.described(), checkpoint.family)
-        weights = MappedWeights.of(checkpoint.shards)
-
-        def weight(name: str, path: str) -> torch.Tensor:
-            change, stored = adapter.changes.get(path), weights.by_name[name]
-            made = brought(stored, dtype, device) if change is None else change.of(stored, dtype).to(device)
-            weights.let_go()
-            return made
-
-        module = checkpoint.filled(weights.by_name, dtype, device, weight)
-    return checkpoint.finished(module), adapter.words
+    wide = torch.promote_types(dtype, torch.float32)
+    base = whole(checkpoint, wide, torch.device("cpu"))
+    module, words = merge_adapter(base, directory, checkpoint.family)
+    if dtype != wide:
+        weights = {name: weight.to(dtype) for name, weight in module.state_dict().items()}
+        del base, module
+        with checkpoint.fitting():
+            module = checkpoint.built(weights, dtype)
+    module = checkpoint.finished(module)
+    module.to(device)  # pyright: ignore[reportArgumentType]
+    return module, words
 
 
 def in_places(
@@ -210,6 +209,7 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
 
 def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
     """An adapter changes matrices of numbers, which lie in memory then."""
+    require_peft()
     found = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
     found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else found
     if found is not None:
