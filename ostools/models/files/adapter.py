@@ -248,7 +248,8 @@ def _refuse_one_of_tied(
 
 def _tie_again(merged: PreTrainedModel, directory: Path) -> None:
     """Make one weight of two tables that were one before; `InputError` where they now differ."""
-    first, second = merged.get_input_embeddings(), merged.get_output_embeddings()
+    first: Any = merged.get_input_embeddings()
+    second: Any = merged.get_output_embeddings()
     if not torch.equal(first.weight, second.weight):
         raise _changed_apart(directory)
     second.weight = first.weight

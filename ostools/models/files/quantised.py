@@ -48,8 +48,9 @@ class Quantisation:
         for name in sorted(owners | {scale.removesuffix(SCALE) for scale in scales}):
             matrix, scale = stored.get(name), stored.get(f"{name}{SCALE}")
             shapes = {(), (1,), (1, 1)} if self.block is None else {self._grid(matrix)}
-            good = matrix is not None and scale is not None and matrix.dtype == FP8
-            if not (good and scale.dtype in ("F32", "BF16", "F16") and scale.shape in shapes):
+            good = matrix is not None and matrix.dtype == FP8
+            scaled = scale is not None and scale.dtype in ("F32", "BF16", "F16") and scale.shape in shapes
+            if not (good and scaled):
                 found = [f"{each.dtype} {each.shape}" if each else "none" for each in (matrix, scale)]
                 raise InputError(
                     f"expected {name} in {directory} as float8_e4m3fn in whole blocks of {self.block or 'its size'} with "
