@@ -91,7 +91,7 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path, read:
             if stored.dtype not in read and not (family.ignored and re.search(family.ignored, name)):
                 raise InputError(
                     f"expected weights of 16 bits or more in {directory}, found {shown(name)} of dtype {shown(stored.dtype)} "
-                    "and no quantization_config in config.json that says what its numbers stand for: use the original, or "
+                    "and no quantization_config in config.json that says what such numbers stand for: use the original, or "
                     "copy the checkpoint's own config.json there"
                 )
 
