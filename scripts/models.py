@@ -20,7 +20,6 @@ from ostools.measure.passes.batches import padding
 from ostools.measure.passes.last_tokens import way_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models.families import FAMILIES, ROUTES, Family, family_of
-from ostools.models.quantised.formats import FORMATS
 from tests.checkpoints import FAMILIES as FIRST
 from tests.checkpoints import make_model, write_checkpoint
 from tests.families import OTHERS
@@ -50,9 +49,7 @@ measured so, with the router live.
 
 ## Weights in few bits
 
-Any of these loads ([what is read, and held against what](quantised.md)); none of the libraries has to be installed. Families
-with experts or joint projections, and GPT-2, refuse them.
-
+[fp8 and GGUF](quantised.md). Families with experts refuse fp8.
 """
 
 _REFUSED = """
@@ -126,8 +123,7 @@ def page() -> str:
     lines += [_row([family.name, family.block]) for family in loads]
     below = [f"- {family.name}: {family.refused}." for family in refused]
     below += [f"- {family.name} in 16 bits: {family.wide_only}." for family in loads if family.wide_only is not None]
-    formats = [f"- {one.which}" for one in FORMATS.values()]
-    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), "", *formats, _REFUSED.rstrip("\n"), "", *below, ""])
+    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _REFUSED.rstrip("\n"), "", *below, ""])
 
 
 def _row(cells: list[str]) -> str:

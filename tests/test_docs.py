@@ -321,6 +321,7 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(
     for model in ("my-model", "gemma-2b"):
         (tmp_path / model).symlink_to(EMBEDDED_DIRECTORY)
     if "my-adapter" in page.read_text("utf-8"):
+        pytest.importorskip("peft")
         base = AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY)
         write_adapter(tmp_path / "my-adapter", tmp_path / "my-model", factors(base, ["q_proj"]), ["q_proj"])
     names: dict[str, object] = {}

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, quantised, whole
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, whole
 from ostools.models.files.checks import check_config, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.shards import read_shards
@@ -53,15 +53,13 @@ def load_model(
     Its tokenizer is `model.tokenizer`; `encode` turns text into ids. A directory without a tokenizer gives None: such a model
     takes ids (`Prompt.from_ids`), and its tokens are shown as `<17>`.
 
-    Weights of few bits (torchao's int8 weight-only, bitsandbytes, GPTQ, AWQ, fp8, compressed-tensors: docs/quantised.md) are
-    dequantised where they are read. The model computes with the weights that the checkpoint stands for. They take the memory
-    that they take on disk, and more time.
+    Matrices in fp8 are dequantised by transformers as they are loaded (docs/quantised.md), and take the memory of `dtype`.
 
     A GGUF file is dequantised once to float32 into a cache, by transformers' own reader, and is a directory like any other from
     then on (docs/your-own-model.md). It needs the package `gguf`. `describe(model).quantisation` says what it was.
 
     A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
-    model: W + (alpha / r) B A. This is added in float64 to a matrix as its file stores it, and then rounded to `dtype`
+    model by PEFT, in float32 or wider, and then rounded to `dtype`. It needs the package `peft`
     (docs/your-own-model.md). The base is where adapter_config.json says (a path, or a hub id), or at `base`.
     `describe(model).origin` says which adapter it is. The weights' hash is that of the merged weights.
 
@@ -72,7 +70,7 @@ def load_model(
     own file, mapped for reading: gains and biases are in memory, and a matrix takes memory while an operation reads it. The
     numbers are those of the model loaded whole, to the bit on a CPU.
 
-    Dequantised weights, and those that lie elsewhere, are not written to, not saved, and not moved by torch.
+    Weights that lie elsewhere are not written to, not saved, and not moved by torch.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
     pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
@@ -98,8 +96,6 @@ def load_model(
             module, origin = merged(checkpoint, source.adapter, torch_dtype, torch_device)
         elif device_map is not None:
             module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
-        elif quantisation is not None:
-            module = quantised(checkpoint, quantisation, torch_dtype, torch_device)
         else:
             module = whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)

@@ -201,7 +201,7 @@ def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     try:
         return function(part, *args, **kwargs)
     except RuntimeError:
-        if 0 not in part.stride() or part.is_meta:  # a `Packed` tensor's part holds no numbers to write out
+        if 0 not in part.stride():
             raise
         return function(part.contiguous(), *args, **kwargs)
 

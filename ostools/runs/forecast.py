@@ -41,9 +41,7 @@ from ostools.theory.distances import dtype_named
 
 LIBRARIES = 560 << 20
 """Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
-_FEW_BITS = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4}
-"""Bytes of what quantised matrices are stored in."""
-_WHOLE = {"F32": 4, "F64": 8}
+_WHOLE = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,10 @@ class Unloaded:
 
     @property
     def shape(self) -> Shape:
-        """Weights that may lie on disk are made where they are read, a large table in one piece; so are quantised ones."""
+        """Weights that may lie on disk are made where they are read, a large table in one piece."""
         mapped = self.device_map is not None
         found = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(found, cast=mapped or self._weights.packed > 0, whole=mapped)
+        return replace(found, cast=mapped, whole=mapped)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
@@ -108,7 +106,7 @@ class Unloaded:
     def held(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
         weights = self._weights
-        whole = weights.packed + weights.others * self.dtype.itemsize
+        whole = weights.numbers * self.dtype.itemsize
         if self.device_map is None:
             return whole
         free = available_memory(torch.device(self.kind))
@@ -240,22 +238,18 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of a checkpoint: bytes of tensors that stay as they are stored (few bits a number), how many other numbers there are, and
-    the bytes of the largest tensor."""
+    """Of a checkpoint: how many numbers its tensors hold, and the bytes of the largest tensor."""
 
-    packed: int
-    others: int
+    numbers: int
     largest: int
 
 
 @lru_cache(maxsize=64)
 def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     """Reads headers."""
-    packed = others = largest = 0
+    numbers = largest = 0
     for shard in read_shards(stamp[0]):
         for tensor in shard.tensors.values():
-            few_bits = tensor.dtype in _FEW_BITS
-            packed += tensor.count * _FEW_BITS.get(tensor.dtype, 0)
-            others += 0 if few_bits else tensor.count
-            largest = max(largest, tensor.count * (_FEW_BITS | _WHOLE).get(tensor.dtype, 2))
-    return _Weights(packed, others, largest)
+            numbers += tensor.count
+            largest = max(largest, tensor.count * _WHOLE.get(tensor.dtype, 2))
+    return _Weights(numbers, largest)

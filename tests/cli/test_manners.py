@@ -47,7 +47,7 @@ def test_quiet_says_nothing_but_results_and_refusals(run, directory: str, tmp_pa
 @pytest.mark.parametrize(
     ("command", "keys"),
     [
-        ("models", {"embedded", "packaged", "families", "refused", "quantised"}),
+        ("models", {"embedded", "packaged", "families", "refused"}),
         ("tasks", {"name", "from", "options", "what"}),
         ("mitigations", {"name", "from", "options", "what"}),
         ("doctor", {"what", "state", "found"}),

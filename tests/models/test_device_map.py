@@ -21,18 +21,17 @@ import ostools as ost
 from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
-from ostools.models import describe, load_model, packed, recast, shape
+from ostools.models import describe, load_model, recast, shape
 from ostools.models.files.shards import read_shard
 from ostools.models.placed import device_map
 from ostools.models.placed.device_map import filled
 from ostools.models.placed.mapped import MappedWeights, brought
 from ostools.models.recast import Recast
 from ostools.models.shape import Shape
-from tests.checkpoints import FAMILIES, Family, write_checkpoint, write_tokenizer
+from tests.checkpoints import FAMILIES, Family, write_checkpoint
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
-INT8 = Path(__file__).parent / "quantised" / "written" / "torchao_int8"
 
 
 def block(family: Family, layer: int) -> str:
@@ -213,15 +212,6 @@ def test_a_map_that_is_wrong_is_refused(asked: Any, said: str, tmp_path: Path) -
     write_checkpoint(tmp_path, "gemma")
     with pytest.raises(InputError, match=said):
         load_model(tmp_path, device="cpu", device_map=asked)
-
-
-def test_int8_weights_lie_where_the_map_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "SMALL_WEIGHT", 0)
-    shutil.copytree(INT8, tmp_path, dirs_exist_ok=True)
-    write_tokenizer(tmp_path)
-    whole, parts = load_model(tmp_path, device="cpu"), load_model(tmp_path, device="cpu", device_map="disk")
-    assert torch.equal(parts(IDS), whole(IDS))
-    assert replace(describe(parts), device_map=None) == describe(whole)
 
 
 def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     cfg: Any = model.cfg
     sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
     assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
-    numbers = _weights(_stamp(directory)).others
+    numbers = _weights(_stamp(directory)).numbers
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
     assert found.n_layers * found.block_parameters < numbers
@@ -84,7 +84,7 @@ def test_the_weights_are_counted_once(tmp_path: Path) -> None:
     """15 M numbers: 4 bytes each in float32, 2 in bfloat16; what is cast is cast a matrix at a time."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
-    numbers = _weights(_stamp(Path(name))).others
+    numbers = _weights(_stamp(Path(name))).numbers
     of = {
         (kind, dtype): forecast_of(models=name, lengths=4, measurements=kind, dtypes=dtype).memory - LIBRARIES
         for kind in KINDS
@@ -194,7 +194,7 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
     stored = sum(file.stat().st_size for file in EMBEDDED_DIRECTORY.glob("*.safetensors"))
-    assert 0 <= stored - 4 * _weights(_stamp(EMBEDDED_DIRECTORY)).others < 1 << 16
+    assert 0 <= stored - 4 * _weights(_stamp(EMBEDDED_DIRECTORY)).numbers < 1 << 16
 
 
 def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

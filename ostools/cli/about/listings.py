@@ -30,7 +30,6 @@ def models() -> None:
     from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.files.packages import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
-    from ostools.models.quantised.formats import FORMATS, WHICH
 
     cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
     loads = [family for family in FAMILIES if family.refused is None]
@@ -38,7 +37,6 @@ def models() -> None:
     if MANNERS.json:
         rows = [{"name": one.name, "architecture": one.architecture, "block": one.block, **one.routes} for one in loads]
         reasons = {family.name: family.refused for family in refused}
-        formats = {method: one.which for method, one in FORMATS.items()}
         real = {
             name: {
                 "title": model.title,
@@ -48,7 +46,7 @@ def models() -> None:
             }
             for name, model in PACKAGED_MODELS.items()
         }
-        listed = {"embedded": cards, "packaged": real, "families": rows, "refused": reasons, "quantised": formats}
+        listed = {"embedded": cards, "packaged": real, "families": rows, "refused": reasons}
         output.print_json(listed)
         return
     output.print_text(
@@ -67,7 +65,7 @@ def models() -> None:
     rows = [(one.name, one.architecture, *("yes" if has else "-" for has in one.routes.values())) for one in loads]
     output.print_table("Families", ["family", "architecture", *ROUTES], rows, left=2)
     output.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
-    output.print_text([f"Weights in few bits that load, each matrix dequantised where it is read: {WHICH}."])
+    output.print_text(["Weights in few bits that load: fp8, dequantised by transformers, and GGUF."])
     output.print_text([f"Not loaded: {family.name}: {family.refused}." for family in refused])
 
 

@@ -1,4 +1,4 @@
-"""The Hugging Face model that the files of a checkpoint make: whole in memory, of weights in few bits, or in several places."""
+"""The Hugging Face model that the files of a checkpoint make: whole in memory, with an adapter, or in several places."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from pathlib import Path
 import torch
 import transformers
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.adapters.adapter import Adapter
+from ostools.models.files.adapter import merge_adapter, require_peft
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
+from ostools.models.files.quantised import SCALE, Quantisation
 from ostools.models.files.shards import check_finite, check_loaded, check_stored
 from ostools.models.files.sources import Source
 from ostools.models.files.vocabulary import without_negative_ids
-from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
-from ostools.models.placed.mapped import MappedWeights, brought
+from ostools.models.placed.mapped import MappedWeights
 from ostools.models.placed.place import Placing, fill, placeholders
 from ostools.models.placed.shard import Shard
-from ostools.models.quantised.formats import Quantisation
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,13 @@ class Checkpoint:
 
     def check_stored(self) -> None:
         check_stored(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
+        if self.quantisation is not None:
+            self.quantisation.check(self.shards, self.directory)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the files by name, in memory of its own."""
         for shard in self.shards:
             yield from shard.read()
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What the headers of the files say beside their tensors."""
-        return {name: words for shard in self.shards for name, words in shard.metadata.items()}
 
     def described(self) -> PreTrainedModel:
         """The model of config.json without numbers, on torch's meta device."""
@@ -66,9 +61,13 @@ class Checkpoint:
         except Exception as error:
             raise InputError(f"expected weights that fit config.json in {self.directory}: {one_line(error)}") from None
 
-    def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
-        """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
+    def built(
+        self, weights: dict[str, torch.Tensor], dtype: torch.dtype, quantisation: Quantisation | None = None
+    ) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, every parameter one of the `weights`, or dequantised by transformers."""
         experts_one_by_one(self.config, self.family)
+        if quantisation is not None:
+            self.config.quantization_config = quantisation.settings  # transformers takes it out again
         module, info = getattr(transformers, self.family.module).from_pretrained(
             None,
             state_dict=weights,
@@ -85,7 +84,7 @@ class Checkpoint:
 
     def filled(
         self,
-        weights: Mapping[str, torch.Tensor | Stored],
+        weights: Mapping[str, torch.Tensor],
         dtype: torch.dtype,
         device: torch.device,
         weight: Callable[[str, str], torch.Tensor],
@@ -93,8 +92,6 @@ class Checkpoint:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
         held = placeholders(weights, dtype)
         module = self.built(dict(held), dtype)
-        if any(isinstance(one, Stored) for one in weights.values()):
-            _refuse_inputs_first(module, self.directory)
         fill(module, held, device, weight)
         return module
 
@@ -116,28 +113,14 @@ def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> P
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
         checkpoint.check_stored()
-        module = checkpoint.built({name: weight.to(dtype) for name, weight in checkpoint.tensors()}, dtype)
+        weights = {
+            name: weight if weight.dtype == torch.float8_e4m3fn or name.endswith(SCALE) else weight.to(dtype)
+            for name, weight in checkpoint.tensors()
+        }
+        module = checkpoint.built(weights, dtype, checkpoint.quantisation)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
-
-
-def quantised(
-    checkpoint: Checkpoint, quantisation: Quantisation, dtype: torch.dtype, device: torch.device
-) -> PreTrainedModel:
-    """The Hugging Face model with its quantised matrices in memory as they are stored."""
-    with checkpoint.fitting():
-        checkpoint.check_stored()
-        tensors = {name: part.to(device) for name, part in checkpoint.tensors()}
-        weights = quantisation.weights(tensors, checkpoint.metadata)
-        del tensors
-
-        def weight(name: str, path: str) -> torch.Tensor:
-            one = weights.pop(name)
-            return one.weight(dtype, device) if isinstance(one, Stored) else one.to(dtype)
-
-        module = checkpoint.filled(weights, dtype, device, weight)
-    return checkpoint.finished(module)
 
 
 def merged(
@@ -145,21 +128,20 @@ def merged(
 ) -> tuple[PreTrainedModel, str]:
     """The Hugging Face model with the adapter in that directory merged into its weights, and what the adapter is, in words.
 
-    Memory: the model, and one matrix more while it is changed.
+    Merged in float32, or in `dtype` where that is wider, and then rounded once. Memory: the model in that dtype, and in
+    `dtype` where that is another.
     """
-    with checkpoint.fitting():
-        checkpoint.check_stored()
-        adapter = Adapter.read(directory, checkpoint.described(), checkpoint.family)
-        weights = MappedWeights.of(checkpoint.shards)
-
-        def weight(name: str, path: str) -> torch.Tensor:
-            change, stored = adapter.changes.get(path), weights.by_name[name]
-            made = brought(stored, dtype, device) if change is None else change.of(stored, dtype).to(device)
-            weights.let_go()
-            return made
-
-        module = checkpoint.filled(weights.by_name, dtype, device, weight)
-    return checkpoint.finished(module), adapter.words
+    wide = torch.promote_types(dtype, torch.float32)
+    base = whole(checkpoint, wide, torch.device("cpu"))
+    module, words = merge_adapter(base, directory, checkpoint.family)
+    if dtype != wide:
+        weights = {name: weight.to(dtype) for name, weight in module.state_dict().items()}
+        del base, module
+        with checkpoint.fitting():
+            module = checkpoint.built(weights, dtype)
+    module = checkpoint.finished(module)
+    module.to(device)  # pyright: ignore[reportArgumentType]
+    return module, words
 
 
 def in_places(
@@ -171,35 +153,21 @@ def in_places(
         checkpoint.check_stored()
         placed = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        named: Mapping[str, torch.Tensor | Stored] = weights.by_name
-        if checkpoint.quantisation is not None:
-            named = checkpoint.quantisation.weights(weights.by_name, checkpoint.metadata)
-        module = checkpoint.filled(named, dtype, device, Placing(weights, named, placed, dtype, device).weight)
+        module = checkpoint.filled(weights.by_name, dtype, device, Placing(weights, placed, dtype, device).weight)
     module = checkpoint.finished(module)
     weights.let_go()
     return module, placed
 
 
-def _refuse_inputs_first(module: PreTrainedModel, directory: Path) -> None:
-    """GPT-2's matrices are [in, out], those of every format [out, in]: a square one would be read transposed."""
-    found = [name for name, part in module.named_modules() if isinstance(part, Conv1D)]
-    if found:
-        raise InputError(
-            f"expected matrices stored [out, in] in the quantised checkpoint {directory}, found {found[0]}, which computes "
-            "with [in, out]: use the model in full precision"
-        )
-
-
 def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
-    """A device map, quantised weights and an adapter ask for weights that are computed with as the file holds them."""
+    """A device map and an adapter ask for weights that are computed with as the file holds them, fp8 for matrices."""
     if source.adapter is not None:
         _check_base(family, source, mapped, quantisation)
-    joint = (
-        f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-        if family.copied
-        else None
-    )
-    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else joint
+    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
+    if mapped and quantisation is not None:
+        found = "weights in fp8, which transformers dequantises"
+    elif mapped and family.copied:
+        found = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
     if found is not None and (mapped or quantisation is not None):
         what = "device_map" if mapped else quantisation
         raise InputError(
@@ -210,6 +178,7 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
 
 def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
     """An adapter changes matrices of numbers, which lie in memory then."""
+    require_peft()
     found = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
     found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else found
     if found is not None:

@@ -14,7 +14,7 @@ import torch
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import JSON_LIMIT, read_text
 from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
-from ostools.models.quantised.formats import check_quantisation
+from ostools.models.files.quantised import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is then the model's."""

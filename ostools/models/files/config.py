@@ -14,8 +14,8 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.quantised import Quantisation, check_quantisation
 from ostools.models.files.vocabulary import check_declared_ids, read_declared
-from ostools.models.quantised.formats import Quantisation, check_quantisation
 from ostools.models.saved_settings import without_saved
 from ostools.models.text.calling import decoded, is_failure, token_ids
 

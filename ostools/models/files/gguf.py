@@ -149,7 +149,7 @@ def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedM
     config, family = _config(folder, name, header)
     _require_memory(sum(header.sizes), name)
     try:
-        check_described(config, family, header.sizes, Path(name), quantised=False)
+        check_described(config, family, header.sizes, Path(name))
         _require_all_read(config, family, header, name)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
         with _bar_in_a_terminal():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ostools.ground.errors import InputError, shown
 from ostools.ground.files.reading import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
+from ostools.models.files.quantised import FP8
 from ostools.models.placed.shard import Shard, StoredTensor
 
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
@@ -29,8 +30,6 @@ _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 MOST_TENSORS = 100_000
 """Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
-_IN_A_WORD = 16
-"""Weights that a number of a quantised checkpoint stands for, at most: 2 bits each in a word of 32."""
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -70,7 +69,7 @@ def read_shard(file: Path) -> Shard:
         raise _too_many(file, count)
     try:
         with safe_open(file, "pt") as tensors:  # checks the header against the file
-            metadata = tensors.metadata() or {}
+            tensors.metadata()
         entries = json.loads(header)
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise InputError(
@@ -82,17 +81,17 @@ def read_shard(file: Path) -> Shard:
         name: StoredTensor(entry["dtype"], tuple(entry["shape"]), *(8 + length + at for at in entry["data_offsets"]))
         for name, entry in entries.items()
     }
-    return Shard(file, stored, metadata)
+    return Shard(file, stored)
 
 
-def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> None:
-    """Refuse a tensor whose numbers do not stand for themselves, in a checkpoint whose config.json names no quantisation."""
+def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path, read: Set[str]) -> None:
+    """Refuse a tensor of another dtype than those that are `read`: its numbers do not stand for themselves."""
     for shard in shards:
         for name, stored in shard.tensors.items():
-            if stored.dtype not in _PLAIN and not (family.ignored and re.search(family.ignored, name)):
+            if stored.dtype not in read and not (family.ignored and re.search(family.ignored, name)):
                 raise InputError(
                     f"expected weights of 16 bits or more in {directory}, found {shown(name)} of dtype {shown(stored.dtype)} "
-                    "and no quantization_config in config.json that says what its numbers stand for: use the original, or "
+                    "and no quantization_config in config.json that says what such numbers stand for: use the original, or "
                     "copy the checkpoint's own config.json there"
                 )
 
@@ -103,13 +102,12 @@ def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory
 
     Which weight is missing or of another shape, `check_loaded` says.
     """
-    if not quantised:
-        check_dtypes(shards, family, directory)
+    check_dtypes(shards, family, directory, _PLAIN | {FP8} if quantised else _PLAIN)
     stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
-    check_described(config, family, stored, directory, quantised)
+    check_described(config, family, stored, directory)
 
 
-def check_described(config: Any, family: Family, stored: Sequence[int], where: Path, quantised: bool) -> None:
+def check_described(config: Any, family: Family, stored: Sequence[int], where: Path) -> None:
     """The model of the configuration is about as large as the stored tensors, whose sizes these are."""
     layers = config.num_hidden_layers
     if layers > len(stored):  # building so many would not end
@@ -119,7 +117,7 @@ def check_described(config: Any, family: Family, stored: Sequence[int], where: P
         )
     with torch.device("meta"):  # shapes without memory
         described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
-    if described > 2 * sum(stored) * (_IN_A_WORD if quantised else 1):
+    if described > 2 * sum(stored):
         raise InputError(
             f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
             "weights and config.json belong to different models"

@@ -11,7 +11,7 @@ from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
-from ostools.models.files.adapters.settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
 from ostools.models.files.converted import Converted, converted
 from ostools.models.files.packages import PACKAGED_MODELS, packaged

@@ -19,20 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from ostools.ground.errors import InputError
-from ostools.models.packed import Stored
 from ostools.models.placed.device_map import DISK, Placed, place_of
 from ostools.models.placed.mapped import MappedWeights, brought
 from ostools.models.recast import Recast
 
 
-def placeholders(weights: Mapping[str, Tensor | Stored], dtype: torch.dtype) -> dict[str, Tensor]:
+def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """For each weight NaN in its shape, which takes no memory: so that the model can be built before it is filled.
 
     Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
     """
     made = {}
     for name, weight in weights.items():
-        whole = None if isinstance(weight, Stored) or weight.is_floating_point() else weight.new_zeros(())
+        whole = None if weight.is_floating_point() else weight.new_zeros(())
         one = torch.full((), float("nan"), dtype=dtype) if whole is None else whole
         made[name] = one.expand(weight.shape)
     return made
@@ -43,7 +42,6 @@ class Placing:
     """What a device map makes of the weights of a model: in which dtype, where it computes, and what lies where."""
 
     files: MappedWeights
-    weights: Mapping[str, Tensor | Stored]
     placed: Placed
     dtype: torch.dtype
     device: torch.device
@@ -53,11 +51,8 @@ class Placing:
 
         Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
         """
-        weight, place = self.weights[name], place_of(path, self.placed) or DISK
-        if isinstance(weight, Stored):
-            here = weight if place == DISK else weight.at(torch.device(place))
-            weight = here.weight(self.dtype, self.device)
-        elif place == str(self.device) or weight.ndim < 2:
+        weight, place = self.files.by_name[name], place_of(path, self.placed) or DISK
+        if place == str(self.device) or weight.ndim < 2:
             weight = brought(weight, self.dtype, self.device)
         else:
             if place != DISK:

@@ -26,7 +26,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""The dtypes that checkpoints are stored in, quantised ones too, by their names in a header."""
+"""The dtypes that checkpoints are stored in, by their names in a header."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Shard:
-    """A safetensors file: its tensors by name, and what else its header says."""
+    """A safetensors file: its tensors by name."""
 
     file: Path
     tensors: Mapping[str, StoredTensor]
-    metadata: Mapping[str, str]
 
     def read(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in memory of its own, in the order in which the file holds them. The file is opened once.

@@ -1,1 +1,0 @@
-"""Checkpoints with weights in few bits, read as the weights that they stand for."""
