@@ -125,7 +125,9 @@ def test_the_measured_share_and_the_ranks_are_those_of_the_profile() -> None:
     found = chosen[chosen["linearisation"] == "frozen"].iloc[0]
     frame: Any = measured.frame[measured.frame["linearisation"] == "frozen"]
     assert found["rollout_first_share"] == pytest.approx(float(row[0]), abs=1e-6)
-    assert found["spearman"] == pytest.approx(frame["frobenius_norm"].corr(pd.Series(row), method="spearman"), abs=1e-9)
+    assert found["spearman"] == pytest.approx(
+        frame["frobenius_norm"].corr(pd.Series(row.numpy(), index=frame.index), method="spearman"), abs=1e-9
+    )
     assert found["measured_first_share"] == pytest.approx(
         frame["frobenius_norm"].iloc[0] / frame["frobenius_norm"].sum()
     )
