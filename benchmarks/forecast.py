@@ -21,10 +21,9 @@ TEXT = "--prompt '" + "Once upon a time there was a small dog. " * 6 + "'"
 COMMANDS = {
     "sensitivity, exact": f"sensitivity --method exact {PROMPT}",
     "sensitivity, estimate": f"sensitivity --method estimate {PROMPT}",
-    **{f"path-sum, {name}": f"path-sum --variant '{name}' {PROMPT}" for name in (*VARIANTS, "windowed(1)")},
+    **{f"path-sum, {name}": f"path-sum --variant '{name}' {PROMPT}" for name in VARIANTS},
     "collapse, 1:64": "collapse --task figure-5a --lengths 1:64 --dtype bfloat16",
     "behaviour": "behaviour --task copy-last --lengths 4,8 --max-new-tokens 8",
-    "looseness": f"looseness {PROMPT}",
 }
 LONG = {
     "sensitivity, exact, long": f"sensitivity --method exact {TEXT}",
@@ -35,11 +34,7 @@ LONG = {
 GRID = {"33m": COMMANDS | LONG, "half": COMMANDS}
 """What is asked of which shape, beside the embedded model."""
 LARGE = "gemma-2b"
-QUICK = {
-    name: line
-    for name, line in COMMANDS.items()
-    if name not in ("sensitivity, exact", "looseness") and "-full" not in name
-}
+QUICK = {name: line for name, line in COMMANDS.items() if name != "sensitivity, exact"}
 """Without what takes an hour or more there."""
 
 

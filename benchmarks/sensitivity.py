@@ -127,7 +127,7 @@ def _path_sums(title: str, model: TransformerBridge, pos: int, rounds: int) -> N
             model(prompt.ids[None], logits_to_keep=1)
 
     runs: dict[str, Callable[[], object]] = {"a plain forward pass": plain}
-    for variant in ("local", "rollout"):
+    for variant in ("local", "theorem-5.1"):
         runs[variant] = lambda variant=variant: ost.path_sum(model, prompt, variants=variant)
     exactly = "sensitivity, exact"
     runs[exactly] = lambda: ost.sensitivity(model, prompt, linearisations=["full"])

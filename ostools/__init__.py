@@ -4,7 +4,7 @@
 
     model = ost.load_model()                       # embedded; or "google/gemma-7b", or a directory
     profile = ost.sensitivity(model, "...")        # measured: d y_n / d v_i, for every token i
-    paths = ost.path_sum(model, "...")             # Theorem 5.1: certified bounds, the paper's forms, predictions
+    paths = ost.path_sum(model, "...")             # Theorem 5.1: certified bounds, the paper's forms
     ost.compare(profile, paths).plot()
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
@@ -55,7 +55,6 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import faithfulness as faithfulness
     from ostools.measure import fate as fate
     from ostools.measure import head_scores as head_scores
-    from ostools.measure import looseness as looseness
     from ostools.measure import nulls as nulls
     from ostools.measure import path_sum as path_sum
     from ostools.measure import profile as profile
@@ -87,7 +86,6 @@ _NAMES = {
         "faithfulness",
         "fate",
         "head_scores",
-        "looseness",
         "nulls",
         "path_sum",
         "profile",

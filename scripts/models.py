@@ -79,8 +79,8 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
 
     tries: tuple[Callable[[], object], ...] = (
         fast,
-        paths("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)", "local-full", "edge-full"),
-        paths("proof", "theorem-5.1", "theorem-b5", "multi-head"),
+        paths("local", "windowed(1)", "windowed(2)"),
+        paths("proof", "theorem-5.1", "theorem-b5"),
         lambda: _require(way_of(model, [branching]).name == "packed pass"),
         lambda: _require(padding(model).allowed),
         strips,

@@ -38,7 +38,7 @@ LINEARISATIONS = ("full", "frozen")
 REFERENCE_COTANGENTS, REFERENCE_SEED = 64, 1000
 """The reference: its own error is measured on the shortest prompts, which are measured exactly too."""
 SKETCHES = (2, 4, 8, 16)
-FORMS = ("theorem-5.1", "theorem-b5", "proof", "multi-head", "rollout", "local")
+FORMS = ("theorem-5.1", "theorem-b5", "proof", "local")
 TASKS = ("copy-last:uniform=true", "count-ones-bernoulli")
 REPEATED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 

@@ -90,7 +90,7 @@ def _cells(model: str) -> list[Cell]:
                     {"name": "behaviour", "max_new_tokens": 3},
                     {"name": "collapse", "dtypes": "bfloat16"},
                     "sensitivity",
-                    {"name": "path-sum", "variants": ["local", "rollout"]},
+                    {"name": "path-sum", "variants": ["local", "theorem-5.1"]},
                 ],
             }
         )

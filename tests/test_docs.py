@@ -174,7 +174,7 @@ with sync_playwright() as started:
         page.goto(Path(next(path for path in sys.argv[2:] if path.endswith("/index.html"))).as_uri())
         if width == 1400:
             page.locator("input.md-search__input").click()
-            page.keyboard.type("looseness", delay=20)
+            page.keyboard.type("certified", delay=20)
             page.wait_for_selector(".md-search-result__item", timeout=20000)
             search = page.locator(".md-search-result__item").count()
         context.close()

@@ -50,7 +50,7 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
-    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "rollout"])
+    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "theorem-5.1"])
     assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
     frames = [measured.frame, paths.frame, ost.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()

@@ -24,7 +24,6 @@ QUICK = (
     "Attention",
     "AttentionDifference",
     "Collapse",
-    "Looseness",
     "HeadScores",
     "Profile",
 )
@@ -72,7 +71,7 @@ def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) ->
 
 
 def _written(directory: Path, change: dict[str, Any]) -> Path:
-    path = EVERY["Looseness"]().save(directory / "x.json")
+    path = EVERY["Comparison"]().save(directory / "x.json")
     whole = json.loads(path.read_text())
     whole["result"] |= change
     path.write_text(json.dumps(whole))

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "path-sum",
         "--prompt",
         PROMPT,
-        *(f"--variant={name}" for name in ("local", "edge-full", "rollout")),
+        *(f"--variant={name}" for name in ("local", "windowed(1)", "theorem-5.1")),
     ),
     "contributions": ("contributions", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),

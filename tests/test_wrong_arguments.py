@@ -124,7 +124,7 @@ SOUND = {
     ost.faithfulness: dict(model=model, profiles=measured),
     ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8], bins=4, measure="attention"),
     ost.sensitivity: one, ost.path_sum: one, ost.spectra: one,
-    ost.looseness: dict(measured=measured, paths=paths), ost.compare: dict(first=measured, second=paths),
+    ost.compare: dict(first=measured, second=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
     ost.attention: dict(model=model, task="count-ones", length=3), ost.behaviour: task,
     ost.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},

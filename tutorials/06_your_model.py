@@ -86,7 +86,7 @@ described[
 # %%
 prompt = "The capital of France is"
 profile = ost.sensitivity(models["my-llama"], prompt)
-comparison = ost.compare(profile, ost.path_sum(models["my-llama"], prompt, variants=["local", "edge"]))
+comparison = ost.compare(profile, ost.path_sum(models["my-llama"], prompt, variants=["local", "windowed(1)"]))
 assert comparison.summary.query("kind == 'certified'")["holds"].all()
 comparison.plot()
 
@@ -96,7 +96,7 @@ comparison.summary[["variant", "kind", "holds", "median_log10_looseness", "spear
 # %% [markdown]
 # It holds. But do not test a bound, or any other statement about trained networks, on random models: their steps meet
 # randomly rotated directions, and those of a trained model do not. A prediction of ours was perfect on random weights,
-# good on small trained models, and 10^7 too large on Gemma 3 270M (`docs/findings/predictions.md`).
+# good on small trained models, and 10^7 too large on Gemma 3 270M (`docs/findings/index.md`).
 #
 # ## What is refused
 #

@@ -30,7 +30,7 @@ from ostools.cli.measure.collapse import collapse
 from ostools.cli.measure.counting import counting
 from ostools.cli.measure.fate import decodable, fate, readout
 from ostools.cli.measure.nulls import nulls
-from ostools.cli.measure.profiles import looseness, profile, spectra
+from ostools.cli.measure.profiles import profile, spectra
 from ostools.cli.measure.prompts import prompts
 from ostools.cli.measure.sensitivity import path_sum, sensitivity
 from ostools.cli.measure.use import contributions, faithfulness
@@ -87,7 +87,7 @@ def _options(
 
 PANELS = {
     "Measure": (
-        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, looseness, spectra),
+        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, spectra),
         *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
         *(retrieval, chain_of_thought),
     ),

@@ -12,7 +12,7 @@ from ostools.explorer.recipe import SIDES, Found, code, commands
 from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import Attention, Collapse, Contributions, Looseness, PathSum, Sensitivity
+from ostools.measure import Attention, Collapse, Contributions, Sensitivity
 from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.results import Frame, Result
@@ -58,14 +58,10 @@ def _names(question: Question) -> list[str]:
 
 def _kind(result: Result) -> str:
     """What kind of statement its numbers are, in the words of every legend."""
-    if isinstance(result, PathSum):
-        return KINDS[str(result.frame["kind"].iloc[0])]
     if isinstance(result, Sensitivity):
         return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
     if isinstance(result, Attention):
         return "attention weights"
-    if isinstance(result, Looseness):
-        return "certified bounds against measured norms"
     return KINDS["measured"]
 
 
@@ -73,14 +69,8 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
     """One entry a token: position, token (as charts write it), value (what colours it, or None), numbers (name, value, lower
     and upper limit)."""
     rows = of_tokens(question, result)
-    if isinstance(result, Looseness):
-        groups = result.frame.groupby("position", sort=True)
-        return [_entry(group.iloc[0], None, _parts(group)) for _, group in groups]
     if isinstance(result, Sensitivity):
         return [_entry(row, row["frobenius_norm"], _norms(row)) for _, row in rows.iterrows()]
-    if isinstance(result, PathSum):
-        name = "{norm} norm, {linearisation}"
-        return [_named(row, name.format(**row).capitalize(), row["value"]) for _, row in rows.iterrows()]
     if isinstance(result, Contributions):
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
         return [_named(row, name, row["contribution"]) for _, row in rows.iterrows()]
@@ -89,7 +79,7 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
 
 def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> dict[str, Any]:
     token = display_token(str(row["token"]))
-    shown = None if value is None else plain(value)
+    shown = plain(value)
     return {"position": int(row["position"]), "token": token, "value": shown, "numbers": numbers}
 
 
@@ -104,11 +94,6 @@ def _norms(row: Any) -> list[dict[str, Any]]:
         for name, columns in _NORMS.items()
         if pd.notna(row[columns[0]])
     ]
-
-
-def _parts(rows: Frame) -> list[dict[str, Any]]:
-    names = zip(rows["part"], rows["larger"], rows["smaller"], rows["log10"], strict=True)
-    return [number(f"{part} ({larger} / {smaller}), decades", value) for part, larger, smaller, value in names]
 
 
 def _weights(question: Question, result: Attention, rows: Frame) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from ostools import measure
 from ostools.explorer.question import Question
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.mitigated import InactiveMitigationError
-from ostools.measure.profiles.looseness import CHAIN
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Result
 
@@ -80,12 +79,6 @@ def steps(question: Question) -> list[Step]:
 def _side(question: Question, name: str, model: str, prompt: str, under: dict[str, Any] | None = None) -> list[Step]:
     """The calls of one side, which ends as the variable `name`; `under`: the argument of its mitigation."""
     view, takes, under = question.of_view, (model, prompt), under or {}
-    if question.view == "chain":
-        return [
-            Step("profile", "sensitivity", takes, {"method": "exact", **under}),
-            Step("bounds", "path_sum", takes, {"variants": CHAIN, **under}),
-            Step(name, "looseness", ("profile", "bounds")),
-        ]
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
         options |= {"layers": (question.layer,)}
@@ -122,7 +115,6 @@ def values(question: Question) -> str | None:
         return f"{{}}.last[{index}]{mean}"
     return {
         "sensitivity": "{}.frame['frobenius_norm']",
-        "path_sum": "{}.frame['value']",
         "contributions": "{}.of_tokens['contribution']",
     }.get(question.of_view.function)
 

@@ -60,7 +60,7 @@ def explore(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> Explorer:
-    """A local page that shows, as you type a prompt, what is measured and bounded for each token.
+    """A local page that shows, as you type a prompt, what is measured of each token.
 
         ost.explore(model)             # in a notebook: the page in the cell
         ost.explore(model, "1 0 1 1").url

@@ -8,7 +8,7 @@ from typing import Any
 
 from ostools.explorer.question import Question
 from ostools.explorer.recipe import Found
-from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions, Looseness
+from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions
 from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
 
@@ -21,8 +21,6 @@ def of_tokens(question: Question, result: Result) -> Frame:
     if isinstance(result, Contributions):
         return result.of_tokens
     frame: Frame = result.frame
-    if isinstance(result, Looseness):
-        return frame.drop_duplicates("position").sort_values("position")
     if isinstance(result, Attention):
         return frame.iloc[: len(result.tokens)]
     return frame.iloc[:0] if isinstance(result, Collapse) else frame

@@ -56,7 +56,6 @@ VIEWS: dict[str, View] = {
     "contributions": View(
         "Contributions to the logit of a next token", "contributions", ("contributions",), takes=frozenset({"towards"})
     ),
-    "chain": View("Bound chain: where the certified bound loses, in decades", "looseness", ("looseness",)),
     "attention": View(
         "Attention of the last token, head by head",
         "attention",

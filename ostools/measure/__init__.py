@@ -21,7 +21,6 @@ from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jac
 from ostools.measure.paths.path_sum import PathSum, PathSums, path_sum
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
-from ostools.measure.profiles.looseness import Looseness, looseness
 from ostools.measure.profiles.nulls import Nulls, nulls
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
@@ -41,7 +40,6 @@ __all__ = [
     "Fate",
     "HeadScores",
     "Hosted",
-    "Looseness",
     "Nulls",
     "PathSum",
     "PathSums",
@@ -65,7 +63,6 @@ __all__ = [
     "head_scores",
     "hosted_behaviour",
     "jacobian",
-    "looseness",
     "nulls",
     "path_sum",
     "profile",

@@ -1,6 +1,6 @@
 """The paper's mathematics as pure tensor functions: without a model, without reading or writing files.
 
-`paths`: Theorem 5.1 as a product of matrices. `cesaro`: the same for uniform attention.
+`paths`: Theorem 5.1 as a product of matrices.
 `operators`, `edges`: norms of heads, MLPs and pairs of tokens. `distances`: Theorem 4.2's distances, and the units of a dtype.
 `profiles`: shares, and the test for a U. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as functions that
 read as their statements. `decoder`: one decoder in pure torch. `positions`: its positions. `fits`: the law by which a distance
@@ -15,7 +15,6 @@ from ostools.theory import lemmas as lemmas
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra
-from ostools.theory.path_sum import cesaro as cesaro
 from ostools.theory.path_sum import edges as edges
 from ostools.theory.path_sum import operators as operators
 from ostools.theory.path_sum import paths as paths
@@ -27,7 +26,6 @@ from ostools.theory.statistics import pareto as pareto
 
 __all__ = [
     "bootstrap",
-    "cesaro",
     "decoder",
     "deletion",
     "distances",

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 COMMANDS = (
-    "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "looseness", "spectra",
+    "sensitivity", "profile", "contributions", "faithfulness", "nulls", "path-sum", "spectra",
     "attention", "attention-variation", "collapse", "repeats", "counting", "behaviour", "decodable", "readout", "fate",
     "ablate", "retrieval", "chain-of-thought",
     "reproduce", "figure", "lab",

@@ -28,7 +28,6 @@ BEHAVIOUR = "behaviour --task count-ones-figure-5 --lengths 1:2 --no-chat"
 COUNTING = "counting --task count-ones-figure-5 --lengths 1:2 --dtype float32"
 
 SHOWN = [
-    (f"looseness {PROMPT}", "constants|chaining|assumptions", ""),
     (f"profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
     (f"spectra {PROMPT}", "first_mass_last|lazy", ""),
     (
@@ -128,7 +127,7 @@ def test_path_sum_says_what_each_column_is(run, directory: str) -> None:
     assert plan.startswith("plan: path sums: ")
     assert "local: certified bound" in out
     assert "proof: paper's form (not certified)" in out
-    assert "uniform" not in out
+    assert "windowed" not in out
 
 
 def test_models_lists_what_can_be_loaded(run) -> None:
@@ -218,7 +217,7 @@ def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, endin
 @pytest.mark.parametrize(
     "command",
     quick(
-        ["contributions", "faithfulness", "nulls", "looseness", "profile", "spectra"],
+        ["contributions", "faithfulness", "nulls", "profile", "spectra"],
         *("contributions", "profile", "spectra"),
     ),
 )

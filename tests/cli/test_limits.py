@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
 
 
 ASKED = (
-    *((name, "--prompt", "The 11") for name in ("sensitivity", "contributions", "nulls", "path-sum", "looseness")),
+    *((name, "--prompt", "The 11") for name in ("sensitivity", "contributions", "nulls", "path-sum")),
     *((name, "--prompt", "The 11") for name in ("profile", "spectra", "faithfulness")),
     ("attention", "--prompt", "The 11"),
     *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),

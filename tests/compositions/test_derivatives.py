@@ -75,17 +75,13 @@ def test_what_is_measured_is_autograds_or_refused(
         assert np.abs(measured - norms).max() <= ROUNDING[expected.dtype] * norms.max(), name
 
 
-FROZEN = ("uniform", "local", "heads", "edge", "windowed(1)", "windowed(2)")
-FULL = ("local-full", "edge-full")
-
-
 @LOOKED_FOR
 @given(
     weights=weights("float64", "float64", "float32"),
     ids=prompts,
     nesting=nestings,
-    variant=st.sampled_from([*FROZEN, *FULL]),
-    mlp_norm=st.sampled_from(["certified", "svd", "frobenius", "product"]),
+    variant=st.sampled_from(["local", "windowed(1)", "windowed(2)"]),
+    mlp_norm=st.sampled_from(["svd", "product"]),
 )
 def test_a_certified_bound_is_above_what_is_measured_or_refused(
     weights: Weights, ids: list[int], nesting: tuple[Change, ...], variant: str, mlp_norm: str
@@ -95,7 +91,7 @@ def test_a_certified_bound_is_above_what_is_measured_or_refused(
     try:
         with edited(model, tokens, nesting):
             found = ost.path_sum(model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm)
-            expected = by_autograd(model, tokens, "full" if variant in FULL else "frozen")
+            expected = by_autograd(model, tokens, "frozen")
     except REFUSALS as refused:
         event(f"refused: {type(refused).__name__}")
         return

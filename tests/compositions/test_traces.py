@@ -33,15 +33,15 @@ def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensit
 
 
 def _path_sum(model: TransformerBridge, ids: list[int]) -> Result:
-    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "rollout"])
+    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
 
 
 PROMPTS: dict[str, Measure] = {
     "sensitivity": _sensitivity,
     "estimate": lambda model, ids: ost.sensitivity(model, Prompt.from_ids(model, ids), method="estimate", layers="all"),
     "path-sum": _path_sum,
-    "full-path-sum": lambda model, ids: ost.path_sum(
-        model, Prompt.from_ids(model, ids), variants=["edge-full", "rollout"], positions="all"
+    "windowed-path-sum": lambda model, ids: ost.path_sum(
+        model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
     ),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
     "spectra": lambda model, ids: ost.spectra(model, Prompt.from_ids(model, ids), powers=4),

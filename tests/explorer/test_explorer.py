@@ -75,15 +75,6 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen-norm", before=1) == {}
 
 
-@pytest.mark.slow
-def test_the_chain_of_a_token_adds_up_to_its_looseness(page: TestClient, embedded: TransformerBridge) -> None:
-    measured = ost.sensitivity(embedded, PROMPT, method="exact").frame.query("linearisation == 'full'")
-    bound = ost.path_sum(embedded, PROMPT, variants="uniform").frame["value"]
-    for one, norm, most in zip(ask(page, "chain")["tokens"], measured["operator_norm"], bound, strict=True):
-        whole = 10 ** sum(part["value"] for part in one["numbers"])
-        assert whole == pytest.approx(most / norm, rel=1e-9)
-
-
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
     shown = ask(page, "frozen", HOSTILE)
     (chart,) = shown["charts"]

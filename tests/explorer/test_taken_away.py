@@ -38,7 +38,6 @@ SLOW: list[tuple[str, dict[str, Any]]] = [
     ("attention", {"layer": 2}),
     ("attention", {"token": 4, **SECOND}),
     ("contributions", SECOND),
-    ("chain", SECOND),
     ("collapse", {**SHORT, **WINDOW}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
@@ -136,14 +135,13 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
         (dtype,) = shown["lengths"][0]["dtypes"]
         assert [row["pair_noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
         return
-    column = {"sensitivity": "frobenius_norm", "contributions": "contribution", "path_sum": "value"}
+    column = {"sensitivity": "frobenius_norm", "contributions": "contribution"}
     values = [row[column[VIEWS[view].function]] for row in rows if row.get("part") != "biases"]
     assert values == [one["value"] for one in shown["tokens"]]
 
 
 COLUMNS = {
-    "sensitivity": "frobenius_norm", "path_sum": "value", "contributions": "contribution",
-    "looseness": "log10", "attention": "difference", "collapse": "noise",
+    "sensitivity": "frobenius_norm", "contributions": "contribution", "attention": "difference", "collapse": "noise",
 }  # fmt: skip
 
 
@@ -153,7 +151,6 @@ COLUMNS = {
     [
         ("frozen", {"layer": 1, **WINDOW}),
         ("sketch-full", SECOND),
-        ("chain", {"beside": "mitigation", "other": "hint"}),
         ("attention", SECOND),
         ("collapse", {**SHORT, **WINDOW}),
         ("attention", {"beside": "model"}),
@@ -204,12 +201,6 @@ def test_two_sides_of_which_no_function_speaks_are_held_together_token_by_token(
     for one in shown["tokens"]:
         expected = [] if one["partner"] is None else [parts[1][one["partner"]] - parts[0][one["position"]]]
         assert [number["value"] for number in one["against"]] == expected
-    chain = ask(page, "chain", **SECOND)
-    for one in chain["tokens"]:
-        if one["partner"] is not None:
-            ours, theirs = one["numbers"], chain["second"][one["partner"]]["numbers"]
-            both = [other["value"] - each["value"] for each, other in zip(ours, theirs, strict=True)]
-            assert [number["value"] for number in one["against"]] == both
 
 
 def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:

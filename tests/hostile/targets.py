@@ -149,7 +149,6 @@ def attack(target: Target, ground: Ground, cases: int, start: int | None = None)
 _ON_A_PROMPT = (
     "sensitivity",
     "path-sum",
-    "looseness",
     "profile",
     "spectra",
     "attention",

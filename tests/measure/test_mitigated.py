@@ -39,7 +39,7 @@ def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {
     "sensitivity": lambda model, prompt, **under: ost.sensitivity(model, prompt, linearisations=["full"], **under),
     "path_sum": lambda model, prompt, **under: ost.path_sum(
-        model, prompt, variants=["uniform", "local", "proof", "rollout"], **under
+        model, prompt, variants=["local", "proof", "theorem-5.1"], **under
     ),
     "spectra": lambda model, prompt, **under: ost.spectra(model, prompt, powers=4, **under),
     "contributions": ost.contributions,

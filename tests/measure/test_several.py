@@ -15,7 +15,7 @@ from tests.checkpoints import tiny_model
 
 SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
 TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
-VARIANTS = ["local", "rollout"]
+VARIANTS = ["local", "theorem-5.1"]
 
 
 def model_of() -> Any:
@@ -46,7 +46,7 @@ def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
         pd.testing.assert_frame_equal(rows.drop(columns="prompt").reset_index(drop=True), alone.frame, check_exact=True)
         about = found.provenance.parameters["prompts"][str(number)]
         assert about["token_ids"] == alone.provenance.token_ids
-        assert about["norms_proved"] == alone.provenance.parameters["norms_proved"]
+        assert about["beliefs"] == alone.provenance.parameters["beliefs"]
     assert found.provenance.token_ids is None
     assert found[1].frame is found.results[1].frame
 
@@ -121,7 +121,6 @@ def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_wha
         lambda: ost.compare(measured, paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
         lambda: ost.compare(measured[0], paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
         lambda: ost.profile(measured),  # pyright: ignore[reportArgumentType]
-        lambda: ost.looseness(measured, paths),  # pyright: ignore[reportArgumentType]
     ]
     for call in asked:
         with pytest.raises(ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"):

@@ -58,7 +58,7 @@ NO_MODEL = {
     "Comparison",
     "Change",
 }
-NO_MODEL |= {"Profile", "Looseness", "AttentionDifference"}
+NO_MODEL |= {"Profile", "AttentionDifference"}
 """Classes whose rows are read off other results, or are of no loaded model."""
 NOT_TABLES = {
     "jacobian",

@@ -33,7 +33,7 @@ DEAR = ("many", "compare", "profile")
 PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
     "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
     "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
-    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "rollout"]),
+    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "theorem-5.1"]),
     "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.path_sum(model, prompt)),
     "profile": lambda model, prompt: ost.profile(ost.sensitivity(model, prompt)),
     "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),

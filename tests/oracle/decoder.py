@@ -71,12 +71,11 @@ class Block:
     gemma: bool
     seen: dict[str, Tensor] = field(default_factory=dict)
 
-    def attention(self, stream: Tensor, held: bool, keys: Tensor | None = None, values: Tensor | None = None) -> Tensor:
-        """What attention adds to v, [pos, d_model]; `keys`, `values`: what those are read from, v itself or one v a head."""
+    def attention(self, stream: Tensor, held: bool) -> Tensor:
+        """What attention adds to v, [pos, d_model]."""
         n = len(stream)
-        sources = (stream, stream if keys is None else keys, stream if values is None else values)
-        q, k, v = (w @ self.norm1(x, held).mT for w, x in zip((self.q, self.k, self.v), sources, strict=True))
-        q, k, v = q.mT, k.mT, v.mT
+        read = self.norm1(stream, held).mT
+        q, k, v = ((w @ read).mT for w in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q, held), self.k_norm(k, held)
         scores = self.turned(q) @ self.turned(k).mT * self.scale
@@ -91,7 +90,6 @@ class Block:
 
     def mlp(self, mid: Tensor, held: bool) -> Tensor:
         """What the MLP adds to z."""
-        self.seen["r2"] = self.norm2.scale(mid).detach()[:, 0]
         return self.after(self.psi(self.norm2(mid, held)), self.post2, "rp2", held)
 
     def psi(self, x: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ TITLES: dict[str, set[str]] = {
         "share of the sum over all tokens",
         "token and its position i",
     },
-    "Looseness": {"log10 of bound / measured frozen norm (decades, mean over tokens)"},
     "Spectra": {
         "blocks multiplied, from the embeddings up",
         "layer (dots: the heads' A)",

@@ -37,7 +37,7 @@ def _sensitivity() -> Any:
 
 @cache
 def _chain() -> Any:
-    variants = ["uniform", "local", "heads", "edge", "windowed(1)", "proof", "rollout"]
+    variants = ["local", "windowed(1)", "proof", "theorem-5.1"]
     return ost.path_sum(model(), prompt(), variants=variants)
 
 
@@ -69,7 +69,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),
-    "Looseness": lambda: ost.looseness(_sensitivity(), _chain()),
     "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "Attention": lambda: ost.attention(model(), prompt()),

@@ -73,7 +73,7 @@ def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = 
                     "variant": name,
                     "kind": variant.kind,
                     "linearisation": "frozen",
-                    "norm": variant.norm,
+                    "norm": "operator",
                     "value": np.asarray(values, dtype=float),
                 }
             )

@@ -99,16 +99,13 @@ def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, meas
         if measure == "sensitivity":
             frame = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False).frame
             alone = frame["operator_norm"].to_numpy()
-        elif measure == "attention":
-            alone = ost.attention(model, prompt).last.double().mean((0, 1)).numpy()
         else:
-            alone = ost.path_sum(model, prompt, variants=measure, progress=False).frame["value"].to_numpy()
+            alone = ost.attention(model, prompt).last.double().mean((0, 1)).numpy()
         np.testing.assert_allclose(rows["value"], alone, rtol=1e-6, atol=1e-9)
-    kind = "measured" if measure in ("sensitivity", "attention") else "predicted"
-    assert set(found.summary["kind"]) == {kind}
+    assert set(found.summary["kind"]) == {"measured"}
 
 
-@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", "rollout", PAIRS], "sensitivity", PAIRS))
+@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", PAIRS], "sensitivity", PAIRS))
 def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerBridge, measure: str) -> None:
     under: dict[str, Any] = {"mitigation": "sliding-window:window=4", "progress": False}
     found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **under)  # pyright: ignore[reportArgumentType]
@@ -124,13 +121,11 @@ def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerB
             weights = ost.attention(model, prompt, mitigation="sliding-window:window=4").last
             alone, value = weights.double().mean((0, 1)).numpy(), "value"
             assert not alone[:-4].any()
-        elif measure == PAIRS:
+        else:
             task = RepeatedIds(ids[number], name="window")  # pyright: ignore[reportArgumentType, reportCallIssue]
             frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **under).frame
             frame = frame[(frame["per"] == "vector") & (frame["norm"] == "l2") & (frame["site"] == "y")]
             alone, value = frame["mean"], "distance"
-        else:
-            alone, value = ost.path_sum(model, prompt, variants=measure, **under).frame["value"], "value"
         np.testing.assert_allclose(rows[value], alone, rtol=1e-6, atol=1e-9)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=4"
 
@@ -146,7 +141,7 @@ def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: Transfor
     assert other == "sliding-window:window=4"
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", "rollout", PAIRS])
+@pytest.mark.parametrize("measure", ["sensitivity", "attention", PAIRS])
 def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
     asked: dict[str, Any] = {"lengths": [12], "bins": None if measure == PAIRS else 4, "measure": measure}
     width = 13 if measure == PAIRS else 12
@@ -350,7 +345,7 @@ def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) 
         lambda: ost.corpus(model, texts(4), **asked),
         lambda: ost.corpus(model, texts(3), **asked, seed=1),
         lambda: ost.corpus(null, texts(3), **asked),
-        lambda: ost.corpus(model, texts(3), **{**asked, "measure": "rollout"}),
+        lambda: ost.corpus(model, texts(3), **{**asked, "measure": "sensitivity"}),
     ):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
             other()
@@ -505,6 +500,6 @@ def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) 
 def test_shakespeare_is_a_corpus(embedded: TransformerBridge) -> None:
     if not SHAKESPEARE.is_file():
         pytest.skip("needs tinyshakespeare.txt, which is not the project's to ship")
-    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="rollout", count=30, progress=False)
+    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="attention", count=30, progress=False)
     assert found.summary["texts"].tolist() == [30]
     assert found.shapes["verdict"].tolist() == ["U-shape", "U-shape"]

@@ -82,7 +82,7 @@ def model() -> TransformerBridge:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
-    variants: dict[str, Any] = {"name": "path-sum", "variants": ["local", "edge", "rollout"]}
+    variants: dict[str, Any] = {"name": "path-sum", "variants": ["local", "windowed(1)", "theorem-5.1"]}
     # Path sums go through one prompt after another, each in many chunks: one length says what three say.
     asked: dict[str, Any] = {"tasks": "count-ones", "lengths": [9] if kind == "path-sum" else [3, 4, 9]}
     asked |= {"mitigations": ["none", "sliding-window:window=16,sinks=1"]}

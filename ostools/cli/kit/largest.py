@@ -24,7 +24,6 @@ from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.passes.memory import patterns_bytes
 from ostools.measure.passes.output import read_up_to
 from ostools.measure.paths.memory import path_sum_bytes
-from ostools.measure.profiles.looseness import CHAIN
 from ostools.reporting.report import asked as report_asks
 from ostools.runs.forecast import Unloaded
 from ostools.tasks import AppendixTask, CollapseTask, Task
@@ -46,12 +45,6 @@ def sensitivity(
     streams = on.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     how: dict[str, Any] = {"method": method, "cotangents": cotangents, "max_memory": on.limit, "one_row": one_row}
     return sensitivity_bytes(on.shape, read_up_to(at, pos), linearisations, layers=streams, **how)
-
-
-def looseness(on: Unloaded, pos: int) -> int:
-    """The exact profile, or the chain of bounds beside it."""
-    exact = sensitivity_bytes(on.shape, pos, method="exact", max_memory=on.limit)
-    return max(exact, path_sum_bytes(on.shape, pos, CHAIN))
 
 
 def variation(on: Unloaded, task: CollapseTask | Task, lengths: Sequence[int]) -> int:
@@ -184,8 +177,6 @@ def report(on: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], se
         parts.append(sensitivity(on, pos, ("full", "frozen"), layers="all" if "layers" in asked else (0,)))
     if "sensitivity" in asked:
         parts.append(path_sum_bytes(shape, pos, extent.forms))
-    if "looseness" in asked:
-        parts.append(looseness(on, pos))
     if "attention" in asked:
         parts.append(patterns_bytes(shape, pos))
     if asked & {"behaviour", "mitigations"}:

@@ -1,4 +1,4 @@
-"""`ostools looseness`, `profile` and `spectra`: what is read off a sensitivity, a path sum or the patterns."""
+"""`ostools profile` and `spectra`: what is read off a sensitivity or the patterns."""
 
 from __future__ import annotations
 
@@ -11,54 +11,10 @@ from ostools.cli.kit.mitigated import Acting, Under
 from ostools.cli.kit.options import At, Cotangents, Device, Dtype, InChat, Method, Model, Out, System, Thinking
 from ostools.cli.kit.prompts import Ids, Prompt, given_prompt
 from ostools.cli.kit.steps import at_work, check, give
-from ostools.ground.progress import part_of
 
 if TYPE_CHECKING:
     from ostools.measure import Profile
     from ostools.runs.forecast import Unloaded
-
-
-def looseness(
-    prompt: Prompt = None,
-    ids: Ids = None,
-    mitigation: Under = None,
-    chat: InChat = False,
-    system: System = None,
-    thinking: Thinking = False,
-    model: Model = "embedded",
-    out: Out = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-) -> None:
-    """Show where a certified bound is loose, part by part.
-
-    It goes from the paper's kind of bound (uniform) down to the measured norm. The parts are in decades, and add up.
-
-    \b
-    Example:
-      ostools looseness --prompt "The capital of France is" --out waterfall.png
-    """
-    from ostools import measure
-    from ostools.cli.kit import largest
-    from ostools.measure.profiles.looseness import CHAIN
-
-    check(out)
-    given, turn = given_prompt(prompt, ids), Turn(chat, system, thinking, ids)
-    under = Acting.of(mitigation, [given])
-
-    def memory(on: Unloaded) -> int:
-        return under.memory(turn.of(on), lambda pos: largest.looseness(on, pos))
-
-    with at_work("measuring", model, device, dtype, memory) as (loaded, progress):
-        acting: dict[str, Any] = {"mitigation": under.given}
-        differentiating, folding = (part_of(progress, index, index + 1, 2, units=100) for index in range(2))
-        words = turn.prompt(loaded, given)
-        measured = measure.sensitivity(
-            loaded, words, method="exact", max_memory=MANNERS.max_memory, progress=differentiating, **acting
-        )
-        chain = measure.path_sum(loaded, words, variants=CHAIN, progress=folding, **acting)
-    result = measure.looseness(measured, chain)
-    give(result, out, lambda result: _show("Looseness by part, in decades", result.summary))
 
 
 def profile(

@@ -1,4 +1,4 @@
-"""`ostools sensitivity` and `ostools path-sum`: how much the last token depends on each, measured, and bounded or predicted."""
+"""`ostools sensitivity` and `ostools path-sum`: how much the last token depends on each, measured, and bounded."""
 
 from __future__ import annotations
 
@@ -150,8 +150,7 @@ def path_sum(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="uniform, local, heads, edge, windowed(k), local-full, edge-full, theorem-5.1[-literal], "
-            "theorem-b5[-literal], proof, multi-head, rollout, cesaro; repeatable. Without it: local.",
+            help="local, windowed(k), theorem-5.1, theorem-b5[-literal], proof; repeatable. Without it: local.",
         ),
     ] = None,
     positions: Annotated[
@@ -159,10 +158,8 @@ def path_sum(
     ] = "last",
     mlp_norm: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="certified (within 0.1%), svd (exact), frobenius or product (cheaper, looser)."
-        ),
-    ] = "certified",
+        typer.Option(metavar="NAME", help="svd (exact) or product (cheaper, looser)."),
+    ] = "svd",
     mitigation: Under = None,
     chat: InChat = False,
     system: System = None,

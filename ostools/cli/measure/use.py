@@ -124,7 +124,7 @@ def faithfulness(
     ] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: rollout."),
+        typer.Option(metavar="NAME", help="Path sums beside them; repeatable. Default: none."),
     ] = None,
     orders: Annotated[int, typer.Option(metavar="N", help="Random orders of deletion.", min=19)] = _ORDERS,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.", min=0)] = 0,
@@ -136,7 +136,7 @@ def faithfulness(
     """Ask whether sensitivity is use: take tokens out.
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention. How far the last
-    representation, the answer and the next token move is ranked beside what was measured and predicted of the token. Then more
+    representation, the answer and the next token move is ranked beside what was measured of the token. Then more
     and more tokens go, in the order of each profile and in random order. With --at the answer is the token after that position,
     and tokens are taken out before it.
 
@@ -158,12 +158,13 @@ def faithfulness(
     under = Acting.of(mitigation, [given])
     ways = checked_names("way", way or WAYS, WAYS)
     names = checked_names("linearisation", linearisation or ("full", "frozen"), LINEARISATIONS)
-    variants = checked_variants(variant or "rollout")
+    variants = checked_variants(variant) if variant else ()
     positions = "last" if at is None else "all"
 
     def memory(on: Unloaded) -> int:
         def parts(pos: int) -> int:
-            beside = max(largest.sensitivity(on, pos, names, at=at), path_sum_bytes(on.shape, pos, variants))
+            beside = largest.sensitivity(on, pos, names, at=at)
+            beside = max(beside, path_sum_bytes(on.shape, pos, variants)) if variants else beside
             return max(beside, cases_bytes(on.shape, read_up_to(at, pos)))
 
         return under.memory(turn.of(on), parts)
@@ -172,11 +173,11 @@ def faithfulness(
         words = turn.prompt(loaded, given)
         how: dict[str, Any] = {"max_memory": MANNERS.max_memory, "mitigation": under.given}
         measured = measure.sensitivity(loaded, words, linearisations=names, at=at, **how)
-        paths = measure.path_sum(loaded, words, variants=variants, positions=positions, **how)
+        paths = [measure.path_sum(loaded, words, variants=variants, positions=positions, **how)] if variants else []
         numbers: dict[str, Any] = {"draws": _DRAWS, "orders": orders, "steps": _STEPS, "seed": seed}
         result = measure.faithfulness(
             loaded,
-            [measured, paths],
+            [measured, *paths],
             towards=towards,
             ways=ways,
             mitigation=under.given,

@@ -36,7 +36,7 @@ def corpus(
     lengths: Annotated[str, typer.Option(metavar="LIST", help="Tokens of a window (64,256,1024).")] = "64,256",
     measure: Annotated[
         str,
-        typer.Option(metavar="NAME", help="sensitivity, attention, rollout, cesaro; collapse."),
+        typer.Option(metavar="NAME", help="sensitivity, attention; collapse."),
     ] = "sensitivity",
     linearisation: Annotated[
         str | None,

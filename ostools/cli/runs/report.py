@@ -37,7 +37,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="collapse, precision, sensitivity, looseness, layers, attention, behaviour, fate, mitigations; "
+            help="collapse, precision, sensitivity, layers, attention, behaviour, fate, mitigations; "
             "repeatable. Default: all but what takes long on a large model.",
         ),
     ] = None,

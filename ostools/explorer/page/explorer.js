@@ -2,7 +2,7 @@
 // Asks the server for what is chosen, first what is quicker and then the measurement, and shows each answer.
 (function () {
   const PAUSE = 80; // milliseconds after the last keystroke
-  const { get, put, post, say, numbers } = kit;
+  const { get, put, post, say } = kit;
   let running = null; // the requests of the last thing asked; to abort them ends the run
   let waiting = null;
   let looking = null; // how long the run at work still takes, once a second
@@ -92,33 +92,9 @@
     ask(true); // what is measured already is only looked at
   }
 
-  // A click on a token: its heads where the view has them, else the chain of bounds under its numbers.
-  function clicked(side, position) {
-    if (shown.answer.heads !== null) { if (side === 0) { ask(true); } return; }
-    if (shown.asked.view === "chain") { return; }
-    const { prompt, dtype, beside, other } = shown.asked;
-    const own = { prompt: { prompt: other }, mitigation: { beside, other }, model: { beside } }[side === 1 ? beside : ""];
-    chain({ view: "chain", prompt, dtype, ...own }, side, position);
-  }
-
-  // Under a mitigation, and of the second model, it is the second of two chains.
-  async function chain(asked, side, position) {
-    const place = put(get("token"), "div", "Computing its bound chain …");
-    if (running) { place.textContent = "The bound chain can be asked for when the measurement has ended."; return; }
-    const own = running = new AbortController();
-    get("stop").hidden = false;
-    try {
-      const answer = await (await post("run", { ...asked, chart: false }, own.signal)).json();
-      if (own !== running) { return; }
-      stop(shown.answer.words);
-      if (answer.error) { place.textContent = answer.error; return; }
-      place.textContent = "";
-      put(place, "h2", "Its bound chain, from loose to tight: " + answer.kind);
-      const tokens = side === 1 && answer.second ? answer.second : answer.tokens;
-      numbers(place, tokens.find((one) => one.position === position).numbers, "");
-    } catch (error) {
-      place.textContent = error.name === "AbortError" ? "Stopped." : "The explorer does not answer: " + error.message;
-    }
+  // A click on a token of the first side: its heads, where the view has them.
+  function clicked(side) {
+    if (shown.answer.heads !== null && side === 0) { ask(true); }
   }
 
   function draw(answer) {

@@ -44,7 +44,7 @@ const strip = (function () {
     button.classList.toggle("alone", one.partner === null);
     button.addEventListener("mouseenter", () => tell(side, one.position));
     button.addEventListener("focus", () => tell(side, one.position));
-    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); clicked(side, one.position); });
+    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); clicked(side); });
   }
 
   function button(side, position) { return document.querySelector(`.tokens button[data-side="${side}"][data-position="${position}"]`); }

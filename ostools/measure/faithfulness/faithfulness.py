@@ -92,10 +92,10 @@ def faithfulness(
     """Take out one token, then more and more of them: do the tokens to which profiles give large values matter to the answer?
 
     Args:
-        profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.path_sum` (one for each variant,
-            predictions and `rollout` among them), `ost.contributions` (the sizes of its parts), or several of these. With
-            sensitivities of `at=k` the answer is the token after position k. Tokens are then taken out of the prompt's first k
-            + 1, and path sums beside them need `positions="all"`.
+        profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.path_sum` (one for each variant),
+            `ost.contributions` (the sizes of its parts), or several of these. With sensitivities of `at=k` the answer is the
+            token after position k. Tokens are then taken out of the prompt's first k + 1, and path sums beside them need
+            `positions="all"`.
         towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
         ways: "removed" (later tokens move up one place), "replaced" (by another token of the same kind: digits, letters or
             anything else, each with or without a blank before it), "masked" (later tokens do not attend to it, in any head).

@@ -21,7 +21,6 @@ from ostools.measure.formulas.closeness import require_close
 from ostools.measure.formulas.weights import BlockWeights
 
 PerHead = Float[Tensor, "*batch head pos d_head"]
-Mixed = tuple[Float[Tensor, "head pos d_head"], Float[Tensor, "pos d_model"]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,12 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """The linear map at every position from the normalised residual stream to the rotated queries, or keys.
+    """The linear map at every position from what W_Q, or W_K, gives to the rotated queries, or keys.
 
-    R_i (diag(g_q) / r_q,i) N(q~_i) W_Q diag(g1) C: everything but 1 / r1_i and N(v_i). `group`: query heads per key/value head.
+    R_i (diag(g_q) / r_q,i) N(q~_i). `group`: query heads per key/value head.
     """
 
-    weight: Float[Tensor, "kv_head d_head d_model"]
     group: int
-    pos: int
     rotation: Rotation | None
     norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
     direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
@@ -100,34 +97,7 @@ class HeadMap:
         """The same map at some positions only."""
         rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
         norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
-        return replace(self, pos=len(range(*rows.indices(self.pos))), rotation=rotation, norm=norm, direction=direction)
-
-    def matrices(self, positions: slice = slice(None)) -> Float[Tensor, "head pos d_head d_model"]:
-        """The map itself, one d_head x d_model matrix a query head and position; heads x pos x d_head x d_model numbers."""
-        # Before the heads that share a key are told apart: one product a key head.
-        turn, mixed = self._turns(positions)
-        found = turn @ self.weight[:, None]
-        if mixed is not None:
-            found = found - mixed[0][..., None] * mixed[1][:, None]
-        return found.repeat_interleave(self.group, dim=0)
-
-    def _turns(self, positions: slice) -> tuple[Float[Tensor, "kv_head pos d_head d_head"], Mixed | None]:
-        """What follows `weight` at each position, R_i diag(g_q) / r_q,i N.
-
-        Of one norm over all heads the matrix is without N, and beside it stands what N takes off: R_i diag(g_q) / r_q,i u_i of
-        each head, and sum_h W_h^T u_i^h, which they all answer.
-        """
-        own, d_head, _ = self.weight.shape
-        # Rows e of the identity, as gradients at every position: row e of R_i diag(g_q) / r_q,i N.
-        eye = torch.eye(d_head, dtype=self.weight.dtype, device=self.weight.device)
-        alone = replace(self.at(positions), group=1)
-        rows = eye[:, None, None, :].expand(d_head, own, alone.pos, d_head)
-        turn = alone.pull(rows, norms=not self.joint).permute(1, 2, 0, 3)
-        if not self.joint or self.direction is None:
-            return turn, None
-        # The heads answer each other, through their common scale.
-        u = self.direction[:, positions]
-        return turn, ((turn @ u[..., None])[..., 0], torch.einsum("hpe,hed->pd", u, self.weight))
+        return replace(self, rotation=rotation, norm=norm, direction=direction)
 
 
 @dataclass(frozen=True)
@@ -190,5 +160,5 @@ def _mapped(
         direction, factor = (part.unflatten(1, heads).transpose(0, 1) if joint else part for part in parts)
         raw = raw * factor
     turned = raw if rotation is None else rotation(raw)
-    found = HeadMap(weight, group, raw.shape[1], rotation, factor, direction, joint)
+    found = HeadMap(group, rotation, factor, direction, joint)
     return turned.repeat_interleave(group, dim=0), found

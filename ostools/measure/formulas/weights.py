@@ -29,7 +29,7 @@ from ostools.models.recast import dense
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
 
-    `query` and `key` give the queries and keys before qk-norm and rotation; `post_gain_*` are 1 without a post-norm.
+    `query` and `key` give the queries and keys before qk-norm and rotation.
 
     Biases (zero where there are none) move no derivative; they are here so that the operators can be checked against what
     the model computes: `value_bias` of a head's value, `gate_bias` and `up_bias` of what the MLP reads, with the norm's own
@@ -49,8 +49,6 @@ class BlockWeights:
     bare_up: Float[Tensor, "d_mlp d_model"] | None
     gain_1: Float[Tensor, ""]
     gain_2: Float[Tensor, ""]
-    post_gain_1: Float[Tensor, " d_model"]
-    post_gain_2: Float[Tensor, " d_model"]
     query_bias: Float[Tensor, "head d_head"]
     key_bias: Float[Tensor, "kv_head d_head"]
     value_bias: Float[Tensor, "head d_head"]
@@ -89,8 +87,6 @@ def block_weights(
         bare_up=up,
         gain_1=_largest_gain(ln1, out_bias),
         gain_2=_largest_gain(ln2, out_bias),
-        post_gain_1=torch.ones_like(out_bias) if post1 is None else post1.gain.to(dtype),
-        post_gain_2=torch.ones_like(out_bias) if post2 is None else post2.gain.to(dtype),
         query_bias=query_bias,
         key_bias=key_bias,
         value_bias=_expanded(value_bias, heads),

@@ -2,7 +2,7 @@
 
 The rules were fixed before anything was measured. The order is right from a rank correlation of `RIGHT_RANK` on, over at least
 `FEWEST` tokens. The size is right within a factor of `RIGHT_FACTOR` in the median over tokens. A form without a scale is held
-to its order alone. Cost beside a path sum: one sketch of `COTANGENTS` cotangents for each linearisation.
+to its order alone. Cost beside a path sum: one sketch of `COTANGENTS` cotangents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.words import factor
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.paths.variants import variant_named
+from ostools.measure.paths.variants import LINEARISATION, NORM, variant_named
 from ostools.models import Prompt
 from ostools.results import Frame
 from ostools.theory.profiles import rank_correlation
@@ -82,28 +82,26 @@ def untested(reason: str) -> Belief:
 def beliefs(
     model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float[Tensor, " pos"]], max_memory: int | None
 ) -> dict[str, Belief]:
-    """Verdict on each variant that is no bound, beside a sketch of the derivative that it stands for.
+    """Verdict on each variant that is no bound, beside a sketch of the frozen derivative.
 
     `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused the form is untested, with
     the reason.
     """
     forms = {name: variant_named(name) for name in values if variant_named(name).kind != "certified"}
-    names = tuple(dict.fromkeys(form.linearisation for form in forms.values()))
-    if not names:
+    if not forms:
         return {}
-    sketch: dict[str, Any] = {"linearisations": names, "method": "sketch", "cotangents": COTANGENTS}
+    sketch: dict[str, Any] = {"linearisations": (LINEARISATION,), "method": "sketch", "cotangents": COTANGENTS}
     try:
         frame: Frame = sensitivity(model, tokens, **sketch, max_memory=max_memory, progress=False).frame
     except InputError as error:
         return dict.fromkeys(forms, untested(str(error)))
-    found = {}
-    for name, form in forms.items():
-        rows: Any = frame[frame["linearisation"] == form.linearisation]
-        lower, upper = (rows[f"{form.norm}_{end}"].to_numpy(float) for end in ("lower", "upper"))
-        value = values[name].cpu().numpy()
-        # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch knows two limits.
-        found[name] = belief(value, rows["frobenius_norm"].to_numpy(float), lower, upper, scaled=form.scaled)
-    return found
+    lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
+    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch knows two limits.
+    order = frame["frobenius_norm"].to_numpy(float)
+    return {
+        name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)
+        for name, form in forms.items()
+    }
 
 
 def _log10_off(value: Values, lower: Values, upper: Values) -> Values:

@@ -9,51 +9,42 @@ from ostools.measure.formulas.forward import KEPT, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
 from ostools.measure.passes.memory import in_full
 from ostools.measure.paths.belief import COTANGENTS
-from ostools.measure.paths.variants import variant_named
+from ostools.measure.paths.variants import LINEARISATION, variant_named
 from ostools.models.shape import Shape
 from ostools.theory.path_sum.operators import CHUNK_BUDGET
 
 _ELEMENT = 8
 """Bytes of a number: blocks are read in float64."""
-_SIMPLE = ("uniform", "local", "rollout", "cesaro")
-"""They read no head's pattern alone."""
-_PAIRS = ("heads", "edge", "windowed")
-"""They take a norm of every pair of tokens."""
 
 
 def path_sum_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     """Of a prompt of `pos` tokens, all variants out of the same blocks."""
-    known = [variant_named(name) for name in variants]
-    live = any(one.linearisation == "full" for one in known)
-    heads = any(one.kind != "paper" and one.name not in _SIMPLE for one in known)
-    bounds = [one.name for one in known if one.kind != "predicted"]
-    folded = _reading(in_full(shape), pos, heads=heads, live=live) + 2 * _ELEMENT * shape.block_parameters
-    folded += kept_weights(shape, _ELEMENT) + _terms(shape, pos, bounds)
-    beside = tuple(dict.fromkeys(one.linearisation for one in known if one.kind != "certified"))
+    windows = any(name.startswith("windowed") for name in variants)
+    folded = _reading(in_full(shape), pos, heads=windows) + 2 * _ELEMENT * shape.block_parameters
+    folded += kept_weights(shape, _ELEMENT) + _terms(shape, pos, pairs=windows)
+    if all(variant_named(name).kind == "certified" for name in variants):
+        return folded
     # One after the other: the larger of the two.
-    return max(folded, sensitivity_bytes(shape, pos, beside, method="sketch", cotangents=COTANGENTS))
+    return max(folded, sensitivity_bytes(shape, pos, (LINEARISATION,), method="sketch", cotangents=COTANGENTS))
 
 
-def _reading(shape: Shape, pos: int, *, heads: bool, live: bool) -> int:
+def _reading(shape: Shape, pos: int, *, heads: bool) -> int:
     """O(n^2) numbers a head, of one block at a time: as the model runs it, then what is read off it.
 
-    `heads`: a variant reads the heads' patterns one by one in float64; `live`: a variant of the real derivative. Measured on a
-    CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
+    `heads`: a variant reads the heads' patterns one by one in float64. Measured on a CPU from 1,000 to 4,000 tokens it is
+    within 30%, mostly below.
     """
     squares, square = shape.n_heads * pos**2 * shape.element, pos**2 * 8
     vectors = pos * (6 * shape.d_mlp + 20 * shape.d_model) * 8
     # Rows in float64, scores and what they are compared with.
-    reading = squares + 5 * square + (2 if heads else 0) * squares + (18 if live else 0) * squares
+    reading = squares + 5 * square + (2 if heads else 0) * squares
     sites = shape.site_bytes(pos)
     kept = sites if sites <= chunk_of(KEPT) else 0
     return ALLOCATOR + kept + vectors + max(7 * squares // 2, reading)
 
 
-def _terms(shape: Shape, pos: int, bounds: Sequence[str]) -> int:
+def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:
     """Matrices beside a block's weights: ff x d and d x d for the Jacobian of a position, as many again for that of a pair."""
     position = (shape.d_mlp + shape.d_model) * shape.d_model * _ELEMENT
     together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
-    pairs = any(name.startswith(_PAIRS) for name in bounds)
-    live = pairs and any(name.endswith("-full") for name in bounds)
-    jacobians = (1 + 2 * pairs + 3 * live) * together if bounds else 0
-    return jacobians + 8 * shape.d_model**2 * _ELEMENT
+    return (1 + 2 * pairs) * together + 8 * shape.d_model**2 * _ELEMENT

@@ -1,15 +1,14 @@
-"""Theorem 5.1 on a real model: what is certified, what the paper prints, and what is predicted.
+"""Theorem 5.1 on a real model: what is certified, and what the paper prints.
 
 Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
-that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). Cost beside the pass:
-`ostools.measure.paths.certified` has that of the certified variants, from n norms of d x d matrices a block (`uniform`,
-`local`; `mlp_norm="frobenius"` spares them and is looser) to n^2 / 2 (`heads` to `edge-full`); `windowed(k)`, k >= 2, is a
-diagnostic that costs more than the measured profile.
+that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). On Gemma 3 270M and SmolLM2 the bound is
+10^75 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
+block for `local` (`mlp_norm="product"` spares them and is looser), n^2 / 2 more for `windowed(1)`; `windowed(k)`, k >= 2, is
+a diagnostic that costs more than the measured profile.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
@@ -27,7 +26,6 @@ from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.formulas.forward import forward
-from ostools.measure.formulas.scores import require_softmax
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import float32_products, full_precision
@@ -35,14 +33,20 @@ from ostools.measure.paths.belief import beliefs
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.described import undescribed
 from ostools.measure.paths.memory import path_sum_bytes
-from ostools.measure.paths.variants import USUAL, MlpNorm, Variant, checked_variants, variant_named
+from ostools.measure.paths.variants import (
+    LINEARISATION,
+    NORM,
+    USUAL,
+    MlpNorm,
+    Variant,
+    checked_variants,
+    variant_named,
+)
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.several import PROFILE, Several, together
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
-from ostools.theory.path_sum.certificates import OUTCOMES
-from ostools.theory.path_sum.mlp_certificates import QUOTIENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +54,10 @@ class PathSum(Result):
     """Path sums: one row is one token under one variant.
 
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
-    paper | predicted), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions; "full": the real
-    derivative), norm (operator | frobenius), value, believed (whether a form that is no bound has the order and the size of a
-    sketch of that derivative, by the rules of `ostools.measure.paths.belief`; missing of a certified bound, and where it could
-    not be tested). `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
+    paper), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
+    believed (whether a form that is no bound has the order and the size of a sketch of that derivative, by the rules of
+    `ostools.measure.paths.belief`; missing of a certified bound, and where it could not be tested).
+    `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
 
     @property
@@ -123,7 +127,7 @@ def path_sum(
     prompt: str | Prompt | Sequence[str | Prompt],
     *,
     variants: str | Sequence[str] = USUAL,
-    mlp_norm: MlpNorm | str = "certified",
+    mlp_norm: MlpNorm | str = "svd",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
     mitigation: Mitigation | str | None = None,
@@ -136,21 +140,13 @@ def path_sum(
         prompt: a text or a `Prompt`. A list of them gives `PathSums`: one table of all prompts, each with the numbers that it
             has alone.
         variants: the forms of the sum, by name. The default is `local`, a certified bound that is cheap.
-            `uniform` >= `local` >= `heads` >= `edge` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the frozen
-            operator norm, without a free constant. `local-full` >= `edge-full`: certified bounds of the real derivative's.
-            `theorem-5.1`, `theorem-b5`, `proof`, `multi-head`: the papers' forms, which are not bounds on a real model.
-            `theorem-5.1-literal`, `theorem-b5-literal`: the sums of equations 1 and 4 as printed (docs/fidelity.md), with one
-            more index, k_L.
-            `rollout`: attention rollout, a ranking. `cesaro`: the shape that uniform causal attention would have with each
-            block's own residual weight, in closed form (arXiv 2603.10123; docs/theory.md 3.3). It shows what the mask and the
-            skip connections do without any pattern. Beside every form that is no bound a sketch of the derivative is measured,
-            and the column `believed` says whether order and size agree with it on this prompt.
-        mlp_norm: how ||D_i|| is taken, in every variant of a chain but `windowed(k)` and `edge-full`, which take (I + D_i)
-            T_ij as a whole. "certified": proved from above, within 0.1%, by one direction each or by repeated squaring. The
-            provenance counts how each was proved. What is proved is the norm of the exact product of weights and slopes as
-            float64 has them, or of the D_i that float64 computed from them. The norms of `heads` and `edge` are then proved by
-            squaring. "svd": exact singular values. "frobenius" (||D_i||_F) and "product" (of weight norms): cheaper and
-            larger.
+            `local` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the frozen operator norm, without a free
+            constant; `windowed(k)` is that norm itself from as many blocks as the model has on. `theorem-5.1`, `theorem-b5`,
+            `proof`: the paper's forms, which are not bounds on a real model. `theorem-b5-literal`: the sum of equation 4 as
+            printed (docs/fidelity.md), with one more index, k_L. Beside every form that is no bound a sketch of the frozen
+            derivative is measured, and the column `believed` says whether order and size agree with it on this prompt.
+        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`, which takes (I + D_i) T_ij as a whole. "svd": the
+            largest singular value, exact to the rounding of float64. "product" (of weight norms): cheaper and larger.
         positions: "last": the last token n alone, as in the theorem. "all": every position m as the last one. This is the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
@@ -177,9 +173,6 @@ def path_sum(
     provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
     work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
     with torch.inference_mode(False), under.acting(work):
-        for name in names:
-            if variant_named(name).linearisation == "full":
-                require_softmax(work, f"variant {name!r}", "use a variant of the frozen derivative")
         for index, tokens in enumerate(under.prompts):
             told = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             try:
@@ -188,7 +181,7 @@ def path_sum(
                 if count == 1:
                     raise
                 raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
-    return found[0] if is_one else PathSums(*together(found, ("norms_proved", "beliefs")))
+    return found[0] if is_one else PathSums(*together(found, ("beliefs",)))
 
 
 @dataclass(frozen=True)
@@ -211,11 +204,8 @@ def _of_one(
     last = [n - 1] if how.positions == "last" else list(range(n))
     needed = path_sum_bytes(shape, n, how.names)
     _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
-    tally: Counter[str] = Counter()
-    values = _fold(model, tokens, how.names, last, (how.mlp_norm, tally), progress)
+    values = _fold(model, tokens, how.names, last, how.mlp_norm, progress)
     own: dict[str, Any] = {**tokens.asked}
-    if tally:
-        own["norms_proved"] = ", ".join(f"{tally[name]} {name}" for name in (QUOTIENT, *OUTCOMES))
     verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, how.max_memory)
     if verdicts:
         own["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
@@ -260,16 +250,16 @@ def _fold(
     tokens: Prompt,
     names: Sequence[str],
     last: list[int],
-    reading: tuple[str, Counter[str]],
+    mlp_norm: str,
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
     with torch.no_grad(), float32_products():
-        run = forward(model, tokens.ids, live=any(variant_named(name).linearisation == "full" for name in names))
+        run = forward(model, tokens.ids, live=False)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks():
             done = int(model.cfg.n_layers) - block.layer
-            view = BlockView(block, *reading)
+            view = BlockView(block, mlp_norm)
             for fold in folds.values():
                 fold.step(view)
             # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
@@ -286,7 +276,7 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tenso
     columns = token_columns(tokens)
     lengths = [m + 1 for m in last]
     tokens_of = np.concatenate([np.arange(length) for length in lengths])
-    said = {name: getattr(variant, name) for name in ("kind", "linearisation", "norm")}
+    said = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
     values = torch.cat([row[:length] for row, length in zip(value, lengths, strict=True)]).cpu().numpy()
     asked = {name: column.take(tokens_of).array for name, column in columns.items()}
     return pd.DataFrame({"last": np.repeat(last, lengths), **asked, "variant": variant.name, **said, "value": values})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -19,13 +19,11 @@ from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.paths import certified
 from ostools.measure.paths.block_view import BlockView
-from ostools.measure.paths.uniform_attention import CesaroFold
 from ostools.measure.paths.windowed import WindowedFold
 from ostools.theory.path_sum import paths
 
-MlpNorm = Literal["certified", "svd", "frobenius", "product"]
-Kind = Literal["certified", "paper", "predicted"]
-Norm = Literal["operator", "frobenius"]
+MlpNorm = Literal["svd", "product"]
+Kind = Literal["certified", "paper"]
 
 
 class PathFold(Protocol):
@@ -69,8 +67,7 @@ class RowFold:
 
 @dataclass
 class PrintedFold(RowFold):
-    """The same with the sums of equations 1 and 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to
-    nothing below."""
+    """The same with the sum of equation 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to nothing."""
 
     def step(self, view: BlockView) -> None:
         view.require_causal(self.name)
@@ -84,17 +81,19 @@ class PrintedFold(RowFold):
 
 @dataclass(frozen=True)
 class Variant:
-    """A form of the path sum: what kind of number it gives, and which measured norm of which derivative it stands beside.
+    """A form of the path sum and what kind of number it gives; it stands beside the operator norm of the frozen derivative.
 
     `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can be compared.
     """
 
     name: str
     kind: Kind
-    norm: Norm
     scaled: bool
     fold: Callable[[Forward, list[int]], PathFold]
-    linearisation: Literal["full", "frozen"] = "frozen"
+
+
+LINEARISATION, NORM = "frozen", "operator"
+"""The derivative that every variant stands beside, and the norm of it."""
 
 
 def _nothing(view: BlockView) -> tuple[float, ...]:
@@ -110,16 +109,8 @@ def _rows(
     fold: type[RowFold] = RowFold,
 ) -> Variant:
     """A variant that is one row of a product; without a constant it has a shape only."""
-    norm: Norm = "frobenius" if kind == "predicted" else "operator"
     front = constant or (lambda numbers, beta_3: 1.0)
-    return Variant(
-        name, kind, norm, constant is not None, lambda run, last: fold(name, run, last, edges, numbers, front)
-    )
-
-
-def _theorem_51(name: str, fold: type[RowFold]) -> Variant:
-    """Equation 1's factors; its C is "some constant"."""
-    return _rows(name, "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2), fold=fold)
+    return Variant(name, kind, constant is not None, lambda run, last: fold(name, run, last, edges, numbers, front))
 
 
 def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
@@ -134,21 +125,11 @@ def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
     )
 
 
-def _certified(
-    name: str,
-    edges: Callable[[BlockView], Float[Tensor, "query key"]],
-    linearisation: Literal["full", "frozen"] = "frozen",
-) -> Variant:
-    """( row ) ||g3||_inf / r3_n."""
-    rows = _rows(name, "certified", edges, constant=lambda numbers, beta_3: 1.0 / beta_3)
-    return replace(rows, linearisation=linearisation)
-
-
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
-        _theorem_51("theorem-5.1", RowFold),
-        _theorem_51("theorem-5.1-literal", PrintedFold),
+        # Equation 1's factors; its C is "some constant".
+        _rows("theorem-5.1", "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2)),
         _theorem_b5("theorem-b5", RowFold),
         _theorem_b5("theorem-b5-literal", PrintedFold),
         _rows(
@@ -160,16 +141,9 @@ VARIANTS: dict[str, Variant] = {
                 max(sigma for sigma, _ in numbers), [beta_2 for _, beta_2 in numbers], beta_3
             ),
         ),
-        _rows("multi-head", "paper", lambda view: paths.multi_head_edges(view.block.pattern)),
-        _certified("uniform", certified.uniform),
-        _certified("local", certified.local),
-        _certified("heads", certified.heads),
-        _certified("edge", certified.edge),
-        Variant("windowed(1)", "certified", "operator", True, certified.JointFold),
-        _certified("local-full", certified.local_full, "full"),
-        _certified("edge-full", certified.edge_full, "full"),
-        _rows("rollout", "predicted", lambda view: paths.rollout_edges(view.mean_pattern)),
-        Variant("cesaro", "predicted", "frobenius", False, CesaroFold),
+        # ( row ) ||g3||_inf / r3_n
+        _rows("local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3),
+        Variant("windowed(1)", "certified", True, certified.JointFold),
     )
 }
 """Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
@@ -195,4 +169,4 @@ def variant_named(name: str) -> Variant:
     if name in VARIANTS or window is None:
         return VARIANTS[name]
     k = int(window[1])
-    return Variant(name, "certified", "operator", True, lambda run, last: WindowedFold(run, last, k))
+    return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))

@@ -113,7 +113,8 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside."""
-    profile = profile_beside("compare", measured, paths, whole=False)
+    require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole=False)
+    profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
     of_last = _of_the_measured(measured.provenance, paths)
     rows = []
@@ -159,23 +160,13 @@ def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
     return found.assign(value=found["value"] * norm)
 
 
-def profile_beside(asked: str, measured: Sensitivity, paths: PathSum, *, whole: bool = True) -> Any:
-    """The profile of v^(0) in long form: a row a position, linearisation and norm, with value, lower and upper.
-
-    whole: only of all of y_n.
-    Raises `InputError`, on behalf of what was asked for, where path sums cannot stand beside it.
-    """
-    require_same_run(asked, measured.provenance, paths.provenance, "the path sum", whole=whole)
-    return _long(measured, asked)
-
-
-def _long(measured: Sensitivity, asked: str = "compare") -> Any:
+def _long(measured: Sensitivity) -> Any:
     """A row a position, linearisation and norm of v^(0), with value, lower and upper."""
     frame: Any = measured.frame
     frame = frame[frame["layer"] == 0]
     if frame.empty:
         raise InputError(
-            f"{asked}: expected the derivative at the embeddings, layer 0, which this profile lacks: measure it with "
+            "compare: expected the derivative at the embeddings, layer 0, which this profile lacks: measure it with "
             "sensitivity(..., layers=[0])"
         )
     columns = [*named_by(frame), "linearisation", "method"]
@@ -223,7 +214,7 @@ def require_of_all(asked: str, measured: Provenance, without: Sequence[str]) -> 
 def _summarise(variant: str, group: Any, partner: Any, scaled: bool, rounding: float = 0.0) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
-    loose = log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
+    loose = _log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
     lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
     verdict = None if kind == "certified" else belief(value, measured, lower, upper, scaled=scaled)
     return {
@@ -252,7 +243,7 @@ def _holds(value: np.ndarray, partner: Any, rounding: float) -> object:
     return False if (lower > allowed).any() else pd.NA
 
 
-def log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
+def _log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """log10(value / measured); 0 where both are exactly 0 (a token out of every window's reach), else infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log10(value) - np.log10(measured)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -21,7 +20,6 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.profiles.profile import profile
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, null_model
@@ -43,8 +41,7 @@ class Nulls(Result):
 
     `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
     end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
-    correlation with the model's own profile), cesaro_spearman (with the `cesaro` path sum of the same weights; NaN where no
-    formula describes the family), weight_hash.
+    correlation with the model's own profile), weight_hash.
 
     `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
     """
@@ -116,7 +113,6 @@ def nulls(
                 "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
                 **found.summary.iloc[0][["sink_share", "last_share"]],
                 "spearman": rank_correlation(value, own.frame["value"].to_numpy()),
-                "cesaro_spearman": _cesaro(one, tokens, mitigation, value),
                 "weight_hash": found.provenance.model["weight_hash"],
             }
         )
@@ -127,15 +123,6 @@ def nulls(
     _require_one_norm(table)
     asked = {"kinds": chosen, "seeds": drawn, **own.provenance.parameters}
     return Nulls(table, replace(own.provenance, parameters=asked), pd.DataFrame(rows).astype({"seed": "Int64"}))
-
-
-def _cesaro(model: TransformerBridge, tokens: Prompt, mitigation: Mitigation | str | None, value: np.ndarray) -> float:
-    """How the profile of uniform causal attention ranks the tokens as they were measured."""
-    try:
-        predicted: Any = path_sum(model, tokens, variants="cesaro", mitigation=mitigation).frame
-    except InputError:
-        return float("nan")
-    return rank_correlation(value, predicted["value"].to_numpy())
 
 
 def _require_one_norm(table: Frame) -> None:

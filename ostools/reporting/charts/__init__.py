@@ -45,7 +45,6 @@ from ostools.reporting.charts.sensitivity.change import change_chart
 from ostools.reporting.charts.sensitivity.contributions import contributions_chart
 from ostools.reporting.charts.sensitivity.corpus import corpus_chart, several_chart
 from ostools.reporting.charts.sensitivity.faithfulness import faithfulness_chart
-from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.nulls import nulls_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.position import position_chart
@@ -90,7 +89,6 @@ CHARTS: dict[type[Result], Callable[[Any], alt.TopLevelMixin]] = {
     measure.Faithfulness: faithfulness_chart,
     measure.Fate: fate_chart,
     measure.HeadScores: heads_chart,
-    measure.Looseness: looseness_chart,
     measure.Nulls: nulls_chart,
     measure.PathSum: path_sum_chart,
     measure.PathSums: several_chart,
@@ -165,7 +163,6 @@ __all__ = [
     "faithfulness_chart",
     "heads_chart",
     "layers_chart",
-    "looseness_chart",
     "nulls_chart",
     "path_sum_chart",
     "position_chart",

@@ -1,4 +1,4 @@
-"""What sensitivities, bounds, the forms that are no bounds, and their looseness say.
+"""What sensitivities, bounds, and the forms that are no bounds say.
 
 What is said of tokens is said of the user's text: which token counts most, how far they are apart, how they go with position.
 What BOS and chat template have of the sum is said beside it. Whether a bound holds is said of every token.
@@ -15,7 +15,7 @@ import pandas as pd
 
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number
-from ostools.measure import Comparison, Looseness, Profile, Sensitivity
+from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.look import theme
@@ -124,7 +124,7 @@ def shape_headline(result: Profile | None) -> Finding | None:
 
 def comparison_findings(result: Comparison) -> list[str]:
     """Of each variant: does it hold, how loose is it, does its shape predict the measured one? Three answers."""
-    say = {"certified": _certified, "paper": _paper, "predicted": _predicted}
+    say = {"certified": _certified, "paper": _paper}
     rows = result.summary.to_dict(orient="records")
     return [say[str(row["kind"])](row, *_below(frame_of(result), row)) for row in rows]
 
@@ -192,12 +192,6 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     )
 
 
-def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    return (
-        f"The ranking `{row['variant']}` (it has no scale, and bounds nothing): {_shape(row, total)}; {row['words']}."
-    )
-
-
 def tokens_of(result: Comparison) -> int:
     return int(frame_of(result)["position"].nunique())
 
@@ -251,16 +245,6 @@ def forms_summary(result: Comparison) -> list[str]:
     forms: Frame = result.summary[result.summary["kind"] != "certified"]
     rows = sorted(forms.to_dict(orient="records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
     return [f"`{row['variant']}` is {row['words']}." for row in rows]
-
-
-def looseness_finding(result: Looseness) -> str:
-    """How loose `uniform` is in the mean over tokens, and which part of it is the largest."""
-    loose: Frame = result.summary[result.summary["is_looseness"]]
-    total, worst = float(loose["mean"].sum()), loose.loc[loose["mean"].idxmax()]
-    return (
-        f"The loosest, `uniform`, is {factor(total)} times too large (geometric mean over tokens); the largest part of that, "
-        f"{factor(float(worst['mean']))}, is {worst['part']} (`{worst['larger']}` over `{worst['smaller']}`)."
-    )
 
 
 def layers_finding(result: Sensitivity) -> str:

@@ -14,9 +14,9 @@ from ostools.reporting.sections.measurements import Measurements
 NEEDED = {
     "Collapse": ("collapse", "precision"),
     "Position": ("position",),
-    "Sensitivity": ("sensitivity", "looseness"),
-    "Bounds": ("sensitivity", "looseness"),
-    "Forms": ("sensitivity", "looseness"),
+    "Sensitivity": ("sensitivity",),
+    "Bounds": ("sensitivity",),
+    "Forms": ("sensitivity",),
     "Behaviour": ("behaviour",),
     "Mitigations": ("mitigations",),
 }

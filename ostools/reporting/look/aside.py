@@ -38,7 +38,7 @@ def banded(chart: Any, positions: Sequence[int]) -> Any:
     if not positions:
         return chart
     data = _runs(positions, -0.5)
-    rects = axes.chart(data).mark_rect(color=theme.colour("rollout"), opacity=0.14, clip=True)
+    rects = axes.chart(data).mark_rect(color=theme.colour("opening"), opacity=0.14, clip=True)
     return alt.layer(axes.unfolded(rects.encode(x=alt.X("from:Q"), x2="to:Q"), data), chart)
 
 
@@ -47,7 +47,7 @@ def underlined(chart: Any, positions: Sequence[int], height: int, start: float =
     if not positions:
         return chart
     data = _runs(positions, start)
-    line = axes.chart(data).mark_rect(color=theme.colour("rollout"))
+    line = axes.chart(data).mark_rect(color=theme.colour("opening"))
     y, y2 = alt.value(height), alt.value(height + _LINE)
     return alt.layer(chart, axes.unfolded(line.encode(x=alt.X("from:Q"), x2="to:Q", y=y, y2=y2), data))
 

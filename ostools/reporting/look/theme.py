@@ -36,23 +36,13 @@ COLOURS: dict[str, str] = {
     "frozen-norm": "#a0662f",
     "detached": "#785dc0",
     # certified
-    "uniform": "#8a7a4f",
     "local": "#178a5b",
-    "heads": "#5e8c1f",
-    "edge": "#3f8f8f",
     "windowed(1)": "#b0566f",
-    "local-full": "#5878d8",
-    "edge-full": "#7a6fd0",
     # the paper's forms
     "proof": "#9a48d0",
     "theorem-5.1": "#2a86a8",
-    "theorem-5.1-literal": "#2e8b6c",
     "theorem-b5": "#d0386b",
     "theorem-b5-literal": "#a34d1c",
-    "multi-head": "#7d8a1f",
-    # predictions
-    "rollout": "#7d7d7d",
-    "cesaro": "#a05a78",
     # what stands beside a measured effect
     "first-order": "#b07400",
     "replaced": "#b07400",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostools.measure.paths.variants import VARIANTS
-from ostools.measure.profiles.looseness import CHAIN
 from ostools.models.shape import Shape
 
 CASTS = ("float32", "bfloat16")
@@ -25,18 +24,9 @@ STUDY_LENGTHS = tuple(range(4, 37, 4))
 of right answers nearest to one half."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
-WIDE, MANY_TOKENS = 256, 1024
-"""The split of the looseness takes an exact profile and norms of d x d matrices for every pair of tokens: up to this width and
-so many tokens it is measured unasked."""
 HUGE, HUGE_TOKENS = 2e9, 1e12
 """From so many parameters of the blocks on a CPU takes over half an hour for the section on sensitivity; of every layer from so
 many parameters times tokens on."""
-# Certified bounds of the real derivative: norms for every pair of tokens, which would take longer than all the rest.
-DEAR = ("local-full", "edge-full")
-NOT_BOUNDED = (
-    f"certified bounds of the real derivative ({', '.join(DEAR)}) are not computed in a report, because they would "
-    "take longer than all the rest; `ostools path-sum --variant local-full` gives them"
-)
 
 PASSAGES, PASSAGE_TOKENS = 6, 36
 """How many natural passages, two of each kind, show whether the middle of a text counts for less; tokens of each."""
@@ -73,19 +63,19 @@ class Extent:
         )
 
 
-_CHEAP = tuple(name for name in VARIANTS if name not in (*DEAR, *CHAIN[2:]))
-WHOLE = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "certified", 8)
+_CHEAP = tuple(name for name in VARIANTS if name != "windowed(1)")
+WHOLE = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "svd", 8)
 REDUCED = Extent(
     16,
     (*CASTS, "float16"),
     (4, 8, 16, 32),
     tuple(range(4)),
     (0,),
-    ("local", "theorem-5.1", "multi-head", "rollout"),
+    ("local", "theorem-5.1"),
     "product",
     4,
     "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
-    "forms the report has Theorem 5.1's, attention rollout and one certified bound, which bounds an MLP by the product of its "
+    "forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
     "matrices' norms. `ostools behaviour`, `study`, `path-sum` and `collapse` measure more.",
     "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that; `--lengths 1:256` measures all.",
 )
@@ -103,14 +93,13 @@ NAMES = (
     "precision",
     "position",
     "sensitivity",
-    "looseness",
     "layers",
     "attention",
     "behaviour",
     "fate",
     "mitigations",
 )
-"""What a report can be asked for, in its order; `looseness` is shown within the section on sensitivity."""
+"""What a report can be asked for, in its order."""
 
 
 def unasked(shape: Shape, pos: int) -> dict[str, str]:
@@ -120,10 +109,6 @@ def unasked(shape: Shape, pos: int) -> dict[str, str]:
     size = f"the blocks have {parameters / 1e6:,.0f} million parameters"
     reasons = {
         "sensitivity": (on_cpu and parameters > HUGE, f"{size}, and it would take over half an hour on a CPU"),
-        "looseness": (
-            shape.d_model > WIDE or pos > MANY_TOKENS,
-            f"it takes an exact profile and norms for every pair of tokens, at d_model {shape.d_model} and {pos} tokens",
-        ),
         "layers": (on_cpu and parameters * pos > HUGE_TOKENS, f"{size}, and {pos} tokens are many for a CPU"),
         "fate": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
     }

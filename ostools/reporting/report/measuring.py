@@ -26,7 +26,6 @@ from ostools.measure import (
     collapse,
     compare,
     fate,
-    looseness,
     path_sum,
     profile,
     sensitivity,
@@ -34,7 +33,6 @@ from ostools.measure import (
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import attention
 from ostools.measure.paths.described import undescribed
-from ostools.measure.profiles.looseness import CHAIN
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.report.asked import (
@@ -47,7 +45,6 @@ from ostools.reporting.report.asked import (
     LONGEST_WINDOW,
     MITIGATIONS,
     NAMES,
-    NOT_BOUNDED,
     ONES,
     PASSAGE_TOKENS,
     PASSAGES,
@@ -64,8 +61,8 @@ Found = TypeVar("Found")
 _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "collapse": (40, frozenset({"collapse", "precision"})),
     "position": (20, frozenset({"position"})),
-    "sensitivity": (25, frozenset({"sensitivity", "looseness", "layers"})),
-    "path sum": (10, frozenset({"sensitivity", "looseness"})),
+    "sensitivity": (25, frozenset({"sensitivity", "layers"})),
+    "path sum": (10, frozenset({"sensitivity"})),
     "attention": (1, frozenset({"attention"})),
     "behaviour": (10, frozenset({"behaviour"})),
     "fate": (12, frozenset({"fate"})),
@@ -163,8 +160,8 @@ def _cast_alone(result: Collapse) -> Collapse:
 
 
 def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt) -> None:
-    """Sensitivity at the embeddings and at every layer out of the same passes, path sums beside it, and the split."""
-    section = steps.first("layers", "sensitivity", "looseness")
+    """Sensitivity at the embeddings and at every layer out of the same passes, path sums beside it."""
+    section = steps.first("layers", "sensitivity")
     if section is None:
         return
     everywhere = None
@@ -173,15 +170,11 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
             "sensitivity", section, lambda part: sensitivity(model, prompt, layers="all", progress=part)
         )
         found.layers = everywhere
-        section = steps.first("sensitivity", "looseness")
+        section = steps.first("sensitivity")
     if section is None:
         return
-    # The split needs exact norms. Every layer may be too much where the embeddings alone are not.
-    method = "exact" if "looseness" in steps.asked else "auto"
-    if everywhere is None or (method == "exact" and not _is_exact(everywhere)):
-        everywhere = steps.run(
-            "sensitivity", section, lambda part: sensitivity(model, prompt, method=method, progress=part)
-        )
+    if everywhere is None:  # every layer may be too much where the embeddings alone are not
+        everywhere = steps.run("sensitivity", section, lambda part: sensitivity(model, prompt, progress=part))
     if everywhere is not None:
         rows: Frame = frame_of(everywhere)
         found.sensitivity = replace(everywhere, frame=rows[rows["layer"] == 0].reset_index(drop=True))
@@ -189,34 +182,22 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
         _bounds(steps, found, model, prompt, found.sensitivity)
 
 
-def _is_exact(profile: Sensitivity) -> bool:
-    return bool(frame_of(profile)["method"].eq("exact").all())
-
-
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
-    """Path sums beside the profile, with the chain of the looseness split where it is asked for."""
+    """Path sums beside the profile."""
     extent = extent_of(Shape.of(model))
     cheap, norm = list(extent.forms), extent.mlp_norm
     without = undescribed(model, cheap)
     for reason in dict.fromkeys(without.values()):
         names = ", ".join(name for name in without if without[name] == reason)
         found.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
-    cheap, paths = [name for name in cheap if name not in without], None
-    if "looseness" in steps.asked:
-        chain = list(dict.fromkeys([*cheap, *CHAIN]))
-        paths = steps.run("path sum", "looseness", lambda part: path_sum(model, prompt, variants=chain, progress=part))
-        if paths is not None:
-            both = profile, paths
-            found.looseness = steps.run("path sum", "looseness", lambda part: looseness(*both))
-    if paths is None:
-        paths = steps.run(
-            "path sum",
-            "sensitivity",
-            lambda part: path_sum(model, prompt, variants=cheap, mlp_norm=norm, progress=part),
-        )
+    cheap = [name for name in cheap if name not in without]
+    paths = steps.run(
+        "path sum",
+        "sensitivity",
+        lambda part: path_sum(model, prompt, variants=cheap, mlp_norm=norm, progress=part),
+    )
     if paths is not None:
         found.comparison = compare(profile, paths)
-        found.left_out.append(LeftOut("sensitivity", NOT_BOUNDED))
 
 
 def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:

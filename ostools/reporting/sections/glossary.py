@@ -85,7 +85,7 @@ GLOSSARY = (
     Term(
         "Certified bound",
         "A number that the norm of a derivative provably does not exceed, computed from this model's weights. It "
-        "names its derivative: most bounds are of the frozen one, and say nothing about the full one. The paper's own "
+        "is of the frozen derivative, and says nothing about the full one. The paper's own "
         "forms need constants that a real model does not have, so they are drawn as the paper's and not as bounds. "
         "The word is ours. How many times too large a bound is, is its looseness.",
         "",

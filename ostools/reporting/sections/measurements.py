@@ -9,7 +9,6 @@ from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.attention.attention import Attention
-from ostools.measure.profiles.looseness import Looseness
 from ostools.results import Provenance
 
 
@@ -41,7 +40,6 @@ class Measurements:
     profile: Profile | None = None
     position: PositionEffect | None = None
     comparison: Comparison | None = None
-    looseness: Looseness | None = None
     attention: Attention | None = None
     behaviours: list[Behaviour] = field(default_factory=list)
     fate: Fate | None = None

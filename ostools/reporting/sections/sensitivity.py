@@ -1,4 +1,4 @@
-"""Sensitivity by position, against its bounds and other forms, where the bound loses, and layer by layer."""
+"""Sensitivity by position, against its bounds and other forms, and layer by layer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.measure import Comparison, Profile, Sensitivity
-from ostools.measure.profiles.looseness import Looseness
-from ostools.reporting.charts.sensitivity.looseness import looseness_chart
 from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
 from ostools.reporting.charts.sensitivity.position import position_chart
 from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
@@ -21,7 +19,7 @@ from ostools.reporting.page.section import More, Part, Section, Table
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
-DRAWN = ("uniform", "local", "windowed(1)", "proof", "theorem-b5")
+DRAWN = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
 LAYERS_DRAWN = 24
 """The most rows of the heat map. A deeper model shows this many layers, evenly spread, with the first and the last."""
@@ -38,14 +36,12 @@ POSITION_LEAD = (
 
 
 def sensitivity_section(found: Measurements) -> Section | None:
-    """Where sensitivity was measured; the split of the looseness where it was."""
+    """Where sensitivity was measured."""
     if found.sensitivity is None:
         return None
     parts = [_against(found.sensitivity, found.comparison)]
     if found.profile is not None:
         parts.append(_matter(found.profile))
-    if found.looseness is not None:
-        parts.append(_looseness(found.looseness))
     return Section("sensitivity", "Sensitivity against its bounds (Theorem 5.1)", "Sensitivity and bounds", LEAD, parts)
 
 
@@ -129,28 +125,6 @@ def _values(profile: Sensitivity) -> Table:
         for (position, token), row in zip(table.index, table.to_numpy(), strict=True)
     ]
     return Table(f"The {findings.NORMS[norm]}s, token by token", ["position", "token", *table.columns], rows)
-
-
-def _looseness(result: Looseness) -> Part:
-    caption = "Where the certified bound loses, in decades that add up"
-    said = findings.looseness_finding(result)
-    columns = ["part", "from", "to", "mean", "median", "quartiles"]
-    rows = [
-        [
-            str(row["part"]) + ("" if row["is_looseness"] else " (no looseness)"),
-            *(str(row[name]) for name in ("larger", "smaller")),
-            *(f"{float(row[name]):.2f}" for name in ("mean", "median")),
-            f"{float(row['lower_quartile']):.2f} to {float(row['upper_quartile']):.2f}",
-        ]
-        for row in result.summary.to_dict(orient="records")
-    ]
-    table = Table("log10 of each quotient over the tokens", columns, rows)
-    return Part(
-        title="Why the bound is loose",
-        figure=Figure("looseness", looseness_chart(result), caption, f"{caption}. {said}"),
-        findings=[said],
-        more=[More("Part by part", tables=[table])],
-    )
 
 
 def layers_section(found: Measurements) -> Section | None:

@@ -22,9 +22,8 @@ WIDTH, HEIGHT, BELOW = 270, 170, 120
 KIND_TITLES = {
     "certified": "certified bounds",
     "paper": "the paper's forms (not bounds)",
-    "predicted": "predictions (not bounds)",
 }
-"""A panel a kind: what is certified and what is predicted never stand on one axis."""
+"""A panel a kind: what is certified and what is no bound never stand on one axis."""
 
 
 _MEANT = {"operator": "of the operator norm", "frobenius": "of the Frobenius norm", SHAPE: "scale unknown"}

@@ -38,7 +38,7 @@ from ostools.runs.stored.table import UNREADABLE
 
 _PATHS = (
     "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "
-    "paper's forms and the predictions are not bounds, so they have panels of their own."
+    "paper's forms are not bounds, so they have panels of their own."
 )
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 
@@ -167,4 +167,4 @@ def _middle(values: Any) -> str:
     return "–" if known.empty else f"{float(np.median(known)):.2f}"
 
 
-SECTION = CellsSection(PATH_SUM, "bounds", "Bounds and predictions (Theorem 5.1)", "Bounds", _PATHS, "paths", _paths)
+SECTION = CellsSection(PATH_SUM, "bounds", "Bounds and forms (Theorem 5.1)", "Bounds", _PATHS, "paths", _paths)

@@ -158,8 +158,7 @@ def corpus(
         lengths: tokens of a window, including the special tokens that the tokenizer puts around any text. Texts that are too
             short for a window are passed over and counted. Padding is not used.
         measure: "sensitivity" is ||d y_n / d v_i^(0)||: the operator norm, or the Frobenius norm for an estimate. "attention"
-            is the last token's weights, the mean over layers and heads. "rollout" and "cesaro" are
-            the variants of `path_sum`. "collapse" is the pair of Theorem 4.2.
+            is the last token's weights, the mean over layers and heads. "collapse" is the pair of Theorem 4.2.
         linearisation, method: of "sensitivity" alone, as in `ost.sensitivity`. The default linearisation is "full". The default
             method, "exact" or "sketch", goes by the model's width, and not by the memory that is free.
         dtypes: of "collapse" alone, as in `ost.collapse`. The default is float32 and bfloat16. Each is compared with float64.

@@ -22,17 +22,13 @@ from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated import Under, acting_bytes, of_the_pass
 from ostools.measure.passes.memory import patterns_bytes
-from ostools.measure.paths.memory import path_sum_bytes
-from ostools.measure.paths.path_sum import path_sum
-from ostools.measure.paths.variants import VARIANTS
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame
 from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_bytes
 from ostools.runs.corpus.windows import Window
 
-PREDICTIONS = tuple(name for name, variant in VARIANTS.items() if variant.kind == "predicted")
-MEASURES = ("sensitivity", "attention", *PREDICTIONS, PAIRS)
+MEASURES = ("sensitivity", "attention", PAIRS)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Measure:
                         f"{option}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
                     )
             kept = checked_dtypes(dtypes) if name == PAIRS else ()
-            return cls(name, VARIANTS[name].linearisation if name in VARIANTS else "", "", kept, given)
+            return cls(name, "", "", kept, given)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method not in (None, *METHOD_KINDS):
             raise unknown_name("method", method, METHOD_KINDS)
@@ -77,8 +73,8 @@ class Measure:
 
     @property
     def kind(self) -> str:
-        """Whether its values are measured, estimated or predicted."""
-        return METHOD_KINDS[self.method] if self.method else "predicted" if self.name in PREDICTIONS else "measured"
+        """Whether its values are measured or estimated."""
+        return METHOD_KINDS[self.method] if self.method else "measured"
 
     @property
     def quantity(self) -> str:
@@ -87,8 +83,6 @@ class Measure:
             return "L2 distance at y"
         if self.name == "attention":
             return "attention weight, mean over layers and heads"
-        if self.name in VARIANTS and not VARIANTS[self.name].scaled:
-            return "path sum, scale unknown"
         return "operator norm" if self.method == "exact" else "Frobenius norm"
 
     @property
@@ -149,12 +143,8 @@ class Measure:
             found = sensitivity(model, list(prompts), **how)
             column = "operator_norm" if self.method == "exact" else "frobenius_norm"
             return [one.frame[column].to_numpy(dtype=float) for one in found]
-        if self.name == "attention":
-            with Under.of("corpus", model, prompts, self.mitigation).acting(model):
-                return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
-        asked: dict[str, Any] = {"variants": self.name, "max_memory": max_memory, "progress": False}
-        asked |= {"mitigation": self.mitigation}
-        return [path_sum(model, prompt, **asked).frame["value"].to_numpy(dtype=float) for prompt in prompts]
+        with Under.of("corpus", model, prompts, self.mitigation).acting(model):
+            return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
 
     def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:
         """Bytes that a window of so many tokens holds beside the model."""
@@ -163,8 +153,6 @@ class Measure:
         if self.name == "sensitivity":
             kinds = (self.linearisation,)
             held = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
-        elif self.name == "attention":
-            held = patterns_bytes(shape, length)
         else:
-            held = path_sum_bytes(shape, length, (self.name,))
+            held = patterns_bytes(shape, length)
         return max(held, acting_bytes(shape, length, self.mitigation))

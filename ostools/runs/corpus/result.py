@@ -36,7 +36,7 @@ class Corpus(Result):
     bootstrap over texts), and over windows q10, q25, median, q75, q90.
 
     `summary`, one row a length: length, texts, windows, too_short (texts that were passed over), measure, linearisation,
-    method, kind (measured | estimated | predicted), quantity; means over texts of sink_share (of the first token), last_share
+    method, kind (measured | estimated), quantity; means over texts of sink_share (of the first token), last_share
     and effective_tokens; seconds, tokens_per_second (of the windows, while they were measured).
 
     `shapes`, one row a length and choice of tokens (`kept`: without the sink | without sink and last), in decades: verdict,

@@ -1,4 +1,4 @@
-"""`ost.path_sum` of every question in a sweep: Theorem 5.1's bounds and predictions."""
+"""`ost.path_sum` of every question in a sweep: Theorem 5.1's bounds and the paper's forms."""
 
 from __future__ import annotations
 

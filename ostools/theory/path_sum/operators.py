@@ -6,8 +6,7 @@ The gated MLP's Jacobian is W_down (diag(p) W_gate + diag(q) W_up) with p = act'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
@@ -66,40 +65,11 @@ def mlp_jacobian(
     return found
 
 
-def mlp_norms(
-    down: Down,
-    gate: Up,
-    up: Up | None,
-    p: Factor,
-    q: Factor | None,
-    norms: Callable[[Float[Tensor, "pos d_model d_model"]], Float[Tensor, " pos"]] = spectral_norms,
-) -> Float[Tensor, " pos"]:
-    """||J_psi||_2 at every position by `norms` of d x d matrices; O(n d^2 ff) to form them, an ff x d matrix of memory."""
+def mlp_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
+    """||J_psi||_2 at every position, d x d matrices; O(n d^2 ff) to form them, an ff x d matrix of memory."""
     parts = chunks(len(p), 3 * gate.shape[1] ** 2 * gate.element_size(), SQUARES)
-    return torch.cat([norms(mlp_jacobian(down, gate, up, p[part], None if q is None else q[part])) for part in parts])
-
-
-def mlp_frobenius_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
-    """||J_psi||_F >= ||J_psi||_2 at every position from ff x ff Gram matrices: O(ff^2 (d + n)), no d x d matrix a position.
-
-    A block of rows of them at a time. Squares and cross terms may cancel: the square is raised by what its sum may have lost to
-    rounding.
-    """
-    pairs = [(p, gate, p, gate, 1.0)]
-    if up is not None and q is not None:
-        pairs += [(p, gate, q, up, 2.0), (q, up, q, up, 1.0)]
-    square, size = torch.zeros_like(p[:, 0]), torch.zeros_like(p[:, 0])
-    for part in chunks(len(gate), 3 * len(gate) * gate.element_size()):
-        outer = down[:, part].T @ down
-        for left, rows, right, cols, times in pairs:
-            square += times * ((left[:, part] @ (outer * (rows[part] @ cols.T))) * right).sum(1)
-    lengths = down.norm(dim=0)
-    for left, rows, right, cols, times in pairs:
-        # |down^T down| <= |down|^T |down| entry by entry, so that these bound every term of the sums.
-        sides = (left.abs() @ (lengths * rows.norm(dim=1))) * (right.abs() @ (lengths * cols.norm(dim=1)))
-        size += times * sides
-    lost = 4 * (len(down) + gate.shape[1] + 3 * len(gate)) * torch.finfo(p.dtype).eps
-    return (square + lost * size).clamp_min(0.0).sqrt()
+    formed = (mlp_jacobian(down, gate, up, p[part], None if q is None else q[part]) for part in parts)
+    return torch.cat([spectral_norms(jacobians) for jacobians in formed])
 
 
 def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
@@ -108,20 +78,3 @@ def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor 
     if up is not None and q is not None:
         inner = inner + q.abs().amax(-1) * torch.linalg.matrix_norm(up, ord=2)
     return torch.linalg.matrix_norm(down, ord=2) * inner
-
-
-def orthogonal_probes(d_model: int, count: int, seed: int, like: Tensor) -> Float[Tensor, "d_model probe"]:
-    """`count` <= d random directions, orthogonal, of length sqrt(d): E[z z^T] = I, and no estimation error at count = d."""
-    count = min(count, d_model)
-    return (_few if d_model * count <= _FEW else _directions)(d_model, count, seed).to(like, copy=True)
-
-
-def _directions(d_model: int, count: int, seed: int) -> Float[Tensor, "d_model probe"]:
-    normal = torch.randn(d_model, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    directions, triangle = torch.linalg.qr(normal)
-    return directions * triangle.diagonal().sign() * d_model**0.5
-
-
-# Three whole numbers decide them: every block of every prompt asks for the same ones again. 32 MiB at most.
-_FEW = 1 << 14
-_few = lru_cache(maxsize=256)(_directions)

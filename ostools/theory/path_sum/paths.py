@@ -8,8 +8,8 @@ the theorem from attention patterns and norm scales; none of them knows a model.
 The chain rule gives L - 1 inner indices. Equations 1 and 4 print one more, k_L, and connect it to nothing below:
 `printed_row` is the sum as printed (docs/fidelity.md).
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and theorem B.5; `multi_head_edges` from arXiv 2504.02732,
-theorem 3.2, as restated second-hand. The certified forms follow from the block Jacobian with patterns and scales held.
+Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and theorem B.5. The certified form follows from
+the block Jacobian with patterns and scales held.
 """
 
 from __future__ import annotations
@@ -82,12 +82,6 @@ def proof_constant(sigma_psi: float, beta_2: Iterable[float], beta_3: float) -> 
     return constant
 
 
-def multi_head_edges(pattern: Pattern) -> Edges:
-    """abar_ij = sum_h alpha_ij^h + delta_ij / H (arXiv 2504.02732, theorem 3.2); its constant is left open."""
-    head = pattern.shape[0]
-    return pattern.sum(0) + torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device) / head
-
-
 def weighted_pattern(pattern: Pattern, omega: Float[Tensor, " head"]) -> Edges:
     """sum_h omega_h |alpha_ij^h|, with omega_h = ||W_OV^h||_2, gains folded in: how much a layer can move at most.
 
@@ -113,20 +107,3 @@ def local_edges(
     """
     moved = weighted / post_norm1_scale[:, None] / norm1_scale
     return with_skip(moved, 1.0 + mlp_norm) if parallel else with_skip(moved).mul_((1.0 + mlp_norm)[:, None])
-
-
-def uniform_edges(
-    weighted: Edges,
-    norm1_scale: Float[Tensor, " key"],
-    post_norm1_scale: Float[Tensor, " query"],
-    mlp_norm: Float[Tensor, " query"],
-    parallel: bool = False,
-) -> Edges:
-    """The same with the worst scale and the worst ||D_j|| everywhere: certified, and closest to the paper's own form."""
-    worst, factor = weighted / (post_norm1_scale.min() * norm1_scale.min()), 1.0 + mlp_norm.max()
-    return with_skip(worst, factor[None]) if parallel else factor * with_skip(worst)
-
-
-def rollout_edges(mean_pattern: Edges) -> Edges:
-    """( mean_h A_h + I ) / 2, row-stochastic: attention rollout, the matrix of proposition 5.2. Predicts ranks only."""
-    return with_skip(mean_pattern) / 2.0

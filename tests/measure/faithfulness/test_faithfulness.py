@@ -35,7 +35,7 @@ def placeless(**config: Any) -> TransformerBridge:
 
 
 def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Faithfulness:
-    paths = ost.path_sum(model, Prompt.from_ids(model, ids), variants="rollout")
+    paths = ost.path_sum(model, Prompt.from_ids(model, ids), variants="local")
     return ost.faithfulness(model, paths, towards=17, **(FEW | options))
 
 
@@ -205,12 +205,12 @@ def test_a_mask_of_a_prompt_each_is_each_prompts_own_mask() -> None:
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
-    profile = ost.path_sum(model, Prompt.from_ids(model, IDS), variants="rollout")
+    profile = ost.path_sum(model, Prompt.from_ids(model, IDS), variants="local")
     with pytest.raises(InputError, match="the profile and the model are of different models"):
         ost.faithfulness(other, profile)
     with pytest.raises(InputError, match="expected at least one profile"):
         ost.faithfulness(model, [])
-    with pytest.raises(InputError, match="found two of 'rollout'"):
+    with pytest.raises(InputError, match="found two of 'local'"):
         ost.faithfulness(model, [profile, profile])
     with pytest.raises(InputError, match="of different prompts"):
         ost.faithfulness(model, [profile, ost.path_sum(model, Prompt.from_ids(model, IDS[:5]))])
@@ -219,7 +219,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match="orders: expected a whole number of at least 19, found 5"):
         ost.faithfulness(model, profile, orders=5)
     with pytest.raises(InputError, match="at least three tokens, found 2"):
-        ost.faithfulness(model, ost.path_sum(model, Prompt.from_ids(model, IDS[:2]), variants="rollout"))
+        ost.faithfulness(model, ost.path_sum(model, Prompt.from_ids(model, IDS[:2]), variants="local"))
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
         with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):

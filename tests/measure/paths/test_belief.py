@@ -62,9 +62,9 @@ def test_path_sum_says_of_each_form_that_is_no_bound_whether_it_is_believed() ->
     model = tiny_model("gemma", seed=3)
     prompt = Prompt.from_ids(model, IDS)
     with hooks.scale_scores(model, 2.0):  # what stands beside it is measured under the same edits
-        found = ost.path_sum(model, prompt, variants=["local", "proof", "rollout"])
+        found = ost.path_sum(model, prompt, variants=["local", "proof", "theorem-5.1"])
         beside = ost.compare(ost.sensitivity(model, prompt, linearisations=["frozen"]), found).summary
-    assert found.beliefs["variant"].tolist() == ["proof", "rollout"]
+    assert found.beliefs["variant"].tolist() == ["proof", "theorem-5.1"]
     by_variant: Any = found.frame.groupby("variant")["believed"].first()
     assert by_variant["local"] is pd.NA
     for name, verdict, words in zip(

@@ -47,7 +47,7 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def comparison_chart() -> alt.TopLevelMixin:
     return charts.comparison_chart(
-        made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "rollout": [0.1] * 4})
+        made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "theorem-5.1": [0.1] * 4})
     )
 
 
@@ -63,7 +63,7 @@ def test_a_comparison_holds_every_row_of_the_table() -> None:
 
 def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
     svg = svg_of(comparison_chart())
-    for words in ("measured: full", "measured: frozen", "certified bound: local", "predicted: rollout"):
+    for words in ("measured: full", "measured: frozen", "certified bound: local"):
         assert words in svg
     assert "(not certified): proof" in svg
 
@@ -117,8 +117,8 @@ def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
     spec = comparison_chart().to_dict()
     names = [{row["series"] for row in _rows(*spec["datasets"][panel["data"]["name"]])} for panel in spec["vconcat"]]
     assert len(names) == 3
-    assert names[2] == {"predicted: rollout"}
-    assert "predicted: rollout" not in names[0] | names[1]
+    assert names[2] == {"paper's form (not certified): theorem-5.1"}
+    assert "paper's form (not certified): theorem-5.1" not in names[0] | names[1]
     assert "an order alone, no scale" in svg_of(comparison_chart())
 
 

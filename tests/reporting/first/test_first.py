@@ -173,7 +173,7 @@ def test_without_an_effect_of_position_over_squashing_is_not_found() -> None:
 
 
 def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
-    holds = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "uniform": (TEN * 50).tolist()})
+    holds = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "windowed(1)": (TEN * 50).tolist()})
     said = bounds_headline(holds)
     assert said is not None
     assert said.verdict == "Every certified bound holds; the tightest is 5 times the measured norm."
@@ -183,7 +183,7 @@ def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
     assert said is not None
     assert said.verdict.startswith("The estimate does not decide whether 1 of 2 certified bounds hold;")
     assert strip(comparison=undecided)["Bounds"] == "not decided"
-    broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "uniform": (TEN * 50).tolist()})
+    broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "windowed(1)": (TEN * 50).tolist()})
     said = bounds_headline(broken)
     assert said is not None
     assert said.verdict == "CERTIFIED BOUNDS FAIL: local."
@@ -205,7 +205,7 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
     comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
     found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
-    found.left_out.append(LeftOut("sensitivity", "edge-full is not computed"))
+    found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
     (part,) = findings_section(found, []).parts
     assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Forms"]
     assert list(part.findings) == []

@@ -230,7 +230,7 @@ def test_a_certified_bound_that_is_tight() -> None:
 def test_a_certified_bound_that_fails_is_shouted() -> None:
     values = PROFILE * 10
     values[2] = 0.5
-    said = _of("uniform", values)
+    said = _of("windowed(1)", values)
     assert "IT DOES NOT HOLD, the measured norm is larger at 1 of 6 tokens" in said
     assert "please report it" in said
     assert "holds at all" not in said
@@ -247,7 +247,7 @@ def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> No
 @pytest.mark.parametrize("left_open", [0, 1])
 def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     """Two bounds, of which one is open: not every one holds, whichever is the tightest; and a broken one goes before it."""
-    made = made_comparison([1.0, 2.0, 3.0], {"uniform": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
+    made = made_comparison([1.0, 2.0, 3.0], {"windowed(1)": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
     verdicts: list[object] = [True, True]
     verdicts[left_open] = pd.NA
     said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
@@ -255,7 +255,7 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     assert "holds at every token" not in said
     verdicts[1 - left_open] = False
     said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
-    assert f"DO NOT HOLD: {('local', 'uniform')[left_open]};" in said
+    assert f"DO NOT HOLD: {('local', 'windowed(1)')[left_open]};" in said
 
 
 @pytest.mark.parametrize(
@@ -266,13 +266,13 @@ def test_below_is_below_by_any_amount(times: float, words: str) -> None:
 
 
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
-    made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0], "rollout": [2.0, 4.0, 7.0]})
+    made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0]})
     estimated = replace(made, summary=made.summary.assign(method="estimate"))
-    bound, paper, ranking = findings.comparison_findings(estimated)
+    bound, paper = findings.comparison_findings(estimated)
     assert "lower end of the estimated norm" in bound
     assert "lower end of the estimated frozen operator norm" in paper
     summed = findings.bounds_summary(estimated) + findings.forms_summary(estimated)
-    assert "measured" not in bound + paper + ranking + " ".join(summed)
+    assert "measured" not in bound + paper + " ".join(summed)
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
 
@@ -301,10 +301,6 @@ def test_an_open_constant_leaves_only_the_shape() -> None:
     assert "times that norm" not in said
 
 
-def test_rollout_is_a_ranking_only() -> None:
-    assert "it has no scale, and bounds nothing" in _of("rollout", PROFILE)
-
-
 @pytest.mark.parametrize(
     ("order", "words"),
     [
@@ -318,30 +314,27 @@ def test_the_shape_is_named(order: list[int], words: str) -> None:
     assert words in _of("local", 100.0 + np.asarray(order, dtype=float))
 
 
-def test_no_sentence_mixes_certified_paper_and_predicted() -> None:
-    both = {"local": (PROFILE * 10).tolist(), "proof": PROFILE.tolist(), "rollout": PROFILE.tolist()}
-    certified, paper, ranking = findings.comparison_findings(made_comparison(PROFILE.tolist(), both))
+def test_no_sentence_mixes_certified_and_paper() -> None:
+    both = {"local": (PROFILE * 10).tolist(), "proof": PROFILE.tolist()}
+    certified, paper = findings.comparison_findings(made_comparison(PROFILE.tolist(), both))
     assert certified.startswith("Certified bound")
     assert "paper" not in certified
     assert "redict" not in certified
     assert paper.startswith("The paper's form")
     assert "redict" not in paper
     assert "Certified" not in paper
-    assert ranking.startswith("The ranking `rollout`")
-    assert "ertified" not in ranking
-    assert "paper" not in ranking
 
 
 def test_the_summary_names_the_tightest_bound_and_a_broken_one() -> None:
     measured = PROFILE.tolist()
-    good = {"uniform": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist()}
+    good = {"windowed(1)": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist()}
     made = made_comparison(measured, good)
     (bound,) = findings.bounds_summary(made)
     assert "Every certified bound holds" in bound
     assert "tightest of them, `local`, is 10^4.0 times" in bound
     assert "in the median, true and of no use as a size;" in bound
-    broken = findings.bounds_summary(made_comparison(measured, {"uniform": (PROFILE * 0.5).tolist()}))
-    assert "Certified bounds that DO NOT HOLD: uniform" in broken[0]
+    broken = findings.bounds_summary(made_comparison(measured, {"windowed(1)": (PROFILE * 0.5).tolist()}))
+    assert "Certified bounds that DO NOT HOLD: windowed(1)" in broken[0]
 
 
 # --- the card

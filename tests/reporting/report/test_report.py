@@ -19,7 +19,6 @@ from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
 from ostools.measure.fate.splits import TESTS
 from ostools.models import encode
-from ostools.models.shape import Shape
 from ostools.reporting import report
 from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.first.headlines import headlines
@@ -96,8 +95,8 @@ def test_the_navigation_leads_to_every_section_and_nowhere_else(page: Parsed) ->
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
     # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its
-    # shape, its looseness, the layers, the heat map of attention, the fates.
-    assert len(found.data) == 14
+    # shape, the layers, the heat map of attention, the fates.
+    assert len(found.data) == 13
 
 
 def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
@@ -112,7 +111,7 @@ def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
 
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == 14
+    assert len(figures) == 13
     for attributes in figures:
         assert len(attributes["aria-label"] or "") > 60
         assert any(character.isdigit() for character in attributes["aria-label"] or "")
@@ -140,7 +139,7 @@ def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
 # --- sections by name
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("behaviour", "mitigations", "looseness")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("behaviour", "mitigations")])
 def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +148,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
-    unbounded = [one.section for one in chosen.left_out if "--variant local-full" in one.reason]
-    assert unbounded == [one.section for one in chosen.left_out] == (["sensitivity"] if name == "sensitivity" else [])
+    assert chosen.left_out == []
 
 
 @pytest.mark.slow
@@ -162,16 +160,6 @@ def test_what_takes_answers_is_there_for_a_model_that_answers(name: str) -> None
     assert chosen.left_out == []
 
 
-def test_looseness_is_shown_with_the_sensitivity_that_it_splits() -> None:
-    model = tiny_model("gemma")
-    chosen = measure(model, encode(model, "1110"), list(LENGTHS), ["looseness"])
-    assert chosen.looseness is not None
-    assert present(chosen) == ["sensitivity"]
-    alone = measure(model, encode(model, "1110"), list(LENGTHS), ["sensitivity"])
-    assert alone.looseness is None
-    assert "windowed(1)" not in set(alone.comparison.summary["variant"]) if alone.comparison else False
-
-
 def test_layers_come_from_the_same_passes_as_the_embeddings(found: Measurements) -> None:
     assert found.layers is not None
     assert found.sensitivity is not None
@@ -180,8 +168,8 @@ def test_layers_come_from_the_same_passes_as_the_embeddings(found: Measurements)
     assert set(found.layers.frame["layer"]) == {0, 1, 2}
 
 
-def test_every_name_is_a_section_or_shown_in_one() -> None:
-    assert [name for name in NAMES if name != "looseness"] == list(SECTIONS)
+def test_every_name_is_a_section() -> None:
+    assert list(NAMES) == list(SECTIONS)
 
 
 def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found: Measurements) -> None:
@@ -219,9 +207,9 @@ def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
     sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
     large = replace(Shape.of(tiny_model("gemma")), **sizes)
-    assert set(unasked(large, 64)) == {"sensitivity", "looseness", "fate"}
-    assert set(unasked(large, 512)) == {"sensitivity", "looseness", "layers", "fate"}
-    assert set(unasked(replace(large, device="cuda"), 512)) == {"looseness"}
+    assert set(unasked(large, 64)) == {"sensitivity", "fate"}
+    assert set(unasked(large, 512)) == {"sensitivity", "layers", "fate"}
+    assert set(unasked(replace(large, device="cuda"), 512)) == set()
 
 
 @pytest.mark.parametrize(
@@ -327,21 +315,6 @@ def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPa
     assert found.left_out[0] == LeftOut("layers", "the forecast does not fit into the memory")
 
 
-def test_the_looseness_split_is_left_out_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gemma")  # d_model 32, 2 layers
-    shape = Shape.of(model)
-    assert unasked(shape, 16) == {}
-    assert "--section looseness" in unasked(shape, 100_000)["looseness"]
-    monkeypatch.setattr("ostools.reporting.report.asked.WIDE", 1)
-    monkeypatch.setattr(MODULE, "NAMES", ("sensitivity", "looseness"))
-    found = measure(model, encode(model, "1110"), [1, 2])
-    assert found.looseness is None
-    assert found.comparison is not None
-    assert found.left_out[0].section == "looseness"
-    asked = measure(model, encode(model, "1110"), [1, 2], ["looseness"])
-    assert asked.looseness is not None
-
-
 def test_a_model_without_numbers_still_says_why() -> None:
     model = tiny_model("gemma", fresh=True)
     with torch.no_grad():
@@ -363,7 +336,6 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "layers",
         "profile",
         "comparison",
-        "looseness",
         "attention",
     )
     single += ("fate",)
@@ -393,11 +365,6 @@ def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
     cast = replace(found, collapses=[], casts=[], precision=None, provenance=both, left_out=reasons[2:])
     shown = Parsed(render_report(cast, "ostools")).text
     assert "There is no finding on collapse. The reason: no." in shown
-
-
-def test_bounds_of_the_real_derivative_are_not_passed_over(page: Parsed) -> None:
-    assert "ostools path-sum --variant local-full" in page.text
-    assert "The certified bounds drawn here are bounds of the derivative with attention patterns" in page.text
 
 
 def test_a_prompt_with_nul_is_no_command_line() -> None:
@@ -446,7 +413,7 @@ def test_a_prompt_that_cannot_be_encoded_leaves_no_file(tmp_path: Path) -> None:
 
 def test_sections_need_no_model(found: Measurements) -> None:
     """Saved results render the same page."""
-    small = replace(found, collapses=found.collapses[:1], layers=None, looseness=None)
+    small = replace(found, collapses=found.collapses[:1], layers=None)
     again = pickle.loads(pickle.dumps(small))
     assert render_report(again, "ostools report") == render_report(small, "ostools report")
 

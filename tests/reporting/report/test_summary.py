@@ -12,16 +12,15 @@ import pytest
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.measure import Behaviour, Collapse, Sensitivity
-from ostools.measure.profiles.looseness import CHAIN, looseness
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.precision import precision_findings, tails
-from ostools.reporting.findings.sensitivity import layers_finding, looseness_finding
+from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.report.measuring import failed_on
 from ostools.reporting.sections.precision import precision_section
 from ostools.results import Provenance
 from tests.reporting.charts.test_behaviour import made as made_behaviour
-from tests.reporting.made import PROVENANCE, made_collapse, made_paths, made_sensitivity
+from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity
 
 
 def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_others_is_named() -> None:
@@ -82,17 +81,6 @@ def _with_precision(result: Collapse) -> Any:
     from ostools.reporting.sections.measurements import Measurements
 
     return Measurements(PROVENANCE, "text", ("t",), precision=result)
-
-
-def test_the_part_of_the_looseness_that_is_largest() -> None:
-    frozen = [1.0, 2.0, 4.0]
-    factors = {"uniform": 1e5, "local": 1e3, "heads": 5e2, "edge": 4e2, "windowed(1)": 3e2}
-    profile = made_sensitivity({"full": frozen, "frozen": frozen})
-    paths = made_paths({name: [factors[name] * value for value in frozen] for name in CHAIN})
-    paths = replace(paths, provenance=replace(PROVENANCE, parameters={"mlp_norm": "svd"}))
-    said = looseness_finding(looseness(profile, paths))
-    assert "`uniform`, is 10^5.0 times too large" in said
-    assert "the largest part of that, 10^2.5, is chaining (`windowed(1)` over `frozen`)" in said
 
 
 def test_layers_leave_out_what_lies_above_the_last_block() -> None:

@@ -32,7 +32,7 @@ ASKED = {
         {"name": "behaviour", "max_new_tokens": 4, "temperature": 1.0, "samples": 2},
         {"name": "collapse", "dtypes": "bfloat16"},
         "sensitivity",
-        {"name": "path-sum", "variants": ["local", "rollout", "theorem-5.1"]},
+        {"name": "path-sum", "variants": ["local", "theorem-5.1"]},
     ],
 }
 
@@ -109,12 +109,12 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
             norm: Any = here[(here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")]
             above = (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
             assert row[4] == f"{int(above.sum())} of 2 prompts"
-    assert len(tables(page, "Against the measured norms, copy-last")) == 6  # 3 variants under 2 mitigations
+    assert len(tables(page, "Against the measured norms, copy-last")) == 4  # 2 variants under 2 mitigations
     kinds = {(row[0], row[4]) for row in tables(page, "Against the measured norms")}
-    assert ("rollout", "no claim") in kinds
+    assert ("theorem-5.1", "no claim") in kinds
 
 
-def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
+def test_bounds_and_forms_share_no_panel(sweep: Path) -> None:
     from ostools.reporting.sweep.report import SECTIONS
     from ostools.runs.stored.reading import read
 
@@ -124,7 +124,7 @@ def test_bounds_and_predictions_share_no_panel(sweep: Path) -> None:
     assert figure is not None
     for panel in (panel for row in figure.spec["vconcat"] for panel in row["hconcat"]):
         domain = next(layer["encoding"]["color"]["scale"]["domain"] for layer in panel["layer"])
-        assert len(domain) == 1  # local, rollout and theorem-5.1 are of three kinds
+        assert len(domain) == 1  # local and theorem-5.1 are of two kinds
 
 
 def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:

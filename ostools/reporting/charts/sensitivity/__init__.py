@@ -1,1 +1,1 @@
-"""Charts of sensitivities and path sums: `over_tokens`, `shape_and_layers`, `looseness`, `spectra`."""
+"""Charts of sensitivities and path sums: `over_tokens`, `shape_and_layers`, `spectra`."""
