@@ -21,7 +21,7 @@ def main(task: str = "copy-first:hint=true", length: int = 8, top: int = 8) -> N
     model = ost.load_model()
 
     # Edges, beside their prediction: y_n is read where the right line has been begun, and the next token is the answer.
-    edges = ost.ablation(model, task, lengths=[length], what="edges", top=top, begun=True)
+    edges = ost.ablation(model, task, lengths=[length], what="edges", top=top, prefilled=True)
     print(edges.top(3)[["target", "quantity", "value", "effect", "predicted_effect"]])
 
     # Layers by hand: what of the sensitivity is left without the first block's attention, without the last one's?

@@ -79,8 +79,10 @@ def capture(
         raise HookError(
             f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
         )
-    if active_strips(model) is not None and (whole := {"scores", "pattern"} & set(names)):
-        raise HookError(f"capture: {min(whole)!r} never exists as a whole inside in_strips: leave that block first")
+    if active_strips(model) is not None and (square_sites := {"scores", "pattern"} & set(names)):
+        raise HookError(
+            f"capture: {min(square_sites)!r} never exists as a whole inside in_strips: leave that block first"
+        )
     record = Record(names)
     placements = []
     for name, places in points_of(model, names, layers).items():

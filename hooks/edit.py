@@ -45,7 +45,7 @@ def mask_scores(
 
     Raises `HookError` for a matrix that does not fit, and for a query that is left without a key.
     """
-    chosen = _checked_heads(model, heads)
+    head_indices = _checked_heads(model, heads)
 
     def body(scores: Tensor) -> Tensor:
         if not callable(allowed) and active_strips(model) is not None:
@@ -54,7 +54,7 @@ def mask_scores(
                 "positions in its place, such as lambda query, key: matrix[query, key]"
             )
         permitted = _permitted(allowed, scores)
-        masked = _on_heads(scores, scores.masked_fill(~permitted, lowest(scores)), chosen)
+        masked = _on_heads(scores, scores.masked_fill(~permitted, lowest(scores)), head_indices)
         _require_some_key("mask_scores", scores, masked)
         return masked
 
@@ -75,7 +75,7 @@ def scale_scores(
     Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each query, and if a score
     overflows its dtype.
     """
-    chosen = _checked_heads(model, heads)
+    head_indices = _checked_heads(model, heads)
 
     def body(scores: Tensor) -> Tensor:
         queries = positions(scores)[0][:, 0]
@@ -89,7 +89,7 @@ def scale_scores(
         scaled = torch.where(masked, scores, scores * values.to(scores)[:, None])
         if bool(hidden(scaled).ne(masked).any()) or not bool(torch.isfinite(scaled).all()):
             raise HookError(f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors")
-        return _on_heads(scores, scaled, chosen)
+        return _on_heads(scores, scaled, head_indices)
 
     with attached(_everywhere(points(model, "scores", layers), body), kind="scale_scores"):
         yield
@@ -107,7 +107,7 @@ def replace_pattern(
 
     It has the shape of the model's own, or a batch of 1 that stands for every prompt; `HookError` otherwise.
     """
-    chosen = _checked_heads(model, heads)
+    head_indices = _checked_heads(model, heads)
 
     def body_of(layer: int) -> HookBody:
         def body(current: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def replace_pattern(
                 new = new.expand(current.shape[0], *new.shape[1:])
             if new.shape != current.shape:
                 raise HookError(f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}")
-            return _on_heads(current, new, chosen)
+            return _on_heads(current, new, head_indices)
 
         return body
 
@@ -146,25 +146,25 @@ def ablate_heads(
 
     Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or does not fit.
     """
-    wanted = _heads_by_layer(model, heads)
+    heads_by_layer = _heads_by_layer(model, heads)
     if method not in ("zero", "mean", "resample"):
         raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {shown(method)}")
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
-    stand_ins = {} if reference is None else _stand_ins(model, wanted, reference, method, seed)
+    stand_ins = {} if reference is None else _stand_ins(model, heads_by_layer, reference, method, seed)
 
     def body_of(layer: int) -> HookBody:
         def body(z: Tensor) -> Tensor:
             out = z.clone()
-            for head in wanted[layer]:
+            for head in heads_by_layer[layer]:
                 out[:, :, head] = _fitted(stand_ins.get((layer, head)), z[:, :, head])
             return out
 
         return body
 
-    z_points = points(model, "z", wanted)
-    with attached([(z_points[layer], body_of(layer), Order.EDIT) for layer in wanted], kind="ablate_heads"):
+    z_points = points(model, "z", heads_by_layer)
+    with attached([(z_points[layer], body_of(layer), Order.EDIT) for layer in heads_by_layer], kind="ablate_heads"):
         yield
 
 
@@ -230,22 +230,28 @@ def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
 
 def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*prompt_and_head query key"]:
     permitted = _by_rule(allowed, scores) if callable(allowed) else allowed
-    shape, each = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
-    if not isinstance(permitted, Tensor) or permitted.shape not in (shape, each) or permitted.dtype != torch.bool:
+    shape, batch_shape = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
+    if (
+        not isinstance(permitted, Tensor)
+        or permitted.shape not in (shape, batch_shape)
+        or permitted.dtype != torch.bool
+    ):
         is_tensor = isinstance(permitted, Tensor)
-        found = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
-        raise HookError(f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {each}, found {found}")
+        description = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
+        raise HookError(
+            f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {batch_shape}, found {description}"
+        )
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
 
 
 def _by_rule(allowed: MaskRule, scores: Tensor) -> object:
     """What a rule gives, of queries alone, of keys alone or of neither too: `key > 3`, or True."""
-    given = allowed(*positions(scores))
-    permitted: object = torch.tensor([[given]]) if isinstance(given, bool) else given
+    rule_value = allowed(*positions(scores))
+    permitted: object = torch.tensor([[rule_value]]) if isinstance(rule_value, bool) else rule_value
     if not isinstance(permitted, Tensor) or permitted.ndim < 2:
         return permitted
     full = tuple(scores.shape[-2:])
-    fits = all(size in (1, whole) for size, whole in zip(permitted.shape[-2:], full, strict=True))
+    fits = all(size in (1, full_size) for size, full_size in zip(permitted.shape[-2:], full, strict=True))
     return permitted.expand(*permitted.shape[:-2], *full) if fits else permitted
 
 
@@ -263,20 +269,20 @@ def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tup
         return None
     if isinstance(heads, str) or not isinstance(heads, Iterable):
         raise HookError(f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {shown(heads)}")
-    chosen = tuple(heads)
-    wrong = [head for head in chosen if type(head) is not int or not 0 <= head < model.cfg.n_heads]
-    if wrong or not chosen:
+    head_indices = tuple(heads)
+    wrong = [head for head in head_indices if type(head) is not int or not 0 <= head < model.cfg.n_heads]
+    if wrong or not head_indices:
         raise HookError(f"expected heads out of 0..{model.cfg.n_heads - 1}, found {shown(wrong) if wrong else 'none'}")
-    return chosen
+    return head_indices
 
 
-def _tuples(what: str, given: object, names: str, example: str) -> list[tuple[int, ...]]:
+def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
     """Each as a tuple of as many numbers as there are `names`; a single one without its brackets is a common slip."""
-    listed: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    for one in listed:
-        if not isinstance(one, Sequence) or isinstance(one, str) or len(one) != len(names.split(", ")):
-            raise HookError(f"{what}: expected ({names}) such as {example}, found {shown(given)}")
-    return [tuple(one) for one in listed]
+    listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
+    for entry in listed:
+        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != len(names.split(", ")):
+            raise HookError(f"{what}: expected ({names}) such as {example}, found {shown(values)}")
+    return [tuple(item) for item in listed]
 
 
 def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
@@ -292,7 +298,7 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
 
 def _stand_ins(
     model: TransformerBridge,
-    wanted: Mapping[int, Sequence[int]],
+    heads_by_layer: Mapping[int, Sequence[int]],
     reference: Int[Tensor, "reference pos"],
     method: str,
     seed: int,
@@ -305,16 +311,16 @@ def _stand_ins(
         or not 0 <= int(reference.min()) <= int(reference.max()) < d_vocab
     ):
         raise HookError(f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}")
-    with torch.no_grad(), capture(model, "z", layers=wanted) as record:
+    with torch.no_grad(), capture(model, "z", layers=heads_by_layer) as record:
         model(reference)
     generator = torch.Generator().manual_seed(seed)
-    found = {}
-    for layer, heads in wanted.items():
+    stand_ins = {}
+    for layer, heads in heads_by_layer.items():
         for head in heads:
             z = record["z"][layer][:, :, head]
             row = int(torch.randint(len(z), (1,), generator=generator))
-            found[layer, head] = z.mean((0, 1))[None] if method == "mean" else z[row]
-    return found
+            stand_ins[layer, head] = z.mean((0, 1))[None] if method == "mean" else z[row]
+    return stand_ins
 
 
 def _fitted(stand_in: Tensor | None, z: Float[Tensor, "batch pos d_head"]) -> Float[Tensor, "batch pos d_head"]:

@@ -38,14 +38,14 @@ class RangeError(HookError):
     """A number is beyond what a format holds, or is not finite."""
 
 
-def nearest(found: object, known: Iterable[str]) -> str:
+def nearest(name: object, known_names: Iterable[str]) -> str:
     """The end of an error message: the nearest of the right names, then all of them."""
-    names = sorted(known)
-    return f"{_did_you_mean(found, names)}known are {', '.join(names)}"
+    names = sorted(known_names)
+    return f"{_did_you_mean(name, names)}known are {', '.join(names)}"
 
 
-def _did_you_mean(found: object, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(found), list(names), n=3, cutoff=0.4)
+def _did_you_mean(name: object, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.4)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
@@ -57,13 +57,13 @@ def shown(value: object) -> str:
 
 def checked_arguments(
     error: type[Exception],
-    said: Mapping[type, str] | None = None,
+    class_words: Mapping[type, str] | None = None,
     advice: Callable[[object, Sequence[type]], str] | None = None,
 ) -> Callable[[Callable[Asked, Found]], Callable[Asked, Found]]:
     """The function, which raises `error` for an argument that is not what its annotation says, before it does anything.
 
     Checked are parameters of one class (a number, a text, a model), or of several with `|`. Others, such as lists, are the
-    function's own to check. `said`: how a message calls a class. `advice`: the end of the message, by what was given and the
+    function's own to check. `class_words`: how a message calls a class. `advice`: the end of the message, by what was given and the
     classes that were expected; empty where there is none.
     """
 
@@ -75,16 +75,16 @@ def checked_arguments(
         def checked(*args: Asked.args, **options: Asked.kwargs) -> Found:
             kinds = kinds_of(function)
             try:
-                given = signature.bind(*args, **options).arguments
+                arguments = signature.bind(*args, **options).arguments
             except TypeError as wrong:
                 names = signature.parameters
                 strange = next((name for name in options if name not in names), None)
-                meant = "" if strange is None else _did_you_mean(strange, names)
-                raise error(f"{function.__name__}: {wrong}; {meant}it takes {', '.join(names)}") from None
-            for name, value in _each(signature, given):
+                suggestion = "" if strange is None else _did_you_mean(strange, names)
+                raise error(f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}") from None
+            for name, value in _each(signature, arguments):
                 if name in kinds and not any(_is(value, kind) for kind in kinds[name]):
                     end = "" if advice is None else advice(value, kinds[name])
-                    raise error(f"{name}: expected {_words(kinds[name], said or {})}, found {shown(value)}{end}")
+                    raise error(f"{name}: expected {_words(kinds[name], class_words or {})}, found {shown(value)}{end}")
             return function(*args, **options)
 
         return checked
@@ -92,25 +92,25 @@ def checked_arguments(
     return checking
 
 
-def _each(signature: inspect.Signature, given: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _each(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Every argument; those of `*names` one by one."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            yield from ((name, one) for one in value)
+            yield from ((name, element) for element in value)
         elif kind is not inspect.Parameter.VAR_KEYWORD:
             yield name, value
 
 
 def _kinds(function: Callable[..., object]) -> dict[str, list[type]]:
     """The classes of each parameter that is checked: what may also be a name (a task, a prompt) the function looks up."""
-    found = {}
+    kinds_by_name = {}
     for name, hint in typing.get_type_hints(inspect.unwrap(function)).items():
         parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else [hint]
         kinds = [_kind(part) for part in parts]
         if None not in kinds and (str not in kinds or set(kinds) <= _TYPES.keys()):
-            found[name] = kinds
-    return found
+            kinds_by_name[name] = kinds
+    return kinds_by_name
 
 
 def _kind(part: Any) -> type | None:
@@ -130,6 +130,6 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, of) and (kind is bool or not isinstance(value, bool) or kind not in (int, float))
 
 
-def _words(kinds: Iterable[type], said: Mapping[type, str]) -> str:
-    words = (said.get(kind) or _TYPES.get(kind, (kind, f"a {kind.__name__}"))[1] for kind in kinds)
+def _words(kinds: Iterable[type], class_words: Mapping[type, str]) -> str:
+    words = (class_words.get(kind) or _TYPES.get(kind, (kind, f"a {kind.__name__}"))[1] for kind in kinds)
     return " or ".join(dict.fromkeys(words))

@@ -121,7 +121,7 @@ def _activations(
             f"freezing activations: expected one MLP a block, found {type(model.blocks[0].mlp).__name__} in "
             f"{model.cfg.architecture}, whose router chooses experts by the token: hold attention and norms alone"
         )
-    gated, found = "mlp_up" in available, []
+    gated, placements = "mlp_up" in available, []
     linear_at, hidden_at = points(model, "mlp_up" if gated else "mlp_gate"), points(model, "mlp_hidden")
     for layer, gate_at in points(model, "mlp_gate").items():
         name = f"blocks.{layer}.mlp"
@@ -129,8 +129,8 @@ def _activations(
         if activation is None:
             raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
         impose = make(name, _factor(activation, gated))
-        found += _behind(gate_at, linear_at[layer], hidden_at[layer], impose)
-    return found
+        placements += _behind(gate_at, linear_at[layer], hidden_at[layer], impose)
+    return placements
 
 
 def _factor(activation: Activation, gated: bool) -> Callable[[Tensor], Tensor]:
@@ -140,16 +140,16 @@ def _factor(activation: Activation, gated: bool) -> Callable[[Tensor], Tensor]:
 
 def _behind(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
     """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has of both."""
-    seen: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> HookBody:
         def body(x: Tensor) -> None:
-            seen[name] = x
+            inputs[name] = x
 
         return body
 
     def body(out: Tensor) -> Tensor:
-        return impose(seen.pop("gate"), seen.pop("linear"), out)
+        return impose(inputs.pop("gate"), inputs.pop("linear"), out)
 
     return [
         (gate, keep("gate"), Order.FREEZE),

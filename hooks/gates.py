@@ -129,15 +129,15 @@ def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
 
 
 def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -> HookBody:
-    chosen = torch.tensor([target.head for target in heads])
+    head_indices = torch.tensor([target.head for target in heads])
 
     def body(z: Tensor) -> Tensor:
-        change = z.new_zeros(z.shape[2]).index_put((chosen,), gates.to(z) - 1)
-        rest = z.new_zeros(z.shape[2:])
+        change = z.new_zeros(z.shape[2]).index_put((head_indices,), gates.to(z) - 1)
+        mean_output = z.new_zeros(z.shape[2:])
         for target in heads:
             if target in means:
-                rest[target.head] = means[target].to(z)
-        return z + change[:, None] * (z - rest)
+                mean_output[target.head] = means[target].to(z)
+        return z + change[:, None] * (z - mean_output)
 
     return body
 
@@ -153,9 +153,11 @@ def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str 
     """
     if part not in PARTS:
         raise HookError(f"ablate_layers: unknown part {part!r}: {nearest(part, PARTS)}")
-    chosen = checked_layers(model, layers)
+    layer_indices = checked_layers(model, layers)
     placements = [
-        (point, torch.zeros_like, Order.EDIT) for site in PARTS[part] for point in points(model, site, chosen).values()
+        (point, torch.zeros_like, Order.EDIT)
+        for site in PARTS[part]
+        for point in points(model, site, layer_indices).values()
     ]
     with attached(placements, kind="ablate_layers"):
         yield

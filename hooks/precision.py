@@ -51,9 +51,9 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
     float16, for a family whose modules are not known, for a second such block inside the first, and, at the end of the block,
     if no forward pass ran.
     """
-    chosen = _checked(model, parts)
+    upcast_parts = _checked(model, parts)
     dtype = next(model.parameters()).dtype
-    dtypes = {part: torch.float32 if part in chosen else dtype for part in UPCAST_PARTS}
+    dtypes = {part: torch.float32 if part in upcast_parts else dtype for part in UPCAST_PARTS}
     block = next_block()
     places = _places(model)
     casts: list[_Cast] = []
@@ -76,11 +76,11 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
 
 
 def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
-    chosen = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
-    for part in chosen:
+    part_names = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
+    for part in part_names:
         if not isinstance(part, str) or part not in UPCAST_PARTS:
             raise HookError(f"upcast: unknown part {shown(part)}: {nearest(part, UPCAST_PARTS)}")
-    if not chosen:
+    if not part_names:
         raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
     _require_known(model)
     dtypes = {parameter.dtype for parameter in model.parameters()}
@@ -88,19 +88,21 @@ def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
         raise HookError(f"upcast: expected weights in bfloat16 or float16, found {sorted(map(str, dtypes))}")
     if any(edit.kind == _KIND for edit in active_edits(model)):
         raise HookError("upcast: found a block of its kind around this one: name all parts in one")
-    return frozenset(chosen)
+    return frozenset(part_names)
 
 
 def _require_known(model: TransformerBridge) -> None:
     """Every weight is inside one of the places, and each sum of the residual stream outside of all."""
-    known = {id(weight) for place in _places(model) for weight in place.module.parameters()}
-    unknown = [name for name, weight in model.named_parameters() if id(weight) not in known]
+    known_ids = {id(weight) for place in _places(model) for weight in place.module.parameters()}
+    unknown = [name for name, weight in model.named_parameters() if id(weight) not in known_ids]
     inside = [name for name in ("attn", "mlp") if adds_residual(getattr(model.blocks[0], name))]
     if unknown or inside:
-        found = (
+        unknown_names = (
             f"the weight {unknown[0].replace('_original_component.', '')}" if unknown else f"a sum inside {inside[0]}"
         )
-        raise HookError(f"upcast: does not know the modules of {model.cfg.architecture}: found {found} in no part")
+        raise HookError(
+            f"upcast: does not know the modules of {model.cfg.architecture}: found {unknown_names} in no part"
+        )
 
 
 @dataclass(frozen=True)
@@ -122,17 +124,17 @@ def _places(model: TransformerBridge) -> list[_Place]:
     ]
     for layer in range(int(model.cfg.n_layers)):
         start = f"blocks.{layer}."
-        found = {
+        modules = {
             name: component_of(model, start + name) for name in ("attn", "mlp", *PRE_NORMS, *POST_NORMS, *QK_NORMS)
         }
         # The sum reads the sublayer, or the norm after it; the rotation reads normed queries and keys.
-        readers = {"ln1_post" if found["ln1_post"] is not None else "attn": "residual"}
-        readers |= {"ln2_post" if found["ln2_post"] is not None else "mlp": "residual"}
+        readers = {"ln1_post" if modules["ln1_post"] is not None else "attn": "residual"}
+        readers |= {"ln2_post" if modules["ln2_post"] is not None else "mlp": "residual"}
         readers |= dict.fromkeys(QK_NORMS, "attention")
         parts = {"attn": "attention", "mlp": "mlp"}
         places += [
             _Place(start + name, module, parts.get(name, "norms"), readers.get(name))
-            for name, module in found.items()
+            for name, module in modules.items()
             if module is not None
         ]
     return places
@@ -151,10 +153,10 @@ class _Cast:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         self._swap()
         mask = kwargs.get("attention_mask")
-        given = {name: _each_float(value, lambda x: x.to(self.reads)) for name, value in kwargs.items()}
+        cast_kwargs = {name: _each_float(value, lambda x: x.to(self.reads)) for name, value in kwargs.items()}
         if isinstance(mask, Tensor) and mask.is_floating_point() and mask.dtype != self.reads:
-            given["attention_mask"] = _cast_mask(mask, self.reads)
-        return _each_float(args, lambda x: x.to(self.reads)), given
+            cast_kwargs["attention_mask"] = _cast_mask(mask, self.reads)
+        return _each_float(args, lambda x: x.to(self.reads)), cast_kwargs
 
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         self.restore()
@@ -188,7 +190,7 @@ def _each_float(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """The value with every floating tensor in it, alone or in a tuple, replaced."""
     if isinstance(value, Tensor):
         return function(value) if value.is_floating_point() else value
-    return tuple(_each_float(one, function) for one in value) if type(value) is tuple else value
+    return tuple(_each_float(element, function) for element in value) if type(value) is tuple else value
 
 
 def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -211,8 +213,8 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:
         raise HookError(f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy")
-    chosen = checked_layers(model, layers)
-    inside = tuple(f"blocks.{layer}." for layer in chosen)
+    layer_indices = checked_layers(model, layers)
+    inside = tuple(f"blocks.{layer}." for layer in layer_indices)
     exact = {name: norm for name, norm in norms(model).items() if layers is None or name.startswith(inside)}
     undone = tuple(f"{name}.{part}" for name in exact for part in ("hook_scale", "hook_normalized"))
     for edit in active_edits(model):
@@ -220,7 +222,7 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
             raise HookError(
                 f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first"
             )
-    scores, patterns = points(model, "scores", chosen), points(model, "pattern", chosen)
+    scores, patterns = points(model, "scores", layer_indices), points(model, "pattern", layer_indices)
     recomputed = [(norm.before, norm.after, norm) for norm in exact.values()]
     recomputed += [(scores[layer], patterns[layer], _softmax) for layer in patterns]
     placements = [

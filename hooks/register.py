@@ -237,19 +237,19 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
         )
         if not hooked and not (isinstance(module, HookPoint) and module.fwd_hooks):
             continue
-        known: set[int] = set()
+        own_handle_ids: set[int] = set()
         if isinstance(module, HookPoint):
             name = module.name or name  # as the table of sites writes it, not as modules happen to nest
             for handle in module.fwd_hooks:
                 hook = handle.user_hook
                 if isinstance(hook, _Placed):
-                    known.add(handle.hook.id)
+                    own_handle_ids.add(handle.hook.id)
                     if hook.kind is not None:
                         edits.append(Edit(hook.kind, name, hook.block))
-        others = [function for key, function in _torch_hooks(module) if key not in known]
-        own = dict.fromkeys(function.edit for function in others if isinstance(function, ModuleHook))
-        edits.extend(edit for edit in own if edit is not None)
-        if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in others):
+        foreign_hooks = [function for key, function in _torch_hooks(module) if key not in own_handle_ids]
+        own_edits = dict.fromkeys(function.edit for function in foreign_hooks if isinstance(function, ModuleHook))
+        edits.extend(edit for edit in own_edits if edit is not None)
+        if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in foreign_hooks):
             edits.append(Edit("foreign", name, 0))
     return tuple(edits)
 
@@ -283,12 +283,12 @@ def with_input(
     reads: Order = Order.READ,
 ) -> list[Placement]:
     """Two hooks: what passes `before` is kept, and `body` makes of it and of what passes `after` what goes on from there."""
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def keep(x: Tensor) -> None:
-        seen[:] = [x]
+        inputs[:] = [x]
 
-    return [(before, keep, reads), (after, lambda out: body(seen.pop(), out), order)]
+    return [(before, keep, reads), (after, lambda out: body(inputs.pop(), out), order)]
 
 
 def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:

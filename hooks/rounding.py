@@ -141,7 +141,7 @@ def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, Hoo
     """The hook points of a part, by site and layer."""
     last = int(model.cfg.n_layers) - 1
     if part == "residual":
-        wanted = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
+        layers_by_site = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
     else:
         sites = available_sites(model)
         keys = "rotary_k" if "rotary_k" in sites else "key"
@@ -150,10 +150,10 @@ def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, Hoo
                 f"rounded: {format}-{part} rounds keys behind their rotation, where {model.cfg.architecture} has no hook: "
                 "leave that part out"
             )
-        wanted = {keys: None, "value": None}
+        layers_by_site = {keys: None, "value": None}
     return {
         (name, layer): point
-        for name, layers in wanted.items()
+        for name, layers in layers_by_site.items()
         for layer, point in points(model, name, layers).items()
         if layer is not None
     }

@@ -95,9 +95,9 @@ def site(name: str) -> Site:
 @checked_arguments(HookError)
 def available_sites(model: TransformerBridge) -> tuple[str, ...]:
     """The names of the sites that this model has, in the table's order."""
-    known, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
+    hook_points, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
     return tuple(
-        name for name, place in SITES.items() if place.template.format(layer=0) in known and name not in misnamed
+        name for name, place in SITES.items() if place.template.format(layer=0) in hook_points and name not in misnamed
     )
 
 
@@ -109,13 +109,13 @@ def adds_residual(sublayer: nn.Module) -> bool:
 
 def _misnamed(model: TransformerBridge) -> frozenset[str]:
     """Sites whose hook point is there, but never runs, or is not at what the table says."""
-    block, found = model.blocks[0], set[str]()
+    block, misnamed = model.blocks[0], set[str]()
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
-        found |= {"rotary_q", "rotary_k"}  # never run
+        misnamed |= {"rotary_q", "rotary_k"}  # never run
     if isinstance(block.mlp, MoEBridge):
-        found |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
-    found |= {"attention_raw"} if adds_residual(block.attn) else set()
-    return frozenset(found | ({"mlp_raw"} if adds_residual(block.mlp) else set()))
+        misnamed |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
+    misnamed |= {"attention_raw"} if adds_residual(block.attn) else set()
+    return frozenset(misnamed | ({"mlp_raw"} if adds_residual(block.mlp) else set()))
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
@@ -123,11 +123,11 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     n_layers = int(model.cfg.n_layers)
     if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
         raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {shown(layers)}")
-    chosen = list(range(n_layers) if layers is None else dict.fromkeys(layers))
-    wrong = [layer for layer in chosen if type(layer) is not int or not 0 <= layer < n_layers]
-    if wrong or not chosen:
+    layer_indices = list(range(n_layers) if layers is None else dict.fromkeys(layers))
+    wrong = [layer for layer in layer_indices if type(layer) is not int or not 0 <= layer < n_layers]
+    if wrong or not layer_indices:
         raise HookError(f"expected layers out of 0..{n_layers - 1}, found {shown(wrong) if wrong else 'none'}")
-    return tuple(sorted(chosen))
+    return tuple(sorted(layer_indices))
 
 
 def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:
@@ -142,13 +142,13 @@ def points_of(
     model: TransformerBridge, names: Iterable[str], layers: Iterable[int] | None = None
 ) -> dict[str, dict[int | None, HookPoint]]:
     """`points` of several sites; `layers` are of those that every block has."""
-    chosen, places, found = None if layers is None else tuple(layers), None, {}
+    layer_indices, places, points_by_site = None if layers is None else tuple(layers), None, {}
     for name in names:
-        wanted = chosen if site(name).per_layer else None
+        site_layers = layer_indices if site(name).per_layer else None
         # The model's table of hook points is put together anew at every access: once for all names.
         places = places or (model.hook_dict, _misnamed(model))
-        found[name] = _points(model, name, wanted, places)
-    return found
+        points_by_site[name] = _points(model, name, site_layers, places)
+    return points_by_site
 
 
 def _points(
@@ -161,16 +161,16 @@ def _points(
     keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
     if not place.per_layer and layers is not None:
         raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
-    found, (known, misnamed) = {}, places or (model.hook_dict, _misnamed(model))
+    points, (hook_points, misnamed) = {}, places or (model.hook_dict, _misnamed(model))
     for key in keys:
         full_name = place.template.format(layer=key)
-        if full_name not in known or name in misnamed:
+        if full_name not in hook_points or name in misnamed:
             raise HookError(
                 f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
                 f"{nearest(name, available_sites(model))}"
             )
-        found[key] = known[full_name]
-    return found
+        points[key] = hook_points[full_name]
+    return points
 
 
 PRE_NORMS = ("ln1", "ln2")
@@ -211,18 +211,18 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS
     names = [f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block]
-    known = model.hook_dict  # put together anew at every access
-    return {name: _norm(model, name, known) for name in [*names, "ln_final"] if f"{name}.hook_out" in known}
+    hook_points = model.hook_dict  # put together anew at every access
+    return {name: _norm(model, name, hook_points) for name in [*names, "ln_final"] if f"{name}.hook_out" in hook_points}
 
 
 def component_of(model: TransformerBridge, name: str) -> Any:
     """The part of the model with that path ("blocks.0.ln1"), None where it has none."""
-    found: Any = model
+    component: Any = model
     for part in name.split("."):
-        found = found[int(part)] if part.isdigit() else getattr(found, part, None)
-        if found is None:
+        component = component[int(part)] if part.isdigit() else getattr(component, part, None)
+        if component is None:
             return None
-    return found
+    return component
 
 
 def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:

@@ -82,8 +82,8 @@ class StripAttention:
             return scores.masked_fill(future, lowest(scores))
         offset = self.key.shape[-2] - self.query.shape[-2]
         mask = self._mask[..., first - offset : keys - offset, :]
-        behind, mask = mask[..., keys : self.key.shape[-2]], mask[..., :keys]
-        if bool((behind if behind.dtype == torch.bool else ~hidden(behind)).any()):
+        later_mask, mask = mask[..., keys : self.key.shape[-2]], mask[..., :keys]
+        if bool((later_mask if later_mask.dtype == torch.bool else ~hidden(later_mask)).any()):
             raise HookError(
                 "in_strips: the model's mask lets a query see a later key; strips know causal attention only"
             )
@@ -174,10 +174,10 @@ def active_strips(model: TransformerBridge) -> Strips | None:
 
 
 def _require_stripwise(point: HookPoint) -> None:
-    found = kinds(point)
-    if len(found) < len(point._forward_hooks):
-        found.append(None)  # that of TransformerLens' own `run_with_cache`
-    for kind in found:
+    hook_kinds = kinds(point)
+    if len(hook_kinds) < len(point._forward_hooks):
+        hook_kinds.append(None)  # that of TransformerLens' own `run_with_cache`
+    for kind in hook_kinds:
         if kind not in _STRIPWISE:
             what = "an observer" if kind is None else f"the edit {kind!r}"
             raise HookError(f"in_strips: {what} at {point.name} needs the whole pattern at once")
@@ -190,10 +190,10 @@ def _require_known(model: TransformerBridge) -> None:
         attention = block.attn
         active = _unknown_parts(attention)
         if type(attention) not in (_ROTATED, _JOINT, _JOINT_ROTATED) or active:
-            found = ", ".join([type(attention).__name__, *active])
+            description = ", ".join([type(attention).__name__, *active])
             raise HookError(
                 f"in_strips: does not know the attention of {model.cfg.architecture}: expected raw {_ROTATED.__name__}, "
-                f"{_JOINT.__name__} or {_JOINT_ROTATED.__name__} in evaluation mode, found {found}"
+                f"{_JOINT.__name__} or {_JOINT_ROTATED.__name__} in evaluation mode, found {description}"
             )
 
 
@@ -201,14 +201,14 @@ def _unknown_parts(attention: Any) -> list[str]:
     """What this attention does and strips of it would not."""
     original = attention.original_component
     config = getattr(original, "config", None)
-    found = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
-    found += [name for name in _UNKNOWN_OF_BRIDGE if getattr(attention, name, None)]
-    found += [name for name in _UNKNOWN_OF_ORIGINAL if getattr(original, name, None) is not None]
-    found += [name for name in ("clip_qkv",) if getattr(config, name, None) is not None]
+    unknown_parts = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
+    unknown_parts += [name for name in _UNKNOWN_OF_BRIDGE if getattr(attention, name, None)]
+    unknown_parts += [name for name in _UNKNOWN_OF_ORIGINAL if getattr(original, name, None) is not None]
+    unknown_parts += [name for name in ("clip_qkv",) if getattr(config, name, None) is not None]
     rope = getattr(config, "rope_parameters", None) or {}
-    found += ["llama_4_scaling_beta"] if rope.get("llama_4_scaling_beta") is not None else []
-    found += ["gate"] if "gate" in attention.submodules else []
-    return found + [name for name in ("compatibility_mode", "training") if getattr(attention, name)]
+    unknown_parts += ["llama_4_scaling_beta"] if rope.get("llama_4_scaling_beta") is not None else []
+    unknown_parts += ["gate"] if "gate" in attention.submodules else []
+    return unknown_parts + [name for name in ("compatibility_mode", "training") if getattr(attention, name)]
 
 
 class _Forward(OwnForward):

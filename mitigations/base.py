@@ -44,12 +44,12 @@ def require_text(thing: object, field: str) -> None:
         raise MitigationError(f"{type(thing).__name__}: expected {field} to be a text, found {_short(value)}")
 
 
-def checked(given: object) -> Mitigation:
+def checked(mitigation: object) -> Mitigation:
     """The same, if it is a mitigation. Raises `MitigationError` for anything else, and for a name."""
-    if not isinstance(given, Mitigation):
-        advice = f": mitigations.mitigation({given!r:.60})" if isinstance(given, str) else ""
-        raise MitigationError(f"expected a mitigation, found {_short(given)}{advice}")
-    return given
+    if not isinstance(mitigation, Mitigation):
+        advice = f": mitigations.mitigation({mitigation!r:.60})" if isinstance(mitigation, str) else ""
+        raise MitigationError(f"expected a mitigation, found {_short(mitigation)}{advice}")
+    return mitigation
 
 
 class Label(str):
@@ -166,33 +166,33 @@ def insert(
         raise MitigationError(f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}")
     if key is not None and not callable(key):
         raise MitigationError(f"expected key to be a function from items to their answer, found {_short(key)}")
-    whole = tuple(checked(mitigation).sequence(items))
-    name, known = type(mitigation).__name__, set(items)
-    require_short(f"{name}.sequence", sum(len(piece) for piece in whole if isinstance(piece, str)))
-    pieces = tuple(piece for piece in whole if not isinstance(piece, Label))
+    all_pieces = tuple(checked(mitigation).sequence(items))
+    name, item_set = type(mitigation).__name__, set(items)
+    require_short(f"{name}.sequence", sum(len(piece) for piece in all_pieces if isinstance(piece, str)))
+    pieces = tuple(piece for piece in all_pieces if not isinstance(piece, Label))
     if any(not isinstance(piece, str) or not piece for piece in pieces):
         raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
-    kept = [piece for piece in pieces if piece in known]
-    if not _is_subsequence(items, pieces) or (key is None and kept != list(items)):
+    kept_items = [piece for piece in pieces if piece in item_set]
+    if not _is_subsequence(items, pieces) or (key is None and kept_items != list(items)):
         raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
     if items and (pieces[0] != items[0] or pieces[-1] != items[-1]):
         raise MitigationError(f"{name}.sequence may insert between items only, found text outside: {_shown(pieces)}")
     for piece in pieces:
-        if piece not in known and any(item in piece for item in known):
+        if piece not in item_set and any(item in piece for item in item_set):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
-    if any(isinstance(piece, Label) for piece in whole):
-        _check_labels(name, whole, known)
+    if any(isinstance(piece, Label) for piece in all_pieces):
+        _check_labels(name, all_pieces, item_set)
     if key is not None:
-        _require_key(name, items, whole, key)
-    return whole
+        _require_key(name, items, all_pieces, key)
+    return all_pieces
 
 
-def _check_labels(name: str, pieces: Sequence[str], known: set[str]) -> None:
+def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
     """Each stands before a piece that is none, and is no item itself."""
-    for label, behind in zip(pieces, (*pieces[1:], Label()), strict=True):
-        if isinstance(label, Label) and (isinstance(behind, Label) or label.strip() in known or not label):
+    for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True):
+        if isinstance(label, Label) and (isinstance(next_piece, Label) or label.strip() in item_set or not label):
             raise MitigationError(
-                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then {str(behind)!r}"
+                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then {str(next_piece)!r}"
             )
 
 
@@ -206,28 +206,30 @@ def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Ca
     as_items = [piece for piece in pieces if any(character.isalnum() for character in piece)]
     as_items = as_items[1:] if isinstance(as_items[0], Label) else as_items
     try:
-        found = key(as_items)
+        new_key = key(as_items)
     except ValueError:  # a sum that has a label to add
-        found = None
-    if found != key(items):
+        new_key = None
+    if new_key != key(items):
         raise MitigationError(
             f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it "
-            f"would be {'none' if found is None else repr(found[:20])}: this mitigation does not fit this task"
+            f"would be {'none' if new_key is None else repr(new_key[:20])}: this mitigation does not fit this task"
         )
 
 
 def rewrite(mitigation: Mitigation, text: str) -> str:
     """`mitigation.prompt(text)`, checked. Raises `MitigationError` if the text is empty."""
-    found: object = checked(mitigation).prompt(text)
-    if not isinstance(found, str) or not found:
-        raise MitigationError(f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {found!r}")
-    require_short(f"{type(mitigation).__name__}.prompt", len(found))
-    return found
+    new_text: object = checked(mitigation).prompt(text)
+    if not isinstance(new_text, str) or not new_text:
+        raise MitigationError(
+            f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {new_text!r}"
+        )
+    require_short(f"{type(mitigation).__name__}.prompt", len(new_text))
+    return new_text
 
 
 def _is_subsequence(items: Sequence[str], pieces: Sequence[str]) -> bool:
-    rest = iter(pieces)
-    return all(item in rest for item in items)
+    remaining_pieces = iter(pieces)
+    return all(item in remaining_pieces for item in items)
 
 
 def _short(value: object) -> str:

@@ -48,9 +48,9 @@ def require_unseen(name: str, layer: int, pattern: Scores, unseen: Seen) -> None
         )
 
 
-def require_unmasked(name: str, layer: int, scores: Scores, seen: Seen) -> None:
-    """No score of the keys in `seen` is masked. Raises `MitigationError` with the first that is."""
-    masked = hidden(scores) & seen
+def require_unmasked(name: str, layer: int, scores: Scores, visible: Seen) -> None:
+    """No score of the keys in `visible` is masked. Raises `MitigationError` with the first that is."""
+    masked = hidden(scores) & visible
     if bool(masked.any()):
         where = _first(masked)
         raise MitigationError(

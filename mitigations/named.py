@@ -54,15 +54,15 @@ def optional(spec: str | Mitigation | None) -> Mitigation | None:
     return None if spec is None else mitigation(spec)
 
 
-def label(given: Mitigation | None) -> str:
+def label(mitigation: Mitigation | None) -> str:
     """What a mitigation is called in tables and charts: the text from which `mitigation` would make it; "none" for None.
 
     If no text makes it, its repr: such as one with a hint of the user's own that reads like options.
     """
-    if given is None:
+    if mitigation is None:
         return NONE
-    if isinstance(given, Composed):
-        parts = [label(part) for part in given.parts]
-        return repr(given) if any(_AND in part for part in parts) else _AND.join(parts)
-    text = _REGISTRY.label(given)
-    return repr(given) if _AND in text else text
+    if isinstance(mitigation, Composed):
+        parts = [label(part) for part in mitigation.parts]
+        return repr(mitigation) if any(_AND in part for part in parts) else _AND.join(parts)
+    text = _REGISTRY.label(mitigation)
+    return repr(mitigation) if _AND in text else text

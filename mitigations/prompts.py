@@ -98,10 +98,10 @@ class PositionalHint(Mitigation):
             raise MitigationError("PositionalHint: expected a text, found none")
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        other = [item for item in items if not item.isdigit() and any(character.isalnum() for character in item)]
-        if other and "digit" in self.text.lower():
+        other_items = [item for item in items if not item.isdigit() and any(character.isalnum() for character in item)]
+        if other_items and "digit" in self.text.lower():
             raise MitigationError(
-                f"PositionalHint: expected digits, found {other[0][:40]!r}; give it a text about such items"
+                f"PositionalHint: expected digits, found {other_items[0][:40]!r}; give it a text about such items"
             )
         return items
 

@@ -111,8 +111,10 @@ class Registry(Generic[Thing]):
 
     def _points(self, name: str | None) -> list[Point]:
         """Everything that goes by a name: ours, and any distribution's."""
-        own = [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
-        return own + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
+        built_in = (
+            [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
+        )
+        return built_in + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
 
     def _owner(self, name: str) -> str:
         """Whose it is: another distribution's where one has it."""
@@ -158,7 +160,7 @@ class Registry(Generic[Thing]):
             )
 
     def _options(self, name: str, kinds: Mapping[str, Any], text: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         # A comma may be a value (a separator's text): only one before another `key=` parts two options.
         for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
             match = _PAIR.fullmatch(pair.lstrip(" "))
@@ -166,17 +168,17 @@ class Registry(Generic[Thing]):
                 raise self.error(f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}")
             key, value = match[1], match[2]
             if key not in kinds:
-                known = nearest(key, tuple(kinds)) if kinds else "it has none"
-                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {known}")
-            if key in found:
+                option_names = nearest(key, tuple(kinds)) if kinds else "it has none"
+                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {option_names}")
+            if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
-                found[key] = _read(value, kinds[key])
+                options[key] = _read(value, kinds[key])
             except (ValueError, KeyError):
                 raise self.error(
                     f"{self.kind} {name!r}: expected {key} to be {_in_words(kinds[key])}, found {value!r}"
                 ) from None
-        return found
+        return options
 
 
 @cache
@@ -243,14 +245,14 @@ def _first_that_reads(text: str, kinds: tuple[Any, ...]) -> Any:
 
 
 def _in_words(kind: Any) -> str:
-    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
     if typing.get_origin(kind) is Literal:
         return " or ".join(map(repr, typing.get_args(kind)))
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return ", or ".join(_in_words(one) for one in typing.get_args(kind))
+        return ", or ".join(_in_words(kind_argument) for kind_argument in typing.get_args(kind))
     if typing.get_args(kind):
         return "several of them joined by +"
-    return known.get(kind, str(kind))
+    return words.get(kind, str(kind))
 
 
 def _stated(thing: Any) -> str:
@@ -269,11 +271,11 @@ def _as_text(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def nearest(found: str, known: tuple[str, ...]) -> str:
+def nearest(name: str, known_names: tuple[str, ...]) -> str:
     """The end of an error message: the nearest of the right names, then all of them.
 
     As `hooks.errors.nearest`, without torch, which `hooks` imports: a mitigation by its name needs none.
     """
-    near = difflib.get_close_matches(found, known, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(name, known_names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"{hint}known are {', '.join(known)}"
+    return f"{hint}known are {', '.join(known_names)}"

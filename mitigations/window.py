@@ -61,9 +61,9 @@ class SlidingWindow(Mitigation):
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
         import hooks
 
-        chosen = self._chosen(int(model.cfg.n_layers))
-        _require_own_windows_allow(model, chosen, self.window, self.sinks)
-        return hooks.mask_scores(model, self.sees, layers=chosen)
+        layer_indices = self._chosen(int(model.cfg.n_layers))
+        _require_own_windows_allow(model, layer_indices, self.window, self.sinks)
+        return hooks.mask_scores(model, self.sees, layers=layer_indices)
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """Check that its layers see exactly the keys of the window and the sinks, and that weights sum to 1.
@@ -74,9 +74,9 @@ class SlidingWindow(Mitigation):
 
         for layer, pattern, scores in invariants.layers_of(record, "SlidingWindow"):
             if self._slides(layer):
-                seen = invariants.causal(pattern) & self.sees(*invariants.positions(pattern))
-                invariants.require_unseen("SlidingWindow", layer, pattern, ~seen)
-                invariants.require_unmasked("SlidingWindow", layer, scores, seen)
+                visible = invariants.causal(pattern) & self.sees(*invariants.positions(pattern))
+                invariants.require_unseen("SlidingWindow", layer, pattern, ~visible)
+                invariants.require_unmasked("SlidingWindow", layer, scores, visible)
                 invariants.require_rows_sum_to_one("SlidingWindow", layer, pattern)
 
     def _slides(self, layer: int) -> bool:
@@ -104,21 +104,21 @@ def own_windows(model: TransformerBridge) -> dict[int, int]:
     return {layer: int(window) for layer, kind in enumerate(kinds) if kind == "sliding_attention"}
 
 
-def _require_own_windows_allow(model: TransformerBridge, chosen: list[int], window: int, sinks: int) -> None:
+def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int], window: int, sinks: int) -> None:
     """A layer with a window of its own hides what lies beyond it, whatever is asked of it here."""
-    own = own_windows(model)
-    narrower = [layer for layer in chosen if own.get(layer, window) < window]
-    hiding = [layer for layer in chosen if layer in own] if sinks else []
+    windows_by_layer = own_windows(model)
+    narrower = [layer for layer in layer_indices if windows_by_layer.get(layer, window) < window]
+    hiding = [layer for layer in layer_indices if layer in windows_by_layer] if sinks else []
     refused = narrower or hiding
     if not refused:
         return
-    others = [layer for layer in range(int(model.cfg.n_layers)) if layer not in own]
-    elsewhere = f"layers={tuple(others)}, which have none" if others else "a model whose layers have none"
-    found = f"layers {', '.join(map(str, refused))} with a window of {own[refused[0]]} of their own"
+    full_layers = [layer for layer in range(int(model.cfg.n_layers)) if layer not in windows_by_layer]
+    elsewhere = f"layers={tuple(full_layers)}, which have none" if full_layers else "a model whose layers have none"
+    description = f"layers {', '.join(map(str, refused))} with a window of {windows_by_layer[refused[0]]} of their own"
     if narrower:
         raise MitigationError(
-            f"SlidingWindow: cannot widen attention to {window}: found {found}; choose a window of at most that, or {elsewhere}"
+            f"SlidingWindow: cannot widen attention to {window}: found {description}; choose a window of at most that, or {elsewhere}"
         )
     raise MitigationError(
-        f"SlidingWindow: sinks={sinks} would stay hidden: found {found}; choose sinks=0, or {elsewhere}"
+        f"SlidingWindow: sinks={sinks} would stay hidden: found {description}; choose sinks=0, or {elsewhere}"
     )

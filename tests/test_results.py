@@ -110,7 +110,7 @@ def test_a_missing_directory_and_a_directory_are_refused(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"the directory .* does not exist"):
         checked_output(tmp_path / "none" / "x.csv")
     with pytest.raises(InputError, match=r"^--out .*: the directory"):
-        checked_output(tmp_path / "none" / "x.csv", asked="--out")
+        checked_output(tmp_path / "none" / "x.csv", option="--out")
     with pytest.raises(InputError, match=r"^path .*: the directory"):
         made_sensitivity({"full": [1.0]}).save(tmp_path / "none" / "x.csv")
     (tmp_path / "x.csv").mkdir()

@@ -94,8 +94,8 @@ def repeats(
     would not have them. Cost: one `collapse` or two for each prompt, for the model and for every null model, one of which is in
     memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
-    wanted = checked_lengths(lengths)
-    chosen = _checked_prompts(model, prompts, wanted)
+    length_list = checked_lengths(lengths)
+    chosen_seeds = _checked_prompts(model, prompts, length_list)
     kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
     cases: list[tuple[str, int | None]] = [(OWN, None)]
     cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
@@ -105,17 +105,19 @@ def repeats(
             "this edit; leave its block, or leave the nulls out"
         )
     parts = []
-    for done, (source, seed) in enumerate(cases):
-        one = model if seed is None else null_model(model, source, seed=seed)
-        told = part_of(progress, done, done + 1, len(cases), units=100)
-        parts.append(_of_one(one, chosen, wanted, dtypes, fitted_from, told).named(source, seed))
+    for steps_done, (source, seed) in enumerate(cases):
+        task_prompt = model if seed is None else null_model(model, source, seed=seed)
+        part_progress = part_of(progress, steps_done, steps_done + 1, len(cases), units=100)
+        parts.append(
+            _of_one(task_prompt, chosen_seeds, length_list, dtypes, fitted_from, part_progress).named(source, seed)
+        )
     provenance = Provenance.collect(
         model,
         None,
         measurement="repeats",
-        prompts={task.name: task.example for task in chosen},
-        items={task.name: task.items for task in chosen},
-        lengths=wanted,
+        prompts={task.name: task.example for task in chosen_seeds},
+        items={task.name: task.items for task in chosen_seeds},
+        lengths=length_list,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
         nulls=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
@@ -149,8 +151,8 @@ def _named(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
 
 def _of_one(
     model: TransformerBridge,
-    chosen: Sequence[CollapseTask],
-    wanted: Sequence[int],
+    chosen_seeds: Sequence[CollapseTask],
+    length_list: Sequence[int],
     dtypes: Sequence[str],
     fitted_from: int,
     progress: Progress | None,
@@ -161,28 +163,28 @@ def _of_one(
     rows: list[dict[str, Any]] = []
     differences: dict[str, Any] = {}
     runs: list[tuple[CollapseTask, bool]] = []
-    for task in chosen:
-        own = [_begins_with_bos(model, task, wanted[0])] if isinstance(task, TaskOfIds) else sinks
-        runs += [(task, bos) for bos in own]
+    for task in chosen_seeds:
+        own_rows = [_begins_with_bos(model, task, length_list[0])] if isinstance(task, TaskOfIds) else sinks
+        runs += [(task, bos) for bos in own_rows]
     for task, bos in runs:  # what one of them refuses is refused before any is measured
-        PromptSet.build(model, task, list(wanted), 0, _keeps_bos(task, bos, has_bos))
-    for done, (task, bos) in enumerate(runs):
-        tell(progress, done, len(runs))
-        found = collapse(model, task, lengths=wanted, dtypes=dtypes, bos=_keeps_bos(task, bos, has_bos))
-        _require_theorem(found, task)
+        PromptSet.build(model, task, list(length_list), 0, _keeps_bos(task, bos, has_bos))
+    for steps_done, (task, bos) in enumerate(runs):
+        tell(progress, steps_done, len(runs))
+        result = collapse(model, task, lengths=length_list, dtypes=dtypes, bos=_keeps_bos(task, bos, has_bos))
+        _require_theorem(result, task)
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
         items = {"items": task.items}
-        curve = found.reference_curve("theorem", SITE)
+        curve = result.reference_curve("theorem", SITE)
         curves.append(curve.reset_index().assign(**key))
         exact = exact_from(curve)
         rows.append(
             key
             | items
-            | _first_token(model, found)
-            | _hidden(found)
+            | _first_token(model, result)
+            | _hidden(result)
             | {"exact_from": pd.NA if exact is None else exact}
         )
-        differences[f"{task.name}, BOS {key['sink']}"] = found.provenance.parameters["difference_at_probed_lengths"]
+        differences[f"{task.name}, BOS {key['sink']}"] = result.provenance.parameters["difference_at_probed_lengths"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
     table = table.assign(rounding=float64_rounding(table))
     # Below the floor the float64 run's own rounding would be fitted.
@@ -202,18 +204,18 @@ def _checked_prompts(
     model: TransformerBridge, prompts: Sequence[CollapseTask | str], lengths: list[int]
 ) -> list[CollapseTask]:
     """The tasks; each name with items that this tokenizer keeps apart."""
-    given = (
+    given_values = (
         [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
     )
-    chosen = [
+    chosen_seeds = [
         _kept_apart(model, prompt, lengths) if isinstance(prompt, str) else tasks.task(prompt, CollapseTask)
-        for prompt in given
+        for prompt in given_values
     ]
-    names = [task.name for task in chosen]
+    names = [task.name for task in chosen_seeds]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"repeats: found {twice!r} twice: give each prompt once, and a name of its own")
-    return chosen
+    return chosen_seeds
 
 
 def _kept_apart(model: TransformerBridge, name: str, lengths: list[int]) -> CollapseTask:
@@ -239,14 +241,14 @@ def _begins_with_bos(model: TransformerBridge, task: TaskOfIds, length: int) -> 
     return first == getattr(model.tokenizer, "bos_token_id", None)
 
 
-def _require_theorem(found: Collapse, task: CollapseTask) -> None:
-    if "theorem" not in set(found.frame["pair"]):
+def _require_theorem(result: Collapse, task: CollapseTask) -> None:
+    if "theorem" not in set(result.frame["pair"]):
         raise InputError(f"repeats: {task.name} makes no theorem pairs: give a prompt that ends in what is repeated")
 
 
-def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
+def _first_token(model: TransformerBridge, result: Collapse) -> dict[str, Any]:
     """What stands first in the longest prompt, and its share of the last token's attention there."""
-    ids = found.provenance.token_ids
+    ids = result.provenance.token_ids
     if not ids:
         raise InputError("repeats: the collapse has no prompt to look at")
 
@@ -262,13 +264,15 @@ def _first_token(model: TransformerBridge, found: Collapse) -> dict[str, Any]:
     return {"first_token": first, "first_token_share": float(share)}
 
 
-def _hidden(found: Collapse) -> dict[str, Any]:
+def _hidden(result: Collapse) -> dict[str, Any]:
     """Where the first hidden range begins, by dtype at y, of the logits and of the top token; the verdicts at y in words."""
-    every = {(dtype, site): v for (kind, dtype, site, _), v in found.verdicts_over_seeds().items() if kind == "theorem"}
+    every = {
+        (dtype, site): v for (kind, dtype, site, _), v in result.verdicts_over_seeds().items() if kind == "theorem"
+    }
     columns = {
         f"{dtype}_{site.replace('-', '_')}": verdict.ranges[0].first if verdict.ranges else pd.NA
         for (dtype, site), verdict in every.items()
         if site in (SITE, "logits", TOP_TOKEN)
     }
-    said = [f"{dtype} {verdict.words}" for (dtype, site), verdict in every.items() if site == SITE]
-    return columns | {"status": "; ".join(said)}
+    sentences = [f"{dtype} {verdict.words}" for (dtype, site), verdict in every.items() if site == SITE]
+    return columns | {"status": "; ".join(sentences)}

@@ -90,35 +90,35 @@ def retrieval(
     Raises `InputError` for a position at which there is no record, and for what `sensitivity` refuses. Cost: one exact (or
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
-    chosen, places = checked_seeds(seeds), _checked_positions(positions, length)
+    chosen_seeds, places = checked_seeds(seeds), _checked_positions(positions, length)
     if norm not in (None, *_NORMS):
         raise InputError(f"retrieval: expected norm operator or frobenius, found {norm!r}")
     norm = norm or known_norm(
         [choose_method(int(model.cfg.d_model), exact_fits=True).method if method == "auto" else method]
     )
-    posed = [
+    task_prompts = [
         pose(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
-        for seed in chosen
+        for seed in chosen_seeds
         for place in places
     ]
-    room = answer_room(right_lines(model, posed))
-    said, likely = _answered(model, posed, room)
+    room = answer_room(right_lines(model, task_prompts))
+    sentences, likely = _answered(model, task_prompts, room)
     rows = []
-    for done, (one, answer, log_p) in enumerate(zip(posed, said, likely, strict=True)):
-        rows.append(_row(one, answer, log_p) | _sensitive(model, one, linearisation, norm, method))
-        tell(progress, done + 1, len(posed))
+    for steps_done, (task_prompt, answer, log_p) in enumerate(zip(task_prompts, sentences, likely, strict=True)):
+        rows.append(_row(task_prompt, answer, log_p) | _sensitive(model, task_prompt, linearisation, norm, method))
+        tell(progress, steps_done + 1, len(task_prompts))
     frame = pd.DataFrame(rows)
     provenance = Provenance.collect(
         model,
         measurement="retrieval",
         positions=places,
         length=length,
-        seeds=chosen,
+        seeds=chosen_seeds,
         records=records,
         linearisation=linearisation,
         norm=norm,
         method=method,
-        **{"chat": posed[0].chat, **posed[0].prompt.asked},
+        **{"chat": task_prompts[0].chat, **task_prompts[0].prompt.asked},
         temperature=0.0,
         max_new_tokens=room,
         stop=STOP,
@@ -131,58 +131,62 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
-    given = list(positions) if isinstance(positions, Iterable) else [positions]
+    given_values = list(positions) if isinstance(positions, Iterable) else [positions]
     wrong = [
-        place for place in given if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
+        place
+        for place in given_values
+        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
     ]
-    if wrong or not given:
+    if wrong or not given_values:
         raise InputError(f"retrieval: expected positions out of 0..{length - 1}, found {wrong or 'none'}")
-    return sorted(set(given))
+    return sorted(set(given_values))
 
 
-def _answered(model: TransformerBridge, posed: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
+def _answered(model: TransformerBridge, task_prompts: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
-    said = answers(model, prompts, max_new_tokens=room, stops=stops_of(posed))
-    if any(one.thinks for one in posed):  # the answer does not stand right after the prompt
-        return said, [math.nan] * len(posed)
-    return said, answer_log_probability(model, prompts, lines)
+    prompts, lines = [task_prompt.prompt for task_prompt in task_prompts], [written(one) for one in task_prompts]
+    sentences = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
+    if any(one.thinks for one in task_prompts):  # the answer does not stand right after the prompt
+        return sentences, [math.nan] * len(task_prompts)
+    return sentences, answer_log_probability(model, prompts, lines)
 
 
-def _row(one: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
-    verdict, task = judge(one, answer), cast(RetrieveTask, one.task)
-    records = task.pairs(one.pieces)
+def _row(task_prompt: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
+    verdict, task = judge(task_prompt, answer), cast(RetrieveTask, task_prompt.task)
+    records = task.pairs(task_prompt.pieces)
     return {
         "position": task.index(len(records)),
-        "length": one.length,
-        "seed": one.seed,
-        "tokens": len(one.prompt.ids),
-        "key": one.key,
+        "length": task_prompt.length,
+        "seed": task_prompt.seed,
+        "tokens": len(task_prompt.prompt.ids),
+        "key": task_prompt.key,
         "answer": verdict.line,
         "kind": verdict.kind,
-        "found": task.named(verdict.line, one.pieces) == one.key,
+        "found": task.named(verdict.line, task_prompt.pieces) == task_prompt.key,
         "correct": verdict.correct,
         "log_probability": log_p,
     }
 
 
-def _sensitive(model: TransformerBridge, one: Posed, linearisation: str, norm: str, method: str) -> dict[str, Any]:
+def _sensitive(
+    model: TransformerBridge, task_prompt: Posed, linearisation: str, norm: str, method: str
+) -> dict[str, Any]:
     """The norms of the wanted record's tokens, and of the others."""
-    carriers = list(carrier_positions(model, one))
-    profile: Any = sensitivity(model, one.prompt, linearisations=(linearisation,), method=method).frame
+    carriers = list(carrier_positions(model, task_prompt))
+    profile: Any = sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
     if norm == "operator" and known_norm(profile["method"]) != norm:
         raise InputError(
             "retrieval: a sketch knows bounds of the operator norm only, expected norm='frobenius' or method='exact'"
         )
     norms = profile[f"{norm}_norm"].to_numpy()
-    wanted = np.zeros(len(norms), dtype=bool)
-    wanted[carriers] = True
-    others: Any = of_text(profile[~wanted])
+    length_list = np.zeros(len(norms), dtype=bool)
+    length_list[carriers] = True
+    other_rows: Any = of_text(profile[~length_list])
     return {
         "carriers": len(carriers),
-        "sensitivity_mean": float(norms[wanted].mean()),
-        "sensitivity_max": float(norms[wanted].max()),
-        "sensitivity_others": float(others[f"{norm}_norm"].mean()),
+        "sensitivity_mean": float(norms[length_list].mean()),
+        "sensitivity_max": float(norms[length_list].max()),
+        "sensitivity_others": float(other_rows[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }
 
@@ -202,10 +206,10 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compared(differences: Any) -> dict[str, Any]:
-    found = {"seeds": len(differences), "difference": float(differences.mean())}
+    result = {"seeds": len(differences), "difference": float(differences.mean())}
     if len(differences) < fewest_at(LEVEL):
-        return found | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
+        return result | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
     samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
     low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
     verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
-    return found | {"low": low, "high": high, "verdict": verdict}
+    return result | {"low": low, "high": high, "verdict": verdict}

@@ -79,8 +79,8 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
 
 def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> dict[str, Any]:
     token = display_token(str(row["token"]))
-    shown = plain(value)
-    return {"position": int(row["position"]), "token": token, "value": shown, "numbers": numbers}
+    displayed = plain(value)
+    return {"position": int(row["position"]), "token": token, "value": displayed, "numbers": numbers}
 
 
 def _named(row: Any, name: str, value: Any) -> dict[str, Any]:
@@ -98,31 +98,31 @@ def _norms(row: Any) -> list[dict[str, Any]]:
 
 def _weights(question: Question, result: Attention, rows: Frame) -> list[dict[str, Any]]:
     """The last token's weights in the layer and head that are looked at, or their mean over all."""
-    chosen = looked_at(question, result.last)
-    return [_named(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), chosen, strict=True)]
+    selected = looked_at(question, result.last)
+    return [_named(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), selected, strict=True)]
 
 
-def _heads(question: Question, found: Found) -> dict[str, Any] | None:
+def _heads(question: Question, answer: Found) -> dict[str, Any] | None:
     """The weight of one token in every head, layer by layer: the grid that a click opens."""
-    side = found.sides[0]
+    side = answer.sides[0]
     if not isinstance(side, Attention):
         return None
     place = min(question.token, len(side.tokens) - 1)
     return {"token": place, "word": display_token(side.tokens[place]), "weights": side.last[..., place].tolist()}
 
 
-def _said(question: Question, found: Found, sides: list[list[dict[str, Any]]]) -> list[str]:
+def _said(question: Question, answer: Found, sides: list[list[dict[str, Any]]]) -> list[str]:
     """What the page has to say before the charts' own notes."""
-    said = []
-    if found.inactive:
-        said.append(f"The mitigation is inactive, so the prompt is shown alone. {found.inactive}.")
+    words = []
+    if answer.inactive:
+        words.append(f"The mitigation is inactive, so the prompt is shown alone. {answer.inactive}.")
     if question.beside and sides[0]:
-        said += of_partners(question, sides)
-    if len(found.results) > 1:
-        said.append("Each of the two charts has its own scale.")
-    if question.beside == "mitigation" and unchanged(found):
-        said.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
-    return said
+        words += of_partners(question, sides)
+    if len(answer.results) > 1:
+        words.append("Each of the two charts has its own scale.")
+    if question.beside == "mitigation" and unchanged(answer):
+        words.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
+    return words
 
 
 def _chart(question: Question, name: str, result: Result) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
     }
-    own = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
+    own_entries = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
     posted = {"/run": _run, "/left": _left, "/save": _save}
     asked = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
     asked.append(Route("/start", begun))
-    return Guard(Starlette(routes=[*own, *asked]), host, token)
+    return Guard(Starlette(routes=[*own_entries, *asked]), host, token)
 
 
 def _file(text: str, kind: str) -> Any:
@@ -114,8 +114,8 @@ async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Respo
     question, ending = Question.of(asked, runs.subject), asked.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    found = await runs.found(question, request.is_disconnected)
-    files = await runs.drawn(partial(_saved, found.results, ending))
+    answer = await runs.found(question, request.is_disconnected)
+    files = await runs.drawn(partial(_saved, answer.results, ending))
     if len(files) == 1:
         (written,) = files.values()
         return Response(written, media_type=_ENDINGS[ending])
@@ -143,13 +143,13 @@ async def _asked(request: Request) -> dict[str, Any]:
         if len(body) > LARGEST:
             raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         raise InputError("expected a request in JSON, found something else") from None
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise InputError("expected a request that is a JSON object, found something else")
     try:
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(answer, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
-    return found
+    return answer

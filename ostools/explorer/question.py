@@ -95,22 +95,22 @@ class Question:
     dtypes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any], subject: Subject) -> Question:
+    def of(cls, request: Mapping[str, Any], subject: Subject) -> Question:
         """What the page sent, checked. Raises `InputError` for what it could not have sent, and for an unusable text."""
-        name, view = asked.get("view"), view_named(asked.get("view"))
-        given: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", asked.get("prompt"))}
-        given["dtype"] = checked_name("dtype", asked.get("dtype", subject.dtypes[0]), subject.dtypes)
+        name, view = request.get("view"), view_named(request.get("view"))
+        given_value: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", request.get("prompt"))}
+        given_value["dtype"] = checked_name("dtype", request.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
-            given["layer"] = _whole("layer", asked.get("layer", ends[0]), *ends)
+            given_value["layer"] = _whole("layer", request.get("layer", ends[0]), *ends)
         if "head" in view.takes:
-            given["head"] = _whole("head", asked.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
-            given["token"] = _whole("token", asked.get("token", 0), 0, LONGEST)
+            given_value["head"] = _whole("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
+            given_value["token"] = _whole("token", request.get("token", 0), 0, LONGEST)
         if "towards" in view.takes:
-            given["towards"] = _optional("next token", asked.get("towards"))
-        given |= _beside(asked, subject, given["prompt"])
+            given_value["towards"] = _optional("next token", request.get("towards"))
+        given_value |= _beside(request, subject, given_value["prompt"])
         if "repeat" in view.takes:
-            given |= _repeated(asked)
-        return cls(**given)
+            given_value |= _repeated(request)
+        return cls(**given_value)
 
     @property
     def of_view(self) -> View:
@@ -159,31 +159,31 @@ def _whole(what: str, number: object, low: int, high: int) -> int:
     return number
 
 
-def _beside(asked: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
+def _beside(request: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
     """What stands beside. Refuses a mitigation that needs the items of a sequence: a text does not name them. Refuses
     one that makes of the prompt a text that nobody could type here."""
-    kind = checked_name("second side", asked.get("beside", ""), subject.beside)
+    kind = checked_name("second side", request.get("beside", ""), subject.beside)
     if kind in ("", "model"):
         return {"beside": kind}
-    other = checked_text("second prompt" if kind == "prompt" else "mitigation", asked.get("other"))
+    second = checked_text("second prompt" if kind == "prompt" else "mitigation", request.get("other"))
     if kind == "mitigation":
-        given = mitigations.mitigation(other)
-        if any(rewrites(part, "sequence") for part in mitigations.parts(given)):
+        given_value = mitigations.mitigation(second)
+        if any(rewrites(part, "sequence") for part in mitigations.parts(given_value)):
             raise InputError(
-                f"{mitigations.label(given)} changes the items of a task's sequence, and a text does not say what its "
+                f"{mitigations.label(given_value)} changes the items of a task's sequence, and a text does not say what its "
                 "items are: choose a mitigation of the whole prompt or of the forward pass, or type the changed text "
                 "as a second prompt"
             )
-        checked_text("prompt under the mitigation", mitigations.rewrite(given, prompt))
-    return {"beside": kind, "other": other}
+        checked_text("prompt under the mitigation", mitigations.rewrite(given_value, prompt))
+    return {"beside": kind, "other": second}
 
 
-def _repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
-    names = asked.get("dtypes", list(DTYPES[1:]))
+def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
+    names = request.get("dtypes", list(DTYPES[1:]))
     if not isinstance(names, list) or not names:
         raise InputError("dtypes: expected a list of at least one dtype, found none: choose one")
     return {
-        "item": _optional("repeated item", asked.get("item")),
-        "longest": _whole("longest length", asked.get("longest", 32), *LENGTHS),
+        "item": _optional("repeated item", request.get("item")),
+        "longest": _whole("longest length", request.get("longest", 32), *LENGTHS),
         "dtypes": tuple(dict.fromkeys(checked_name("dtype", name, DTYPES[1:]) for name in names)),
     }

@@ -31,16 +31,16 @@ class Step:
     @property
     def line(self) -> str:
         """The call as Python."""
-        named = {**self.given, **{name: repr(value) for name, value in self.options.items()}}
-        arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named.items())])
+        named_values = {**self.given, **{name: repr(value) for name, value in self.options.items()}}
+        arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named_values.items())])
         return f"{self.name} = ost.{self.function}({arguments})"
 
-    def run(self, known: Mapping[str, Any], progress: Progress) -> Any:
+    def run(self, known_names: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is given where the function tells any."""
         function = getattr(measure, self.function)
         telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        given = {name: known[variable] for name, variable in self.given.items()}
-        return function(*(known[name] for name in self.takes), **given, **self.options, **telling)
+        given_value = {name: known_names[variable] for name, variable in self.given.items()}
+        return function(*(known_names[name] for name in self.takes), **given_value, **self.options, **telling)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Found:
     @property
     def results(self) -> dict[str, Any]:
         """What is drawn and saved, by its variable in the copied code."""
-        one = self.sides[0] if len(self.sides) == 1 else self.compared
-        return {"result": one} if one is not None else dict(zip(SIDES, self.sides, strict=True))
+        entry = self.sides[0] if len(self.sides) == 1 else self.compared
+        return {"result": entry} if entry is not None else dict(zip(SIDES, self.sides, strict=True))
 
 
 SIDES = ("first", "second")
@@ -69,48 +69,50 @@ def steps(question: Question) -> list[Step]:
     model, prompt = {"prompt": ("model", "other"), "model": ("other_model", "prompt")}.get(
         question.beside, ("model", "prompt")
     )
-    under = {"mitigation": question.other} if question.beside == "mitigation" else {}
-    both = [*_side(question, "first", "model", "prompt"), *_side(question, "second", model, prompt, under)]
+    mitigated = {"mitigation": question.other} if question.beside == "mitigation" else {}
+    pair = [*_side(question, "first", "model", "prompt"), *_side(question, "second", model, prompt, mitigated)]
     if (compared := question.of_view.compared) is not None:
-        both.append(Step("result", compared, SIDES, {"corresponding": True}))
-    return both
+        pair.append(Step("result", compared, SIDES, {"corresponding": True}))
+    return pair
 
 
-def _side(question: Question, name: str, model: str, prompt: str, under: dict[str, Any] | None = None) -> list[Step]:
+def _side(
+    question: Question, name: str, model: str, prompt: str, mitigated: dict[str, Any] | None = None
+) -> list[Step]:
     """The calls of one side, which ends as the variable `name`; `under`: the argument of its mitigation."""
-    view, takes, under = question.of_view, (model, prompt), under or {}
+    view, takes, mitigated = question.of_view, (model, prompt), mitigated or {}
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
         options |= {"layers": (question.layer,)}
     if question.towards is not None:
         options |= {"towards": question.towards}
     if "repeat" not in view.takes:
-        return [Step(name, view.function, takes, options | under)]
+        return [Step(name, view.function, takes, options | mitigated)]
     options |= {} if question.item is None else {"item": question.item}
     options |= {"lengths": range(1, question.longest + 1), "dtypes": question.dtypes}
-    return [Step(name, view.function, (model,), options | under, {"prompt": prompt})]
+    return [Step(name, view.function, (model,), options | mitigated, {"prompt": prompt})]
 
 
-def run(question: Question, given: Mapping[str, Any], progress: Progress = False) -> Found:
-    """What the steps give; `given`: the models by their variables. Raises `InputError` as the functions do."""
-    known: dict[str, Any] = {**given, "prompt": question.prompt, "other": question.other}
+def run(question: Question, given_value: Mapping[str, Any], progress: Progress = False) -> Found:
+    """What the steps give; `given_value`: the models by their variables. Raises `InputError` as the functions do."""
+    known_names: dict[str, Any] = {**given_value, "prompt": question.prompt, "other": question.other}
     try:
-        asked = steps(question)
-        for place, step in enumerate(asked):
-            told = part_of(progress, place, place + 1, len(asked), units=1000)
-            known[step.name] = step.run(known, told or False)
+        request = steps(question)
+        for place, step in enumerate(request):
+            messages = part_of(progress, place, place + 1, len(request), units=1000)
+            known_names[step.name] = step.run(known_names, messages or False)
     except InactiveMitigationError as error:
-        return Found((known["first"],), inactive=str(error))
+        return Found((known_names["first"],), inactive=str(error))
     if not question.beside:
-        return Found((known["result"],))
-    return Found((known["first"], known["second"]), known.get("result"))
+        return Found((known_names["result"],))
+    return Found((known_names["first"], known_names["second"]), known_names.get("result"))
 
 
 def values(question: Question) -> str | None:
     """The Python expression of the numbers that colour the tokens, of a side `{}`; None where the view colours none."""
     layer, head = question.layer, question.head
     if question.view == "attention":
-        index = ", ".join(":" if chosen < 0 else str(chosen) for chosen in (layer, head))
+        index = ", ".join(":" if selected < 0 else str(selected) for selected in (layer, head))
         mean = {0: "", 1: ".mean(0)", 2: ".mean((0, 1))"}[(layer < 0) + (head < 0)]
         return f"{{}}.last[{index}]{mean}"
     return {
@@ -119,11 +121,11 @@ def values(question: Question) -> str | None:
     }.get(question.of_view.function)
 
 
-def code(question: Question, found: Found) -> str:
+def code(question: Question, answer: Found) -> str:
     """Python lines that give the same results, and the same `values`, which colour the tokens."""
-    lines = ["import ostools as ost", "", f"model = {_loaded(found.sides[0])}"]
+    lines = ["import ostools as ost", "", f"model = {_loaded(answer.sides[0])}"]
     if question.beside == "model":
-        lines.append(f"other_model = {_loaded(found.sides[1])}")
+        lines.append(f"other_model = {_loaded(answer.sides[1])}")
     lines.append(f"prompt = {question.prompt!r}")
     if question.beside == "prompt":
         lines.append(f"other = {question.other!r}")
@@ -131,31 +133,31 @@ def code(question: Question, found: Found) -> str:
     if (expression := values(question)) is not None:
         names = SIDES if question.beside else ("result",)
         lines.append("values = " + ", ".join(expression.format(name) for name in names))
-    return "\n".join([*lines, *(f"print({name})" for name in found.results)]) + "\n"
+    return "\n".join([*lines, *(f"print({name})" for name in answer.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
     model: Mapping[str, Any] = result.provenance.model
-    given = {"dtype": str(model["dtype"]), "device": str(model["device"])}
-    given |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
-    options = "".join(f", {name}={value!r}" for name, value in given.items())
+    given_value = {"dtype": str(model["dtype"]), "device": str(model["device"])}
+    given_value |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
+    options = "".join(f", {name}={value!r}" for name, value in given_value.items())
     return f"ost.load_model({stored_at(model)!r}{options})"
 
 
-def commands(question: Question, found: Found) -> str:
+def commands(question: Question, answer: Found) -> str:
     """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
-    first = [*_command(question, question.prompt), *_options(question, found.sides[0])]
+    first = [*_command(question, question.prompt), *_options(question, answer.sides[0])]
     if not question.beside:
         return _written(first)
     other = question.other if question.beside == "prompt" else question.prompt
     if question.of_view.compared == "attention_difference":
         against = {
             "prompt": f"--against-prompt={other}",
-            "model": f"--against-model={stored_at(found.sides[1].provenance.model)}",
+            "model": f"--against-model={stored_at(answer.sides[1].provenance.model)}",
             "mitigation": f"--mitigation={question.other}",
         }[question.beside]
         return _written([*first, against, "--corresponding"])
-    second = [*_command(question, other), *_options(question, found.sides[1])]
+    second = [*_command(question, other), *_options(question, answer.sides[1])]
     second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
     return f"{_written(first)}\n{_written(second)}"
 

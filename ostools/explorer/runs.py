@@ -68,8 +68,8 @@ class Runs:
         """Seconds that the run at work still takes, as far as the steps that are done tell; None where none is done."""
         if self._at is None:
             return None
-        began, done, total = self._at
-        return (time.monotonic() - began) * (total - done) / done if 0 < done < total else None
+        began, done_count, total = self._at
+        return (time.monotonic() - began) * (total - done_count) / done_count if 0 < done_count < total else None
 
     def close(self) -> None:
         """From now on runs do not begin, and the one at work ends at its next step."""
@@ -82,25 +82,25 @@ class Runs:
             raise Stopped
 
     def _run(self, question: Question, stop: threading.Event) -> Found:
-        def told(done: int, total: int) -> None:
+        def told(done_count: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
-            self._at = (began, done, total)
+            self._at = (began, done_count, total)
 
         began = time.monotonic()
         told(0, 1)
         key = _key(question)
-        found = self._kept.pop(key, None)
-        if found is None:
+        answer = self._kept.pop(key, None)
+        if answer is None:
             try:
-                found = run(question, self._models(question), told)
+                answer = run(question, self._models(question), told)
             finally:
                 self._at = None
                 give_back()
-        self._kept[key] = found
+        self._kept[key] = answer
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return found
+        return answer
 
     def _models(self, question: Question) -> dict[str, Any]:
         """The models by their variables, as the question wants them read."""
@@ -112,8 +112,8 @@ class Runs:
 
 def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
     """The model in that dtype: what loading it so would give, of the weights that are there."""
-    found: torch.dtype = getattr(torch, dtype)
-    return model if model.cfg.dtype == found else view_in(model, found)
+    answer: torch.dtype = getattr(torch, dtype)
+    return model if model.cfg.dtype == answer else view_in(model, answer)
 
 
 def _key(question: Question) -> tuple[str, ...]:

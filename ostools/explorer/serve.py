@@ -113,14 +113,14 @@ def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InputError(f"expected a port from 0 to 65535, found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    answer = socket.socket(family, socket.SOCK_STREAM)
+    answer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        answer.bind((host, port))
     except (OSError, UnicodeError) as error:
-        found.close()
+        answer.close()
         why = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot listen on {host} port {port}: {why}; choose another port, or 0 for a free one"
         ) from None
-    return found
+    return answer

@@ -46,20 +46,20 @@ def where(question: Question) -> str:
 def looked_at(question: Question, last: Any) -> list[float]:
     """Of [layer, head, token] the chosen ones, and the mean over what is not chosen."""
     every = slice(None)
-    chosen = [every if place < 0 else place for place in (question.layer, question.head)]
-    found = last[chosen[0], chosen[1]]
-    over = tuple(range(found.ndim - 1))
-    return (found.mean(over) if over else found).tolist()
+    selected = [every if place < 0 else place for place in (question.layer, question.head)]
+    answer = last[selected[0], selected[1]]
+    over = tuple(range(answer.ndim - 1))
+    return (answer.mean(over) if over else answer).tolist()
 
 
-def hold_together(question: Question, found: Found, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+def hold_together(question: Question, answer: Found, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
     """Gives the tokens that correspond each other's position, and what the result says of the two."""
-    if isinstance(found.compared, Change):
-        together = _of_change(found.compared)
-    elif isinstance(found.compared, AttentionDifference):
-        together = _of_difference(question, found.compared)
+    if isinstance(answer.compared, Change):
+        together = _of_change(answer.compared)
+    elif isinstance(answer.compared, AttentionDifference):
+        together = _of_difference(question, answer.compared)
     else:
-        together = _beside(question, found.sides, first, second)
+        together = _beside(question, answer.sides, first, second)
     for place, (other, numbers) in together.items():
         for entry, partner in ((first[place], other), (second[other], place)):
             entry["partner"], entry["against"] = partner, numbers
@@ -71,23 +71,23 @@ def hold_together(question: Question, found: Found, first: list[dict[str, Any]],
 def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
     """How many tokens correspond, and whether some of these have no difference for another reason."""
     alone = [sum(entry["partner"] is None for entry in side) for side in sides]
-    said = [
+    words = [
         f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with which both end. "
         f"{alone[0]} tokens of the first and {alone[1]} of the second have no partner, and so no difference is shown for them."
     ]
     if question.view == "contributions" and not any(entry["against"] for entry in sides[0]):
-        said.append(
+        words.append(
             "The two sides are parts of the logits of two different tokens, so no difference is shown. To see one, choose one "
             "token under Towards the next token."
         )
-    return said
+    return words
 
 
-def unchanged(found: Found) -> bool:
+def unchanged(answer: Found) -> bool:
     """Whether the second side is the first again: of attention its status says so, of collapse its numbers."""
-    if len(found.sides) < 2:
+    if len(answer.sides) < 2:
         return False
-    first, second = found.sides
+    first, second = answer.sides
     if isinstance(second, Attention):
         return second.provenance.parameters["status"] == "inactive"
     return isinstance(second, Collapse) and first.frame.equals(second.frame)
@@ -106,35 +106,35 @@ def _identities(rows: Frame) -> list[tuple[int, str]]:
     return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
 
 
-def _against(one: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
-    found = []
-    theirs = {each["name"]: each["value"] for each in other["numbers"]}
-    for each in one["numbers"]:
+def _against(entry: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = []
+    theirs = {each["name"]: each["value"] for each in second["numbers"]}
+    for each in entry["numbers"]:
         a, b = each["value"], theirs.get(each["name"])
         if a is None or b is None:
             continue
-        found.append(number(f"{each['name']}: second minus first", b - a))
-    return found
+        answer.append(number(f"{each['name']}: second minus first", b - a))
+    return answer
 
 
 def _of_change(result: Change) -> Partners:
     """By position of the first: that of the second, and the ratios."""
     frame: Frame = result.frame
     paired = frame[frame["second_position"].notna()]
-    found: Partners = {}
+    answer: Partners = {}
     for position, rows in paired.groupby("position"):
         numbers = [
             number(f"{str(row['norm']).capitalize()} norm, second / first", row["ratio"], row["lower"], row["upper"])
             for _, row in rows.iterrows()
         ]
-        found[int(str(position))] = (int(rows["second_position"].iloc[0]), numbers)
-    return found
+        answer[int(str(position))] = (int(rows["second_position"].iloc[0]), numbers)
+    return answer
 
 
 def _of_difference(question: Question, result: Result) -> Partners:
     """By position of the first: that of the second, and the difference of the weights that are looked at."""
     if not isinstance(result, AttentionDifference):
         raise TypeError(f"two sides were compared to a {type(result).__name__}")
-    one, other = (looked_at(question, side.last) for side in (result.first, result.second))
+    entry, second = (looked_at(question, side.last) for side in (result.first, result.second))
     name = f"{where(question)}: second minus first"
-    return {a: (b, [number(name, other[b] - one[a])]) for a, b in result.pairs}
+    return {a: (b, [number(name, second[b] - entry[a])]) for a, b in result.pairs}

@@ -36,19 +36,19 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def unknown_name(what: str, found: object, known: Iterable[str]) -> InputError:
+def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest that do.
 
-    `what` is the kind of thing in words ("variant"), `found` what the user wrote, `known` every right name.
+    `what` is the kind of thing in words ("variant"), `name` what the user wrote, `known_names` every right name.
     """
-    names = sorted(known)
-    return InputError(f"unknown {what} {shown(found)}: {did_you_mean(found, names)}known are {', '.join(names)}")
+    names = sorted(known_names)
+    return InputError(f"unknown {what} {shown(name)}: {did_you_mean(name, names)}known are {', '.join(names)}")
 
 
-def did_you_mean(found: object, known: Sequence[str], cutoff: float = 0.4) -> str:
+def did_you_mean(name: object, known_names: Sequence[str], cutoff: float = 0.4) -> str:
     """The nearest of the right names, as the question in an error message; empty where none is near.
 
     `hooks` and `mitigations` stand alone, and have theirs.
     """
-    near = difflib.get_close_matches(str(found), known, n=3, cutoff=cutoff)
+    near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

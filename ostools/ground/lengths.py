@@ -15,15 +15,15 @@ def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
-    named = 0
+    count = 0
     for part in text.split(","):
         first, colon, last = part.partition(":")
         low = _length(first, text, what)
         high = _length(last, text, what) if colon else low
         if high < low:
             raise InputError(f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
-        named += high + 1 - low
-        if named > LONGEST:  # a few words name more numbers than a memory holds
+        count += high + 1 - low
+        if count > LONGEST:  # a few words name more numbers than a memory holds
             raise InputError(f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}")
         lengths.update(range(low, high + 1))
     return sorted(lengths)
@@ -31,13 +31,13 @@ def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
 
 def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
     """Whole numbers in ascending order, in groups of those that follow each other."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for n in lengths:
-        if found and n == found[-1][-1] + 1:
-            found[-1].append(n)
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
         else:
-            found.append([n])
-    return found
+            runs.append([n])
+    return runs
 
 
 def _length(word: str, text: str, what: str) -> int:

@@ -49,17 +49,17 @@ def available_memory(device: torch.device) -> int:
 def free_memory() -> Free:
     """The least that anything leaves: the machine, RLIMIT_AS, RLIMIT_DATA, or a control group (v1 or v2) this process is in."""
     machine = Free(psutil.virtual_memory().available, "on this machine")
-    return min([machine, *_resource_limits(), *cgroup_limits()], key=lambda found: found.bytes)
+    return min([machine, *_resource_limits(), *cgroup_limits()], key=lambda limit: limit.bytes)
 
 
 @cache
 def require_room_to_draw() -> None:
     """Raises `InputError` where the first chart would end the process: V8, which draws, dies where it cannot reserve its
     addresses. Once there was room it is not asked for again, as V8 keeps what it has."""
-    for found in _resource_limits():
-        if "RLIMIT_AS" in found.of and found.bytes < _DRAWING:
+    for limit in _resource_limits():
+        if "RLIMIT_AS" in limit.of and limit.bytes < _DRAWING:
             raise InputError(
-                f"charts and pages: expected {_DRAWING >> 30} GiB of addresses to reserve, found {found}: give no limit "
+                f"charts and pages: expected {_DRAWING >> 30} GiB of addresses to reserve, found {limit}: give no limit "
                 "(`ulimit -v unlimited`), or that of a control group, which counts what is used; a table (.parquet) needs none"
             )
 
@@ -105,16 +105,16 @@ def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free
         # In a container the path may be the host's, of which only the root is mounted here.
         below = Path(path.lstrip("/"))
         for part in (below, *below.parents):
-            found = _left(root / part, *names)
-            if found is not None:
-                yield Free(found, "in this control group (container or batch job)")
+            free_bytes = _left(root / part, *names)
+            if free_bytes is not None:
+                yield Free(free_bytes, "in this control group (container or batch job)")
 
 
 def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
     """None where the group has no limit, or is not there."""
     try:
         most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
-        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return None if most == "max" else max(int(most) - used + int(kept.get(cached, 0)), 0)
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return None if most == "max" else max(int(most) - used + int(statistics.get(cached, 0)), 0)
     except (OSError, ValueError):
         return None

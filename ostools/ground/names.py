@@ -16,31 +16,31 @@ def known_norm(methods: Iterable[str]) -> Literal["operator", "frobenius"]:
     return "operator" if all(method == "exact" for method in methods) else "frobenius"
 
 
-def checked_name(what: str, found: Any, known: Iterable[str]) -> str:
+def checked_name(what: str, name: Any, known_names: Iterable[str]) -> str:
     """The name, where it is a known one; anything else is an `InputError` with the nearest."""
-    known = tuple(known)
-    if not isinstance(found, str) or found not in known:
-        raise unknown_name(what, found, known)
-    return found
+    known_names = tuple(known_names)
+    if not isinstance(name, str) or name not in known_names:
+        raise unknown_name(what, name, known_names)
+    return name
 
 
-def checked_names(what: str, names: Any, known: Iterable[str]) -> tuple[str, ...]:
+def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[str, ...]:
     """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A name alone is one."""
-    known = tuple(known)
-    chosen = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-    if not chosen:
-        raise InputError(f"expected at least one {what} of {', '.join(known)}, found none")
-    return tuple(dict.fromkeys(checked_name(what, name, known) for name in chosen))
+    known_names = tuple(known_names)
+    name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    if not name_list:
+        raise InputError(f"expected at least one {what} of {', '.join(known_names)}, found none")
+    return tuple(dict.fromkeys(checked_name(what, name, known_names) for name in name_list))
 
 
-def several(what: str, given: Any, example: str) -> list[Any]:
+def several(what: str, values: Any, example: str) -> list[Any]:
     """What is given one after another, as a list; a text is one thing, not its letters.
 
     Raises `InputError`, which calls them `what`, for none and for what cannot be gone through.
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"{what}: expected a list such as {example}, found {shown(given)}")
-    found = list(given)
-    if not found:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{what}: expected a list such as {example}, found {shown(values)}")
+    value_list = list(values)
+    if not value_list:
         raise InputError(f"{what}: expected at least one, found none; for example {example}")
-    return found
+    return value_list

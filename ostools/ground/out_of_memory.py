@@ -31,19 +31,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
     import torch  # whoever runs out of memory has it
 
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, MemoryError | torch.OutOfMemoryError | InsufficientMemoryError):
+    seen_ids: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen_ids:
+        seen_ids.add(id(cause))
+        if isinstance(cause, MemoryError | torch.OutOfMemoryError | InsufficientMemoryError):
             return True
-        if isinstance(found, OSError) and found.errno == errno.ENOMEM:
+        if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
             return True
         # Not in our own words: they may quote a prompt or a file.
-        foreign = isinstance(found, RuntimeError | OSError) or type(found).__module__.startswith("safetensors")
-        if foreign and any(word in str(found).lower() for word in _SAID):
+        foreign = isinstance(cause, RuntimeError | OSError) or type(cause).__module__.startswith("safetensors")
+        if foreign and any(word in str(cause).lower() for word in _SAID):
             return True
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
@@ -98,11 +98,11 @@ def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Fo
     return fitted
 
 
-def _to_read_again(asked: Any) -> Any:
+def _to_read_again(arguments: Any) -> Any:
     """Arguments that can be read more than once: an iterator as a list."""
-    if isinstance(asked, dict):
-        return {name: list(value) if isinstance(value, Iterator) else value for name, value in asked.items()}
-    return tuple(list(value) if isinstance(value, Iterator) else value for value in asked)
+    if isinstance(arguments, dict):
+        return {name: list(value) if isinstance(value, Iterator) else value for name, value in arguments.items()}
+    return tuple(list(value) if isinstance(value, Iterator) else value for value in arguments)
 
 
 def free_what_is_left() -> None:
@@ -132,14 +132,16 @@ def _limit() -> str:
     return str(free_memory())
 
 
-def _with_share(found: Found, share: float) -> Found:
-    result: Any = found
+def _with_share(returned: Found, share: float) -> Found:
+    result: Any = returned
     if isinstance(result, list):
-        return [_with_share(one, share) for one in result]  # pyright: ignore[reportReturnType]
+        return [_with_share(part, share) for part in result]  # pyright: ignore[reportReturnType]
     provenance: Any = getattr(result, "provenance", None)
     if share == 1.0 or provenance is None:
-        return found
+        return returned
     parameters = {**provenance.parameters, "chunk_share": share}
     # A result of several prompts holds each prompt's own.
-    own = {"results": tuple(_with_share(one, share) for one in result.results)} if hasattr(result, "results") else {}
-    return replace(result, provenance=replace(provenance, parameters=parameters), **own)
+    part_fields = (
+        {"results": tuple(_with_share(item, share) for item in result.results)} if hasattr(result, "results") else {}
+    )
+    return replace(result, provenance=replace(provenance, parameters=parameters), **part_fields)

@@ -33,14 +33,14 @@ def outermost() -> Iterator[bool]:
 
 
 @contextmanager
-def watched(name: str, cheaper: str = "", counted: bool = True) -> Iterator[Progress]:
+def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
-    In a terminal or a notebook it draws a bar (if `counted`: something calls the progress). Everywhere else it logs one line as
+    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs one line as
     a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in all, and
     after a minute at the latest. `cheaper`: what would take less time.
     """
-    if counted and _is_looked_at():
+    if counts_steps and _is_looked_at():
         with bar(name) as progress:
             yield progress
         return
@@ -61,11 +61,11 @@ class _Announcement:
         self._name, self._cheaper = name, cheaper
         self._start, self._is_said = time.monotonic(), False
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, steps_done: int, total: int) -> None:
         elapsed = time.monotonic() - self._start
-        expected = elapsed * total / max(done, 1)
-        if elapsed >= _EARLY and done and expected > LONG:
-            self.say(f"{100 * done // total}% after {elapsed:.0f} s, so about {expected:.0f} s in all")
+        expected = elapsed * total / max(steps_done, 1)
+        if elapsed >= _EARLY and steps_done and expected > LONG:
+            self.say(f"{100 * steps_done // total}% after {elapsed:.0f} s, so about {expected:.0f} s in all")
 
     def say(self, what: str) -> None:
         if not self._is_said:
@@ -84,11 +84,11 @@ def bar(description: str) -> Iterator[Progress]:
 
     with tqdm(
         desc=description, delay=_DELAY, leave=False, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
-    ) as drawn:
+    ) as tqdm_bar:
 
-        def told(done: int, total: int) -> None:
-            drawn.total = total
-            drawn.update(done - drawn.n)
+        def told(steps_done: int, total: int) -> None:
+            tqdm_bar.total = total
+            tqdm_bar.update(steps_done - tqdm_bar.n)
 
         yield told
 
@@ -100,14 +100,14 @@ def _is_looked_at() -> bool:
     return sys.stderr.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def tell(progress: Progress | None, done: int, total: int) -> None:
+def tell(progress: Progress | None, steps_done: int, total: int) -> None:
     """Say it to whoever asked to be told."""
     if callable(progress):
-        progress(done, total)
+        progress(steps_done, total)
 
 
-def part_of(progress: Progress | None, start: int, end: int, whole: int, units: int | None = None) -> Progress | None:
-    """The progress of one part, which is told as that of the whole: it runs from `start` to `end` of `whole` shares.
+def part_of(progress: Progress | None, start: int, end: int, shares: int, units: int | None = None) -> Progress | None:
+    """The progress of one part, which is told as that of the whole: it runs from `start` to `end` of `shares` shares.
 
     The whole is counted in the part's own steps, so that parts have to have their steps in proportion to their shares; where
     they have not, in so many `units` (100: percent), of which those that are complete are told.
@@ -115,9 +115,9 @@ def part_of(progress: Progress | None, start: int, end: int, whole: int, units: 
     if not callable(progress):
         return None
 
-    def told(done: int, total: int) -> None:
+    def told(steps_done: int, total: int) -> None:
         steps = max(total, 1)
-        at, of = start * steps + (end - start) * done, whole * steps
+        at, of = start * steps + (end - start) * steps_done, shares * steps
         if units is None:
             fine = gcd(end - start, steps)
             progress(at // fine, of // fine)
@@ -133,9 +133,9 @@ def rising(progress: Progress | None) -> Progress | None:
         return None
     most = 0
 
-    def told(done: int, total: int) -> None:
+    def told(steps_done: int, total: int) -> None:
         nonlocal most
-        most = max(most, done)
+        most = max(most, steps_done)
         progress(most, total)
 
     return told

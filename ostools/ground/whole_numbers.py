@@ -12,38 +12,40 @@ _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
 
 
-def whole_numbers(what: str, given: Any, least: int = 0, most: int = _LAST_SEED, example: object = None) -> list[int]:
+def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED, example: object = None) -> list[int]:
     """Each once, in the order given; a number by itself is a list of one.
 
     Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one out of range.
     """
-    numbers: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
+    numbers: list[Any] = (
+        list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
+    )
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
-        found = shown(wrong[0]) if numbers else "none"
+        description = shown(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"
-        raise InputError(f"{what}: expected whole numbers of at least {least}, found {found}{hint}")
+        raise InputError(f"{what}: expected whole numbers of at least {least}, found {description}{hint}")
     if max(numbers) > most:
         raise InputError(f"{what}: expected whole numbers of at most {most:,}, found {max(numbers)}")
     return list(dict.fromkeys(map(int, numbers)))
 
 
-def whole_number(what: str, given: Any, least: int = 0) -> int:
+def whole_number(what: str, value: Any, least: int = 0) -> int:
     """One such number."""
-    if not _is_whole(given) or given < least:
-        raise InputError(f"{what}: expected a whole number of at least {least}, found {shown(given)}")
-    return int(given)
+    if not _is_whole(value) or value < least:
+        raise InputError(f"{what}: expected a whole number of at least {least}, found {shown(value)}")
+    return int(value)
 
 
-def checked_lengths(given: Any) -> list[int]:
+def checked_lengths(lengths: Any) -> list[int]:
     """Numbers of items, ascending and without doubles."""
-    return sorted(whole_numbers("lengths", given, 1, _LONGEST, range(1, 257)))
+    return sorted(whole_numbers("lengths", lengths, 1, _LONGEST, range(1, 257)))
 
 
-def checked_seeds(given: Any) -> list[int]:
+def checked_seeds(seeds: Any) -> list[int]:
     """Seeds in their order, without doubles."""
-    return whole_numbers("seeds", given, example="range(3)")
+    return whole_numbers("seeds", seeds, example="range(3)")
 
 
-def _is_whole(given: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     """Also one of numpy's; true and false are numbers to Python only."""
-    return isinstance(given, Integral) and not isinstance(given, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -30,9 +30,9 @@ def factor(log10: float) -> str:
     return number(10**log10) if abs(log10) < 2 else f"10^{log10:.1f}"
 
 
-def ratio(over: float, under: float) -> float:
+def ratio(over: float, denominator: float) -> float:
     """over / under, 1 where both are zero."""
-    return over / under if under > 0 else (1.0 if over == 0 else math.inf)
+    return over / denominator if denominator > 0 else (1.0 if over == 0 else math.inf)
 
 
 def title_of(model: Mapping[str, Any]) -> str:

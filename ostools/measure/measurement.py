@@ -61,9 +61,9 @@ def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, 
             stack.enter_context(hashed_once())
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
-            progress = stack.enter_context(watched(function.__name__, cheaper, counted="progress" in parameters))
-            told = {"progress": progress} if "progress" in parameters else {}
-            return function(*args, **{**options, **told})  # pyright: ignore[reportCallIssue]
+            progress = stack.enter_context(watched(function.__name__, cheaper, counts_steps="progress" in parameters))
+            progress_option = {"progress": progress} if "progress" in parameters else {}
+            return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
 
     return measured
 

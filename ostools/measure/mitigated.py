@@ -55,31 +55,34 @@ class Under:
     ) -> Under:
         """Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
         tokens are given, and for a part that neither rewrites the text nor has hooks; `MitigationError` for an unknown one."""
-        given = mitigations.optional(mitigation)
-        if given is None or isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        mitigation_object = mitigations.optional(mitigation)
+        if mitigation_object is None or isinstance(prompts, str) or not isinstance(prompts, Sequence):
             read = as_prompts(model, prompts)
-            return cls(what, given, tuple(read), ((),) * len(read))
-        texts = [rewritten(what, model, one, given) for one in prompts]
-        under = cls(
-            what, given, tuple(as_prompts(model, [text for text, _ in texts])), tuple(left for _, left in texts)
+            return cls(what, mitigation_object, tuple(read), ((),) * len(read))
+        texts = [rewritten(what, model, entry, mitigation_object) for entry in prompts]
+        mitigated = cls(
+            what,
+            mitigation_object,
+            tuple(as_prompts(model, [text for text, _ in texts])),
+            tuple(silent_parts for _, silent_parts in texts),
         )
-        for number, left in enumerate(under.silent):
-            for part in left:
+        for number, remaining in enumerate(mitigated.silent):
+            for part in remaining:
                 if not mitigations.changes_pass(part):
-                    raise under._inactive(part, number, "its text")
-        return under
+                    raise mitigated._inactive(part, number, "its text")
+        return mitigated
 
     @classmethod
-    def again(cls, what: str, prompt: Prompt, given: Mitigation | None) -> Under:
+    def again(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> Under:
         """Of a prompt that the mitigation has rewritten already: what has hooks and leaves texts alone is still to be shown."""
-        left = (part for part in mitigations.parts(given) if not rewrites(part, "prompt"))
-        return cls(what, given, (prompt,), (tuple(part for part in left if mitigations.changes_pass(part)),))
+        pass_parts = (part for part in mitigations.parts(mitigation) if not rewrites(part, "prompt"))
+        return cls(what, mitigation, (prompt,), (tuple(part for part in pass_parts if mitigations.changes_pass(part)),))
 
     @property
     def prompt(self) -> Prompt:
         """The only prompt."""
-        (found,) = self.prompts
-        return found
+        (prompt,) = self.prompts
+        return prompt
 
     @property
     def said(self) -> dict[str, Any]:
@@ -102,11 +105,11 @@ class Under:
 
     def require_acting(self, work: TransformerBridge) -> None:
         """What `acting` asks before its block begins; alone where the measurement itself runs under the mitigation."""
-        for number, (prompt, left) in enumerate(zip(self.prompts, self.silent, strict=True)):
-            if left != (self.given,):  # else it is verified while it is tried
+        for number, (prompt, silent_parts) in enumerate(zip(self.prompts, self.silent, strict=True)):
+            if silent_parts != (self.given,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.given):
                     work(_batch(work, prompt), use_cache=False)
-            for part in left:
+            for part in silent_parts:
                 if not mitigations.acts(work, part, prompt.ids):
                     dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
                     raise self._inactive(part, number, f"its text, nor a logit in {dtype}, in which it is measured")
@@ -120,7 +123,7 @@ class Under:
 
 
 def rewritten(
-    what: str, model: TransformerBridge, prompt: str | Prompt, given: Mitigation, task: str = QUESTIONS
+    what: str, model: TransformerBridge, prompt: str | Prompt, mitigation: Mitigation, task: str = QUESTIONS
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as the mitigation's parts rewrite its text, in their order, and the parts that left it as it was.
 
@@ -128,7 +131,7 @@ def rewritten(
     `task` as what to give; and for one that rewrites the text of a prompt that is known by its tokens alone.
     """
     silent = []
-    for part in mitigations.parts(given):
+    for part in mitigations.parts(mitigation):
         if rewrites(part, "sequence"):
             raise InputError(f"{what}: {_not_known(part, 'sequence')}: give {task}")
         text = _text_of(prompt)
@@ -152,20 +155,20 @@ def rewrites(part: Mitigation, kind: str) -> bool:
     return getattr(type(part), kind) is not getattr(Mitigation, kind)
 
 
-def rewriting(given: Mitigation | None) -> list[Mitigation]:
+def rewriting(mitigation: Mitigation | None) -> list[Mitigation]:
     """The parts of a mitigation that rewrite sequences or prompts; the others are of the forward pass alone."""
-    return [part for part in mitigations.parts(given) if rewrites(part, "sequence") or rewrites(part, "prompt")]
+    return [part for part in mitigations.parts(mitigation) if rewrites(part, "sequence") or rewrites(part, "prompt")]
 
 
-def of_the_pass(what: str, given: Mitigation | str | None, instead: str) -> Mitigation | None:
+def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) -> Mitigation | None:
     """The mitigation, where prompts are fixed. Raises `InputError`, which says `instead`, for one that rewrites them."""
-    found = mitigations.optional(given)
-    for part in rewriting(found):
+    mitigation_object = mitigations.optional(mitigation)
+    for part in rewriting(mitigation_object):
         raise InputError(
             f"{what}: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites prompts: "
             f"{instead}"
         )
-    return found
+    return mitigation_object
 
 
 def _text_of(prompt: str | Prompt) -> str | None:
@@ -188,9 +191,9 @@ def _batch(work: TransformerBridge, prompt: Prompt) -> torch.Tensor:
     return prompt.ids[None].to(next(work.parameters()).device)
 
 
-def acting_bytes(shape: Shape, pos: int, given: Mitigation | None) -> int:
+def acting_bytes(shape: Shape, pos: int, given_value: Mitigation | None) -> int:
     """What `Under.acting` holds while it tries one prompt of `pos` tokens: a pass, and the logits of all tokens of two."""
-    if given is None:
+    if given_value is None:
         return 0
     element = max(4, shape.element)  # 16-bit weights are read as float32
     return pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element

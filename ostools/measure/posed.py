@@ -49,8 +49,8 @@ class Posed:
     @property
     def thinks(self) -> bool:
         """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
-        found, text = self.prompt.chat, self.prompt.text or ""
-        return found is not None and (found.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
+        chat, text = self.prompt.chat, self.prompt.text or ""
+        return chat is not None and (chat.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
 
     @property
     def to_write(self) -> str:
@@ -87,98 +87,117 @@ def pose(
     """
     if chat is not None and not isinstance(chat, bool):
         raise InputError(f"chat: expected True, False or None, found {chat!r}")
-    asked = question(task, length, seed=seed, mitigation=mitigation)
+    task_question = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
-    prompt = encode(model, asked.text, chat=in_chat, system=system, thinking=thinking)
-    posed = Posed(task, length, seed, asked.text, prompt, asked.pieces, asked.key, asked.line, asked.rewritten, in_chat)
+    prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
+    task_prompt = Posed(
+        task,
+        length,
+        seed,
+        task_question.text,
+        prompt,
+        task_question.pieces,
+        task_question.key,
+        task_question.line,
+        task_question.rewritten,
+        in_chat,
+    )
     items = task.items(length, seed)
-    if asked.pieces != items:
-        _require_separate(model, posed, items)
-    return posed
+    if task_question.pieces != items:
+        _require_separate(model, task_prompt, items)
+    return task_prompt
 
 
-def carrier_positions(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:
+def carrier_positions(model: TransformerBridge, task_prompt: Posed) -> tuple[int, ...]:
     """The positions of the tokens that carry the answer, in every copy of the sequence in the prompt.
 
     A token counts that has any character of such an item. Raises `InputError` where the prompt no longer holds the task's
     sequence, and for a tokenizer that does not say which characters its tokens come from.
     """
-    items = posed.task.items(posed.length, posed.seed)
-    wanted = set(posed.task.carriers(items))
-    if not wanted:
+    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
+    carrier_items = set(task_prompt.task.carriers(items))
+    if not carrier_items:
         raise InputError(
-            f"{posed.task.name} at length {posed.length}, seed {posed.seed}: no item carries the answer {posed.key!r}; choose "
+            f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer {task_prompt.key!r}; choose "
             "another length or seed"
         )
-    spans = [span for copy in _copies(posed) for item, span in _pieces(posed, items, copy) if item in wanted]
+    spans = [
+        span
+        for copy in _copies(task_prompt)
+        for item, span in _pieces(task_prompt, items, copy)
+        if item in carrier_items
+    ]
     return tuple(
         position
-        for position, (start, end) in enumerate(offsets(model, posed.prompt))
+        for position, (start, end) in enumerate(offsets(model, task_prompt.prompt))
         if any(start < high and end > low for low, high in spans)
     )
 
 
-def item_positions(model: TransformerBridge, posed: Posed) -> list[int | None]:
+def item_positions(model: TransformerBridge, task_prompt: Posed) -> list[int | None]:
     """For every token the item of which it has a character (the first, where of several), None where of none.
 
     All None where that is not known, or not once: a sequence that was rewritten, or stands there twice, or a tokenizer that
     does not say which characters its tokens come from.
     """
-    items = posed.task.items(posed.length, posed.seed)
+    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     try:
-        copies, places = _copies(posed), offsets(model, posed.prompt)
+        copies, places = _copies(task_prompt), offsets(model, task_prompt.prompt)
     except InputError:
-        return [None] * len(posed.prompt.ids)
+        return [None] * len(task_prompt.prompt.ids)
     if len(copies) != 1:
-        return [None] * len(posed.prompt.ids)
+        return [None] * len(task_prompt.prompt.ids)
     owner: dict[int, int] = {}
-    for item, (low, high) in _pieces(posed, items, copies[0]):
+    for item, (low, high) in _pieces(task_prompt, items, copies[0]):
         if item is not None:
             owner |= dict.fromkeys(range(low, high), item)
     return [next((owner[place] for place in range(start, end) if place in owner), None) for start, end in places]
 
 
-def _copies(posed: Posed) -> list[int]:
+def _copies(task_prompt: Posed) -> list[int]:
     """Where the sequence begins in the encoded text, each time that it stands there after the task's own words."""
-    whole = posed.prompt.text or ""
-    before, sequence, after = posed.task.parts(posed.pieces)
+    prompt_text = task_prompt.prompt.text or ""
+    before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
     # A system prompt may say the same.
-    found, at = [], whole.find(anchored, 0 if posed.prompt.chat is None else posed.prompt.chat.message[0])
+    starts, at = (
+        [],
+        prompt_text.find(anchored, 0 if task_prompt.prompt.chat is None else task_prompt.prompt.chat.message[0]),
+    )
     while at >= 0:
-        found.append(at + len(before.lstrip()))
-        at = whole.find(anchored, at + len(anchored))
-    if not found:
+        starts.append(at + len(before.lstrip()))
+        at = prompt_text.find(anchored, at + len(anchored))
+    if not starts:
         raise InputError(
-            f"{posed.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "
+            f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "
             "which tokens carry the answer is not known"
         )
-    return found
+    return starts
 
 
-def _pieces(posed: Posed, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
+def _pieces(task_prompt: Posed, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
     """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
-    whole, at, index = posed.prompt.text or "", start, 0
-    for rank, piece in enumerate(posed.pieces):
-        low = whole.index(piece, at)
+    prompt_text, at, index = task_prompt.prompt.text or "", start, 0
+    for rank, piece in enumerate(task_prompt.pieces):
+        low = prompt_text.index(piece, at)
         at = low + len(piece)
         # Inserted text may look like an item. The items stand in their order, the last one at the end.
         last = index == len(items) - 1
-        is_item = index < len(items) and piece == items[index] and (not last or rank == len(posed.pieces) - 1)
+        is_item = index < len(items) and piece == items[index] and (not last or rank == len(task_prompt.pieces) - 1)
         yield (index if is_item else None), (low, at)
         index += is_item
 
 
-def _require_separate(model: TransformerBridge, posed: Posed, items: Sequence[str]) -> None:
+def _require_separate(model: TransformerBridge, task_prompt: Posed, items: Sequence[str]) -> None:
     """No token holds characters of inserted text and of an item at once: what was merged separates nothing."""
     inserted: dict[int, bool] = {}
-    for copy in _copies(posed):
-        for item, (low, high) in _pieces(posed, items, copy):
+    for copy in _copies(task_prompt):
+        for item, (low, high) in _pieces(task_prompt, items, copy):
             inserted |= dict.fromkeys(range(low, high), item is None)
-    for (start, end), token in zip(offsets(model, posed.prompt), posed.prompt.tokens, strict=True):
+    for (start, end), token in zip(offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True):
         if {inserted[position] for position in range(start, end) if position in inserted} == {True, False}:
             raise InputError(
-                f"{posed.task.name}: expected inserted text in tokens of its own, found {token!r}, which this tokenizer makes "
+                f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this tokenizer makes "
                 "of an item and of inserted text together: use another separator"
             )

@@ -44,15 +44,15 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
         )
     if not prompts:
         raise InputError("expected at least one prompt, found an empty list")
-    found = []
+    encoded = []
     for number, prompt in enumerate(prompts, start=1):
         try:
-            found.append(as_prompt(model, prompt))
+            encoded.append(as_prompt(model, prompt))
         except InputError as error:
             if len(prompts) == 1:
                 raise
             raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
-    return found
+    return encoded
 
 
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
@@ -60,13 +60,13 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
     last = int(model.cfg.n_layers)
     if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
-    found = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    wrong = [layer for layer in found if type(layer) is not int or not 0 <= layer <= last]
-    if wrong or not found:
+    layer_list = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    wrong = [layer for layer in layer_list if type(layer) is not int or not 0 <= layer <= last]
+    if wrong or not layer_list:
         raise InputError(
             f"layers: expected 'all' or numbers out of 0..{last}, found {shown(wrong) if wrong else 'none'}"
         )
-    return tuple(sorted({layer for layer in found if isinstance(layer, int)}))
+    return tuple(sorted({layer for layer in layer_list if isinstance(layer, int)}))
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:
@@ -86,15 +86,15 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
     start, end = _agreeing(first, second), _agreeing(first[::-1], second[::-1])
     forward = {(place, place) for place in range(start)}
     backward = {(len(first) - 1 - place, len(second) - 1 - place) for place in range(end)}
-    found = forward | backward
-    times = Counter(place for place, _ in found), Counter(place for _, place in found)
-    return sorted((a, b) for a, b in found if times[0][a] == 1 == times[1][b])
+    pairs = forward | backward
+    times = Counter(place for place, _ in pairs), Counter(place for _, place in pairs)
+    return sorted((a, b) for a, b in pairs if times[0][a] == 1 == times[1][b])
 
 
-def _agreeing(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+def _agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """How many agree from the start on."""
     return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
@@ -105,6 +105,6 @@ def named_by(frame: Frame) -> list[str]:
 
 def of_text(frame: Frame) -> Frame:
     """The rows of the user's own text; every row where it is not known whose the tokens are, and where none is the text's."""
-    known = "origin" in frame and bool(frame["origin"].notna().all())
-    rows = frame[frame["origin"] == TEXT] if known else frame
+    has_origin = "origin" in frame and bool(frame["origin"].notna().all())
+    rows = frame[frame["origin"] == TEXT] if has_origin else frame
     return rows if len(rows) else frame

@@ -58,7 +58,10 @@ class Several(Generic[One]):
         keys = ["source", "kind", "linearisation", "norm", "layer"]
         tables = []
         for key, group in rows.groupby(keys, sort=False):
-            profiles = [one.sort_values("position")["value"].to_numpy(float) for _, one in group.groupby("prompt")]
+            profiles = [
+                prompt_rows.sort_values("position")["value"].to_numpy(float)
+                for _, prompt_rows in group.groupby("prompt")
+            ]
             if len(profiles) < len(self.results):
                 raise InputError(
                     "over_position: expected every prompt by one method, found some exact and some estimated: measure with "
@@ -74,37 +77,45 @@ class Several(Generic[One]):
         raise NotImplementedError
 
 
-def one_of_several(given: object, expected: Sequence[type]) -> str:
+def one_of_several(value: object, expected: Sequence[type]) -> str:
     """The end of a message about a result of several prompts where one prompt's was expected; empty for all else."""
-    if not (isinstance(given, Several) and isinstance(given[0], tuple(expected))):
+    if not (isinstance(value, Several) and isinstance(value[0], tuple(expected))):
         return ""
-    return f": it is the result of {len(given)} prompts, and found[0] of it is that of the first"
+    return f": it is the result of {len(value)} prompts, and found[0] of it is that of the first"
 
 
 def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
-    found = []
+    binned = []
     for values in profiles:
         if not (np.isfinite(values.sum()) and values.sum() > 0):
             raise InputError(
                 "over_position: expected profiles with a sum above 0, found another sum: shares of it are not defined"
             )
-        found.append(corpora.binned((values / values.sum())[None], bins)[0])
-    shares, place = np.stack(found), np.arange(bins)
+        binned.append(corpora.binned((values / values.sum())[None], bins)[0])
+    shares, place = np.stack(binned), np.arange(bins)
     low, high = corpora.interval_of_mean(shares)
     columns = {"prompts": len(profiles), "bin": place, "start": place / bins, "end": (place + 1) / bins}
     return pd.DataFrame({**columns, "mean": shares.mean(0), "low": low, "high": high})
 
 
-def together(found: Sequence[Result], own: Sequence[str]) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """The table, the provenance and the results of a `Several`; `own`: names of parameters that are each prompt's own."""
-    frames = [result.frame.assign(prompt=number) for number, result in enumerate(found, start=1)]
+def together(
+    results: Sequence[Result], own_parameters: Sequence[str]
+) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
+    """The table, the provenance and the results of a `Several`; `own_parameters`: names of parameters that are each prompt's own."""
+    frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own = (*own, *CHAT_ASKED)
+    own_parameters = (*own_parameters, *CHAT_ASKED)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
-        | {name: value for name, value in result.provenance.parameters.items() if name in own}
-        for number, result in enumerate(found, start=1)
+        | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}
+        for number, result in enumerate(results, start=1)
     }
-    first = found[0].provenance
-    asked = {name: value for name, value in first.parameters.items() if name not in own} | {"prompts": prompts}
-    return table[["prompt", *found[0].frame.columns]], replace(first, token_ids=None, parameters=asked), tuple(found)
+    first = results[0].provenance
+    parameters = {name: value for name, value in first.parameters.items() if name not in own_parameters} | {
+        "prompts": prompts
+    }
+    return (
+        table[["prompt", *results[0].frame.columns]],
+        replace(first, token_ids=None, parameters=parameters),
+        tuple(results),
+    )

@@ -84,7 +84,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     _checked(system, thinking)
     variables = variables_of(_template(tokenizer))
-    said, options = _thinking(tokenizer, variables, thinking)
+    words, options = _thinking(tokenizer, variables, thinking)
     marked = _written(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
         raise InputError(
@@ -96,11 +96,11 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
             f"system: expected a chat template that writes a system prompt once, found it {marked.count(_SYSTEM)} times: leave "
             "it out, or write it into the text"
         )
-    whole = _written(tokenizer, text, system, options)
-    spans = _spans(marked, whole, text, system)
+    whole_tensor = _written(tokenizer, text, system, options)
+    spans = _spans(marked, whole_tensor, text, system)
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
-    return Rendered(whole, harmless, spans, Chat(system, said, bool(variables & _DATES), message))
+    return Rendered(whole_tensor, harmless, spans, Chat(system, words, bool(variables & _DATES), message))
 
 
 def _checked(system: object, thinking: object) -> None:
@@ -117,18 +117,18 @@ def _template(tokenizer: Any) -> str:
         raise InputError(f"expected one chat template, found: {one_line(error)}") from None
 
 
-def _thinking(tokenizer: Any, variables: frozenset[str], wanted: bool) -> tuple[str, dict[str, Any]]:
+def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:
     """What is said of thinking, and the template's variables that make it so."""
 
-    def differs(name: str, one: object, other: object) -> bool:
-        return _written(tokenizer, _MESSAGE, None, {name: one}) != _written(tokenizer, _MESSAGE, None, {name: other})
+    def differs(name: str, item: object, second: object) -> bool:
+        return _written(tokenizer, _MESSAGE, None, {name: item}) != _written(tokenizer, _MESSAGE, None, {name: second})
 
     for name in _SWITCHES:
         if name in variables and differs(name, True, False):
-            return (ON if wanted else OFF), {name: wanted}
+            return (ON if required else OFF), {name: required}
     if _EFFORT in variables and differs(_EFFORT, "low", "high"):
-        return (ON, {}) if wanted else (LOW, {_EFFORT: "low"})
-    if wanted:
+        return (ON, {}) if required else (LOW, {_EFFORT: "low"})
+    if required:
         raise InputError(
             f"thinking: expected a chat template with a switch ({', '.join((*_SWITCHES, _EFFORT))}), found none: leave "
             "thinking out; a model that always thinks does so all the same"
@@ -142,7 +142,7 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
         messages.insert(0, {"role": "system", "content": system})
     try_template(_template(tokenizer), messages, {**tokenizer.special_tokens_map, **options})
     try:
-        written, again = (
+        written_text, again = (
             tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
             for _ in range(2)
         )
@@ -153,27 +153,28 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
                 "it into the text"
             ) from None
         raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
-    if written != again:
+    if written_text != again:
         raise InputError(
             "expected a chat template that writes the same text each time, found one that does not: leave chat out"
         )
-    return written
+    return written_text
 
 
-def _spans(marked: str, whole: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
-    """Where the message and the system prompt stand in `whole`, in their order; templates may strip blanks at their ends."""
-    given = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
-    order = sorted(given, key=marked.index)
-    first, *behind = re.split("|".join(order), marked)
+def _spans(marked: str, whole_tensor: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
+    """Where the message and the system prompt stand in `whole_tensor`, in their order; templates may strip blanks at their ends."""
+    given_value = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
+    order = sorted(given_value, key=marked.index)
+    first, *suffix = re.split("|".join(order), marked)
     forms = [
-        dict.fromkeys((said, said.strip(), said.lstrip(), said.rstrip())) for said, _ in (given[mark] for mark in order)
+        dict.fromkeys((words, words.strip(), words.lstrip(), words.rstrip()))
+        for words, _ in (given_value[mark] for mark in order)
     ]
-    for chosen in product(*forms):
-        written, spans = first, []
-        for mark, said, after in zip(order, chosen, behind, strict=True):
-            spans.append(((len(written), len(written) + len(said)), given[mark][1]))
-            written += said + after
-        if written == whole:
+    for selected in product(*forms):
+        written_text, spans = first, []
+        for mark, said, after in zip(order, selected, suffix, strict=True):
+            spans.append(((len(written_text), len(written_text) + len(said)), given_value[mark][1]))
+            written_text += said + after
+        if written_text == whole_tensor:
             return tuple(spans)
     raise InputError(
         "expected a chat template that writes the message as it is, found one that rewrites it: which tokens are the user's is "
@@ -189,17 +190,17 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
     whose = [TEMPLATE] * len(rendered.text)
     for (low, high), origin in rendered.spans:
         whose[low:high] = [origin] * (high - low)
-    found, at = [SPECIAL] * specials, 0
+    value, at = [SPECIAL] * specials, 0
     for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
         between, end = rendered.text[at:low], at + len(token)
         if at <= low and not between.strip() and end >= high and rendered.text.startswith(token, at):
             low, high = at, end
         at = max(at, high)
         if index >= specials:
-            found.append(_whose(whose[low:high], rendered.text[low:high]))
-    return tuple(found)
+            value.append(_whose(whose[low:high], rendered.text[low:high]))
+    return tuple(value)
 
 
 def _whose(whose: Sequence[str], text: str) -> str:
-    seen = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(whose)
-    return seen.pop() if len(seen) == 1 else MIXED
+    seen_names = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(whose)
+    return seen_names.pop() if len(seen_names) == 1 else MIXED

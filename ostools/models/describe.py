@@ -136,16 +136,16 @@ def describe(model: TransformerBridge) -> ModelDescription:
         raise InputError(
             "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
         )
-    known = metadata_of(model)
-    if known.check is not None:
-        known.check()
+    known_names = metadata_of(model)
+    if known_names.check is not None:
+        known_names.check()
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
-        name=known.name,
-        revision=known.revision,
+        name=known_names.name,
+        revision=known_names.revision,
         weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
@@ -158,13 +158,13 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(dtypes),
         device="+".join(devices),
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
-        trained_lengths=known.trained_lengths,
-        quantisation=known.quantisation,
-        device_map=known.device_map,
-        null=known.null,
-        origin=known.origin,
-        base=known.base,
-        title=known.title,
+        trained_lengths=known_names.trained_lengths,
+        quantisation=known_names.quantisation,
+        device_map=known_names.device_map,
+        null=known_names.null,
+        origin=known_names.origin,
+        base=known_names.base,
+        title=known_names.title,
     )
 
 
@@ -181,12 +181,12 @@ def config_hash(model: TransformerBridge) -> str:
     """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows; not of name and dtype."""
     config: Any = model.original_model.config
     settings = config.to_dict()
-    kept = {
+    kept_values = {
         name: value
         for name, value in settings.items()
         if name not in ("_name_or_path", "dtype", "transformers_version")
     }
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(kept_values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def refuse_processed(model: TransformerBridge) -> None:
@@ -206,17 +206,17 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     """
     spans: dict[int, list[tuple[int, int]]] = {}
     parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
-    kept = set()
+    kept_values = set()
     for index, (_, weight) in sorted(enumerate(parameters), key=lambda item: -item[1][1].numel()):
-        held = stored_part(weight)
-        start = held.data_ptr()
-        end = start + held.numel() * held.element_size()
-        covered = spans.setdefault(held.untyped_storage().data_ptr(), [])
+        held_tensors = stored_part(weight)
+        start = held_tensors.data_ptr()
+        end = start + held_tensors.numel() * held_tensors.element_size()
+        covered = spans.setdefault(held_tensors.untyped_storage().data_ptr(), [])
         if not any(low <= start and end <= high for low, high in covered):
             covered.append((start, end))
-            kept.add(index)
+            kept_values.add(index)
     for index, (name, weight) in enumerate(parameters):
-        if index in kept:
+        if index in kept_values:
             yield name.replace("_original_component.", ""), weight
 
 
@@ -245,16 +245,16 @@ def hashed_once() -> Iterator[None]:
 
 def _hash_within_a_measurement(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
     """The hash; within `hashed_once` that of before, where no weight was replaced or written since."""
-    known = _HASHED.get()
-    if known is None or any(weight.is_inference() for weight in weights.values()):
+    known_names = _HASHED.get()
+    if known_names is None or any(weight.is_inference() for weight in weights.values()):
         return _hash_of(weights)
     state = [
         (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
         for name, weight in weights.items()
     ]
-    before = known.get(model)
+    before = known_names.get(model)
     if before is None or before[0] != state:
-        before = known[model] = state, _hash_of(weights)
+        before = known_names[model] = state, _hash_of(weights)
     return before[1]
 
 
@@ -269,7 +269,7 @@ def _hash_of(weights: Mapping[str, Tensor]) -> str:
 
 def digest(name: str, weight: Tensor) -> bytes:
     """sha256 over a weight's name, shape, dtype and bytes."""
-    found = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+    value = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):
-        found.update(part.cpu().numpy().data)
-    return found.digest()
+        value.update(part.cpu().numpy().data)
+    return value.digest()

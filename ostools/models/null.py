@@ -120,11 +120,11 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
 
 def _built(config: Any, family: Family, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     """The Hugging Face model with weights as transformers draws them. The generators of the process are left as they are."""
-    own = copy.deepcopy(config)
-    experts_one_by_one(own, family)
+    own_values = copy.deepcopy(config)
+    experts_one_by_one(own_values, family)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), _undrawn_is_nan():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
-        return getattr(transformers, family.module)._from_config(own, dtype=dtype, attn_implementation="eager")
+        return getattr(transformers, family.module)._from_config(own_values, dtype=dtype, attn_implementation="eager")
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def _undrawn_is_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def _fill(module: PreTrainedModel, drawn: PreTrainedModel) -> None:
+def _fill(module: PreTrainedModel, random_values: PreTrainedModel) -> None:
     """The float64 weights in float32 and from there in the module's dtype: the same on every machine, and in every dtype."""
-    for (name, weight), (_, source) in zip(module.named_parameters(), drawn.named_parameters(), strict=True):
+    for (name, weight), (_, source) in zip(module.named_parameters(), random_values.named_parameters(), strict=True):
         if not bool(torch.isfinite(source).all()):
             raise InputError(
                 f"null model: expected transformers to draw every weight of {type(module).__name__}, found {name} undrawn: "
@@ -155,14 +155,14 @@ def _fill(module: PreTrainedModel, drawn: PreTrainedModel) -> None:
 def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> None:
     """Every weight of `null` a permutation of the entries of the model's own."""
     generator = torch.Generator().manual_seed(seed)
-    own = dict(named_weights(model))
+    own_values = dict(named_weights(model))
     for name, weight in sorted(named_weights(null)):
-        if name not in own or own[name].shape != weight.shape:
+        if name not in own_values or own_values[name].shape != weight.shape:
             raise InputError(
                 f"null model: expected the weights that load_model gives a {model.cfg.architecture}, found none that is {name} "
                 f"of {tuple(weight.shape)}: load the model with ostools.load_model"
             )
-        entries = dense(own[name]).flatten()
+        entries = dense(own_values[name]).flatten()
         weight.copy_(entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(weight.shape))
 
 
@@ -170,6 +170,6 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
     """What makes v^(0) of tokens, as it is in `model`."""
     for part, component in null.named_children():
         if part in _BEFORE_BLOCKS:
-            own = dict(getattr(model, part).named_parameters())
+            own_values = dict(getattr(model, part).named_parameters())
             for name, weight in component.named_parameters():
-                weight.copy_(dense(own[name]))
+                weight.copy_(dense(own_values[name]))

@@ -93,30 +93,32 @@ class Recast(Tensor):
         """The rows of a table, of which no others are made."""
         return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
-    def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
+    def product(self, function: Any, other_items: list[Tensor], **kwargs: Any) -> Tensor:
         """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
-        shape = (*others[-1].shape[:-1], self.shape[-1])
+        shape = (*other_items[-1].shape[:-1], self.shape[-1])
         if 0 in shape:
-            return others[-1].new_empty(shape)
+            return other_items[-1].new_empty(shape)
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
-        apart = self.is_cast or self.stride(-2) <= self.stride(-1)
-        if self.whole or self.shape[-1] <= columns or not apart:
-            return function(*others, self.dense(), **kwargs)
-        found = others[-1].new_empty(shape)
+        separate = self.is_cast or self.stride(-2) <= self.stride(-1)
+        if self.whole or self.shape[-1] <= columns or not separate:
+            return function(*other_items, self.dense(), **kwargs)
+        value = other_items[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
-            here = slice(start, start + columns)
-            bias = [one if one.shape[-1] == 1 else one[..., here] for one in others[:-1]]
-            part: Any = self[..., here]
-            found[..., here] = function(*bias, others[-1], part._for_once(), **kwargs)
-        return found
+            local_parts = slice(start, start + columns)
+            bias = [item if item.shape[-1] == 1 else item[..., local_parts] for item in other_items[:-1]]
+            part: Any = self[..., local_parts]
+            value[..., local_parts] = function(*bias, other_items[-1], part._for_once(), **kwargs)
+        return value
 
     @property
     def is_cast(self) -> bool:
         """Whether it stands for a cast, and nothing else, of one matrix in the memory of the CPU."""
-        part, *others = self.parts
-        own = not others and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
-        return own and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
+        part, *other_items = self.parts
+        own_values = (
+            not other_items and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
+        )
+        return own_values and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
 
     def _for_once(self) -> Tensor:
         """The numbers of a part of a matrix, until the next part is made: a cast goes where the last one was.
@@ -147,10 +149,10 @@ class Recast(Tensor):
             raise _refusal("data")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        made: Tensor = self._of(tuple(part.clone() for part in self.parts))
-        made = nn.Parameter(made, self.requires_grad) if isinstance(self, nn.Parameter) else made
-        memo[id(self)] = made
-        return made
+        built: Tensor = self._of(tuple(part.clone() for part in self.parts))
+        built = nn.Parameter(built, self.requires_grad) if isinstance(self, nn.Parameter) else built
+        memo[id(self)] = built
+        return built
 
     def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
         return self._of(tuple(view(part) for part in self.parts))
@@ -174,12 +176,12 @@ class Recast(Tensor):
             table, ids = args[:2]
             return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
-            *others, weight = args
-            others = _dense(others)
+            *other_items, weight = args
+            other_items = _dense(other_items)
             if isinstance(weight, Recast):
-                return weight.product(function, others, **kwargs)
-            return function(*others, weight, **kwargs)
-        if function._schema.is_mutable and any(isinstance(one, Recast) for one in _written(function, args, kwargs)):
+                return weight.product(function, other_items, **kwargs)
+            return function(*other_items, weight, **kwargs)
+        if function._schema.is_mutable and any(isinstance(item, Recast) for item in _written(function, args, kwargs)):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
@@ -225,9 +227,9 @@ def _dense(value: Any) -> Any:
 def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
     schema = function._schema.arguments
-    named = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
-    written = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
-    return tree_flatten([named.get(name) for name in written])[0]
+    by_name = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
+    written_text = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
+    return tree_flatten([by_name.get(name) for name in written_text])[0]
 
 
 def _refusal(what: str) -> InputError:

@@ -105,10 +105,10 @@ class Provenance:
     @property
     def under(self) -> str | None:
         """The one mitigation that all of it was measured under; None where there was none, or several."""
-        given, status = (self.parameters.get(name) for name in ("mitigation", "status"))
-        if not isinstance(given, str) or given == NONE:
+        mitigation, status = (self.parameters.get(name) for name in ("mitigation", "status"))
+        if not isinstance(mitigation, str) or mitigation == NONE:
             return None
-        return f"{given} ({status})" if status == "inactive" else given
+        return f"{mitigation} ({status})" if status == "inactive" else mitigation
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values; NaN and infinity, which JSON has not, as texts."""
@@ -119,8 +119,8 @@ class Provenance:
 def drawing() -> Any:
     """The one door to the charts, opened at first use: results know no chart. The package that draws them says so in its entry
     point `ostools.drawing`; it knows all charts, and which result is drawn by which."""
-    (found,) = importlib.metadata.entry_points(group="ostools.drawing")
-    return found.load()
+    (entry_point,) = importlib.metadata.entry_points(group="ostools.drawing")
+    return entry_point.load()
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,12 +242,12 @@ def _read_parquet(source: Path) -> tuple[pd.DataFrame, Any, Any]:
 def _read_json(source: Path) -> tuple[pd.DataFrame, Any, Any]:
     if source.stat().st_size > free_memory().bytes // 16:  # plain values take more than their text
         raise InputError(f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB")
-    found = json.loads(source.read_text("utf-8"))
-    stored = _stored(found.get("result"))
-    if any(row.keys() != stored["dtypes"].keys() for row in found["rows"]):
+    document = json.loads(source.read_text("utf-8"))
+    stored = _stored(document.get("result"))
+    if any(row.keys() != stored["dtypes"].keys() for row in document["rows"]):
         raise ValueError("rows that have not the columns of the table")
-    columns = {name: [row[name] for row in found["rows"]] for name in stored["dtypes"]}
-    return pd.DataFrame(columns, dtype=object), found["provenance"], stored
+    columns = {name: [row[name] for row in document["rows"]] for name in stored["dtypes"]}
+    return pd.DataFrame(columns, dtype=object), document["provenance"], stored
 
 
 def _stored(value: Any) -> Mapping[str, Any]:
@@ -275,14 +275,14 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
         raise ValueError(f"{name} has the fields {sorted(expected)}, found {sorted(values)}")
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
-    made = {**values, "provenance": Provenance(**where)}
-    for place, value in made.items():
+    field_values = {**values, "provenance": Provenance(**where)}
+    for place, value in field_values.items():
         hint = hints[place]
         parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         kinds = tuple(kind for part in parts if isinstance(kind := get_origin(part) or part, type))
         if kinds and not isinstance(value, kinds):
             raise ValueError(f"{place} of {name} is a {type(value).__name__}")
-    return classes[name](**made)
+    return classes[name](**field_values)
 
 
 def frame_of(result: Result) -> Frame:
@@ -313,8 +313,8 @@ def _write_table(
     elif ending == ".csv":
         frame.to_csv(part, index=False)
     else:
-        whole = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
-        part.write_text(json.dumps(whole, indent=1, allow_nan=False))
+        document = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
+        part.write_text(json.dumps(document, indent=1, allow_nan=False))
 
 
 def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,25 +328,25 @@ def _plain(value: Any) -> Any:
     return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, asked: str = "path") -> Path:
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
     """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
     names what it was asked by: an argument, or an option."""
     target = Path(path)
     if target.suffix.lower() not in endings:
-        raise InputError(f"{asked} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+        raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
     if target.suffix.lower() in PICTURES:
         require_room_to_draw()
     if os.path.isdir(target):
-        raise InputError(f"{asked} {target}: expected a file, found a directory")
+        raise InputError(f"{option} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):
-        raise InputError(f"{asked} {target}: the directory {target.parent} does not exist; make it first")
+        raise InputError(f"{option} {target}: the directory {target.parent} does not exist; make it first")
     try:
         if target.exists() and not os.access(target, os.W_OK):
-            raise InputError(f"{asked} {target}: no permission to write there")
+            raise InputError(f"{option} {target}: no permission to write there")
         # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise InputError(f"{asked} {target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{option} {target}: cannot be written: {error.strerror or error}") from error
     return target
 
 
@@ -358,8 +358,8 @@ def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
         part = Path(name)
         try:
             write(part)
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
             part.chmod(0o666 & ~_umask())
             part.replace(target)
         finally:

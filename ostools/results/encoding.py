@@ -25,9 +25,9 @@ _TENSORS = ("float64", "float32", "int64", "bool")
 
 def encoded_fields(result: Any) -> Plain | None:
     """The class and every field but `frame` and `provenance`; None where a field has no plain form."""
-    own = [field.name for field in fields(result) if field.name not in ("frame", "provenance")]
+    names = [field.name for field in fields(result) if field.name not in ("frame", "provenance")]
     try:
-        values = {name: _encoded(getattr(result, name)) for name in own}
+        values = {name: _encoded(getattr(result, name)) for name in names}
     except TypeError:
         return None
     return {"class": type(result).__name__, "fields": values, **_beside(result.frame)}
@@ -44,8 +44,10 @@ def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) 
 
 def _beside(frame: pd.DataFrame) -> Plain:
     """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or Parquet would change."""
-    kept = {str(name): [_encoded(value) for value in column] for name, column in frame.items() if _is_odd(column)}
-    return {"dtypes": {str(name): str(column.dtype) for name, column in frame.items()}, "columns": kept}
+    odd_columns = {
+        str(name): [_encoded(value) for value in column] for name, column in frame.items() if _is_odd(column)
+    }
+    return {"dtypes": {str(name): str(column.dtype) for name, column in frame.items()}, "columns": odd_columns}
 
 
 def _is_odd(column: pd.Series) -> bool:
@@ -55,7 +57,7 @@ def _is_odd(column: pd.Series) -> bool:
 def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: int) -> pd.DataFrame:
     if not dtypes and rows:
         raise ValueError(f"{rows} rows of no column")
-    made = {}
+    series_by_name = {}
     for name, dtype in dtypes.items():
         if dtype not in _DTYPES:
             raise ValueError(f"a column of {dtype!r}")
@@ -66,8 +68,8 @@ def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: in
             values = [math.nan if value is None or value is pd.NA else value for value in values]
         elif dtype in ("Int64", "boolean"):
             values = [pd.NA if value is None or value is pd.NA or value != value else value for value in values]
-        made[name] = pd.Series(values, dtype=dtype, index=range(rows))
-    return pd.DataFrame(made, index=pd.RangeIndex(rows))
+        series_by_name[name] = pd.Series(values, dtype=dtype, index=range(rows))
+    return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
 
 def _encoded(value: Any) -> Any:

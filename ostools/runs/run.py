@@ -69,18 +69,20 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    wanted = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
+    wanted_cells = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
-    known = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
-    left = [one for one in (missing(one, stored.get(one.base, [])) for one in wanted) if one is not None]
-    keys = [(one.base, one.cell.lengths) for one in left]
-    failed = tuple(known[key] for key in keys if key in known)
+    known_names = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
+    remaining = [
+        entry for entry in (missing(one, stored.get(one.base, [])) for one in wanted_cells) if entry is not None
+    ]
+    keys = [(one.base, one.cell.lengths) for one in remaining]
+    failed = tuple(known_names[key] for key in keys if key in known_names)
     pending = tuple(
         Job(one, forecast(one.cell, sources[one.cell.model], terms.device, terms.device_map))
-        for one, key in zip(left, keys, strict=True)
-        if key not in known
+        for one, key in zip(remaining, keys, strict=True)
+        if key not in known_names
     )
-    return Plan(wanted, pending, failed, terms)
+    return Plan(wanted_cells, pending, failed, terms)
 
 
 @checked_arguments(InputError)
@@ -109,48 +111,48 @@ def run(
     """
     sweep, store, executor = _checked(sweep), Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
-        found = _plan(sweep, store, executor, retry_failed)
-        if replaced := store.ask(list(found.wanted)):
+        entries = _plan(sweep, store, executor, retry_failed)
+        if replaced := store.ask(list(entries.wanted)):
             say(
                 f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
                 "device: the tables leave them out now"
             )
-        for record in found.failed:
+        for record in entries.failed:
             say(f"failed before: {record}")
         # Closed here and now, however it ends: an executor may hold workers.
-        with closing(executor.measure(found.pending, found.terms)) as done:
-            failed = _store_all(store, done, found, say, progress, interrupted)
-    present = len(found.wanted) - len(found.pending) - len(found.failed)
-    return Outcome(len(found.pending) - len(failed), present, (*map(str, found.failed), *failed))
+        with closing(executor.measure(entries.pending, entries.terms)) as cells_done:
+            failed = _store_all(store, cells_done, entries, say, progress, interrupted)
+    present = len(entries.wanted) - len(entries.pending) - len(entries.failed)
+    return Outcome(len(entries.pending) - len(failed), present, (*map(str, entries.failed), *failed))
 
 
 def _store_all(
     store: Store,
-    done: Iterable[Done],
-    asked: Plan,
+    cells_done: Iterable[Done],
+    sweep_part: Plan,
     say: Callable[[str], None],
     progress: Progress | None,
     interrupted: Callable[[], bool],
 ) -> list[str]:
     """Each cell as it is done; what failed, in words."""
     failed: list[str] = []
-    for index, (one, found) in enumerate(done):
+    for index, (entry, entries) in enumerate(cells_done):
         if interrupted():
             raise KeyboardInterrupt
-        content = found if isinstance(found, str) else _content(one, found, asked.terms)
+        content = entries if isinstance(entries, str) else _content(entry, entries, sweep_part.terms)
         if isinstance(content, str):
-            store.fail(one, content)
-            failed.append(f"{one.cell}: {content}")
+            store.fail(entry, content)
+            failed.append(f"{entry.cell}: {content}")
             say(failed[-1])
         else:
-            store.add(one, content)
-        tell(progress, index + 1, len(asked.pending))
+            store.add(entry, content)
+        tell(progress, index + 1, len(sweep_part.pending))
     return failed
 
 
-def _content(one: Wanted, found: Rows, terms: Terms) -> bytes | str:
+def _content(entry: Wanted, entries: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
-        return file_of(one, *found, code=terms.code, checkpoint=terms.checkpoints[one.cell.model])
+        return file_of(entry, *entries, code=terms.code, checkpoint=terms.checkpoints[entry.cell.model])
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"

@@ -200,8 +200,8 @@ class AppendixTask(Task):
     def reasons(self) -> bool:
         return self.mode in ("cot-zero-shot", "cot-few-shot")
 
-    def _require(self, option: str, wanted: bool, names: Sequence[str]) -> None:
-        if wanted and self.name not in names:
+    def _require(self, option: str, is_set: bool, names: Sequence[str]) -> None:
+        if is_set and self.name not in names:
             raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
 
     @classmethod

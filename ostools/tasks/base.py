@@ -121,7 +121,7 @@ class Task(AnyTask):
 
 def seeds_of(task: AnyTask, seeds: Any) -> list[int]:
     """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
-    chosen = checked_seeds(seeds)
-    if chosen != [0] and not task.random:
-        raise InputError(f"{task.name} draws nothing at random, found seeds {chosen}: leave them out")
-    return chosen
+    seed_list = checked_seeds(seeds)
+    if seed_list != [0] and not task.random:
+        raise InputError(f"{task.name} draws nothing at random, found seeds {seed_list}: leave them out")
+    return seed_list

@@ -61,9 +61,9 @@ class Figure5Task(FormPairs):
 
     def digits(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits of v: those of `form`; where they are drawn they end in a single one, and v* in two."""
-        drawn = self.form.items(length, seed)
-        if not self.form.random or drawn[-2:] != ("1", "1"):
-            return drawn
+        digits = self.form.items(length, seed)
+        if not self.form.random or digits[-2:] != ("1", "1"):
+            return digits
         # A seed whose sequences end in two ones: this v* is the one with a digit more.
         return self.form.items(length + 1, seed)[:-1]
 
@@ -77,10 +77,10 @@ class Figure5Task(FormPairs):
 
         Raises `InputError` where the tokenizer merges what is repeated (`items="text"`), or has no token for a digit alone.
         """
-        wanted = set(lengths)
+        all_lengths = set(lengths)
         if "one-more-digit" in self.kinds:
-            wanted |= {length + 1 for length in lengths}
-        items = {length: self.digits(length, seed) for length in sorted(wanted)}
+            all_lengths |= {length + 1 for length in lengths}
+        items = {length: self.digits(length, seed) for length in sorted(all_lengths)}
         ids = self._ids_of_text(encoder, items, lengths) if self.items == "text" else self._ids_of_items(encoder, items)
         for length in lengths:
             for kind in self.kinds:
@@ -106,10 +106,10 @@ class Figure5Task(FormPairs):
         """The question, and each digit and separator by its own id."""
         pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
         digits = set().union(*items.values())
-        known = item_ids(encoder, self.question, digits)
-        known |= item_ids(encoder, self.question + min(digits), set().union(*pieces.values()) - digits)
+        id_by_item = item_ids(encoder, self.question, digits)
+        id_by_item |= item_ids(encoder, self.question + min(digits), set().union(*pieces.values()) - digits)
         (question,) = encoder.ids([self.question])
-        return {length: (*question, *(known[piece] for piece in parts)) for length, parts in pieces.items()}
+        return {length: (*question, *(id_by_item[piece] for piece in parts)) for length, parts in pieces.items()}
 
 
 def figure_5a(items: ItemsAs = "text") -> Figure5Task:

@@ -85,6 +85,6 @@ def _pairs(spec: str) -> CollapseTask:
     return last_token() if name == "text" else task_pairs(name)
 
 
-def label(given: Task) -> str:
+def label(task: Task) -> str:
     """What a task is called in tables and charts: the text that `task` would make it of."""
-    return _REGISTRY.label(given)
+    return _REGISTRY.label(task)

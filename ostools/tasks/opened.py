@@ -51,19 +51,22 @@ class OpenedPairs(NextPairs):
         keys = {n: self.form.answer(n, seed) for n in counts}
         texts = [self._begun(n, seed) + end for n in counts for end in ("1", "2", keys[n])]
         encoded = iter(encoder.ids(texts))
-        found = {}
+        prompts = {}
         for n in counts:
-            one, two, right = next(encoded), next(encoded), next(encoded)
-            begun = tuple(
-                token for token, other in takewhile(lambda both: both[0] == both[1], zip(one, two, strict=False))
+            first_ids, two, right = next(encoded), next(encoded), next(encoded)
+            prefix_ids = tuple(
+                token
+                for token, second_token in takewhile(
+                    lambda tokens: tokens[0] == tokens[1], zip(first_ids, two, strict=False)
+                )
             )
-            if right[: len(begun)] != begun or len(right) == len(begun):
+            if right[: len(prefix_ids)] != prefix_ids or len(right) == len(prefix_ids):
                 raise InputError(
                     f"{self.name} at length {n}: expected the answer {keys[n]!r} to begin with a token of its own, found that "
                     "this tokenizer cuts the line before it in another way than before other digits"
                 )
-            found[n] = Opened(begun, keys[n], right[len(begun) :])
-        return found
+            prompts[n] = Opened(prefix_ids, keys[n], right[len(prefix_ids) :])
+        return prompts
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         return {n: prompt.ids for n, prompt in self.prompts(encoder, counts, seed).items()}

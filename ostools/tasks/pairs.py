@@ -122,18 +122,18 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
     """The one token of each item, as it stands after `before`. Raises `InputError` if it has no single token."""
-    known: dict[str, int] = {}
+    id_by_item: dict[str, int] = {}
     pieces = sorted(set(items))
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
     for piece, ids in zip(pieces, encoded, strict=True):
         if ids[:-1] != prefix:
-            shown = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
+            last_tokens = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
             raise InputError(
-                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the tokens ... {shown}: "
+                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the tokens ... {last_tokens}: "
                 "this tokenizer has no token for it alone"
             )
-        known[piece] = ids[-1]
-    return known
+        id_by_item[piece] = ids[-1]
+    return id_by_item
 
 
 class MergedItemError(InputError):

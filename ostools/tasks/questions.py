@@ -77,7 +77,7 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
 
 
 def questions(
-    given: Task | str,
+    value: Task | str,
     *,
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
@@ -88,7 +88,7 @@ def questions(
     Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
     forward pass: a model that is asked by text has none to change.
     """
-    form, wanted = task(given), checked_lengths(lengths)
+    form, length_list = task(value), checked_lengths(lengths)
     acting = mitigations.optional(mitigation)
     for part in mitigations.parts(acting):
         if type(part).hooks is not Mitigation.hooks:
@@ -96,38 +96,38 @@ def questions(
                 f"{mitigations.label(part)} changes the forward pass, and a model that is asked by text has none to change: "
                 "expected a mitigation that only rewrites prompts"
             )
-    return [question(form, n, seed=seed, mitigation=acting) for n in wanted for seed in seeds_of(form, seeds)]
+    return [question(form, n, seed=seed, mitigation=acting) for n in length_list for seed in seeds_of(form, seeds)]
 
 
-def prompts_jsonl(asked: Iterable[Question]) -> str:
+def prompts_jsonl(question_list: Iterable[Question]) -> str:
     """The questions as JSON Lines, one object a line.
 
     Keys: id (`Question.id`, which an answer has to repeat), task, length, seed, mitigation, prompt (what to send, as it
     stands), key (the right answer) and line (the right final line). The last two are for people: send neither.
     """
-    return "".join(json.dumps(as_row(one)) + "\n" for one in checked_questions(asked))
+    return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
 
 
-def checked_questions(given: Any) -> tuple[Question, ...]:
+def checked_questions(value: Any) -> tuple[Question, ...]:
     """The questions. Raises `InputError` for anything else."""
-    is_several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
-    found: tuple[Any, ...] = tuple(given) if is_several else (given,)
-    if wrong := [one for one in found if not isinstance(one, Question)]:
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    items: tuple[Any, ...] = tuple(value) if is_several else (value,)
+    if wrong := [item for item in items if not isinstance(item, Question)]:
         raise InputError(f"expected questions, as ost.tasks.questions gives them, found {shown(wrong[0])}")
-    return found
+    return items
 
 
-def as_row(asked: Question) -> dict[str, Any]:
+def as_row(item: Question) -> dict[str, Any]:
     """One line of `prompts_jsonl`."""
     return {
-        "id": asked.id,
-        "task": label(asked.task),
-        "length": asked.length,
-        "seed": asked.seed,
-        "mitigation": asked.mitigation,
-        "prompt": asked.text,
-        "key": asked.key,
-        "line": asked.line,
+        "id": item.id,
+        "task": label(item.task),
+        "length": item.length,
+        "seed": item.seed,
+        "mitigation": item.mitigation,
+        "prompt": item.text,
+        "key": item.key,
+        "line": item.line,
     }
 
 

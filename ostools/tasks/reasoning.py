@@ -45,12 +45,12 @@ def few_shot(name: str, tidy: bool = False) -> str:
 def _example(name: str, sequence: str) -> list[str]:
     """The question, the ones in groups of five, their sum, and the answer line."""
     ones = sequence.split(" ").count("car") if name == "count-word" else sequence.count("1")
-    groups, rest = divmod(ones, _GROUP)
-    terms = ["(" + " + ".join("1" * _GROUP) + ")"] * groups + ["1"] * rest
+    groups, remainder = divmod(ones, _GROUP)
+    terms = ["(" + " + ".join("1" * _GROUP) + ")"] * groups + ["1"] * remainder
     return [
         _QUESTIONS[name].format(sequence),
         f"We divide the sum into groups of {_GROUP}.",
         " + ".join(terms),
-        f"The answer is then {groups} * {_GROUP} + {rest} = {ones}",
+        f"The answer is then {groups} * {_GROUP} + {remainder} = {ones}",
         f"The final answer to your maths question is: {ones}",
     ]

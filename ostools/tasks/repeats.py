@@ -157,12 +157,12 @@ class PairsOfIds(TaskOfIds):
             raise InputError(
                 f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {self.at!r:.60}"
             )
-        object.__setattr__(self, "at", {n: self._pair(n, found) for n, found in self.at.items()})
+        object.__setattr__(self, "at", {n: self._pair(n, id_rows) for n, id_rows in self.at.items()})
 
-    def _pair(self, length: int, found: Any) -> tuple[tuple[int, ...], ...]:
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise InputError(f"{self.name} at length {length}: expected two rows of ids, found {found!r:.60}")
-        first, second = map(_row, found)
+    def _pair(self, length: int, id_rows: Any) -> tuple[tuple[int, ...], ...]:
+        if not isinstance(id_rows, tuple | list) or len(id_rows) != 2:
+            raise InputError(f"{self.name} at length {length}: expected two rows of ids, found {id_rows!r:.60}")
+        first, second = map(_row, id_rows)
         if not first or not second or first[-1] != second[-1]:
             raise InputError(
                 f"{self.name} at length {length}: expected two rows of ids that end in the same one, found {first[-3:]} and "
@@ -176,21 +176,21 @@ class PairsOfIds(TaskOfIds):
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         for n in lengths:
             if n not in self.at:
-                known = ", ".join(map(str, sorted(self.at)[:8]))
-                raise InputError(f"{self.name}: expected a length with a pair ({known}), found {n}")
+                known_lengths = ", ".join(map(str, sorted(self.at)[:8]))
+                raise InputError(f"{self.name}: expected a length with a pair ({known_lengths}), found {n}")
             ids, extended = map(_row, self.at[n])
             yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)
 
 
-def _row(found: Any) -> tuple[int, ...]:
+def _row(ids: Any) -> tuple[int, ...]:
     """Token ids, of a `Prompt` too."""
-    found = getattr(found, "ids", found)
+    ids = getattr(ids, "ids", ids)
     try:
-        row = tuple(one.item() if hasattr(one, "item") else one for one in found)
+        row = tuple(token_id.item() if hasattr(token_id, "item") else token_id for token_id in ids)
     except TypeError:
         row = (-1,)
-    if not all(type(one) is int and one >= 0 for one in row):
-        raise InputError(f"expected a row of token ids (whole numbers from 0), found {found!r:.60}")
+    if not all(type(item) is int and item >= 0 for item in row):
+        raise InputError(f"expected a row of token ids (whole numbers from 0), found {ids!r:.60}")
     return row
 
 

@@ -93,17 +93,17 @@ class RetrieveTask(Task):
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
         whole_number("length", length, 1)
-        wanted, others = self._drawn(length, seed)
-        place = self._place([wanted, *others])
-        return tuple(map(_written, (*others[:place], wanted, *others[place:])))
+        target_pair, other_pairs = self._drawn(length, seed)
+        place = self._place([target_pair, *other_pairs])
+        return tuple(map(_written, (*other_pairs[:place], target_pair, *other_pairs[place:])))
 
     def _drawn(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
         """The wanted record, and `length` - 1 others."""
         if self.records not in RECORDS:
             return _from_file(Path(self.records), length, seed)
         stream = random.Random(f"{self.name} {self.records} {seed}")
-        first, *rest = _words(stream, length) if self.records == "words" else _uuids(stream, length)
-        return first, rest
+        first, *other_pairs = _words(stream, length) if self.records == "words" else _uuids(stream, length)
+        return first, other_pairs
 
     def sequence(self, pieces: Sequence[str]) -> str:
         """The JSON object, one record a line; blank text inserted after a record stands after its line's end."""
@@ -202,11 +202,11 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     if text is None:
         raise InputError(f"records: {path} has no line {line}; the seed chooses the line, from 0")
     try:
-        found: Any = json.loads(text)
-        wanted = (found["key"], found["value"])
-        pairs = [(key, value) for key, value in found["ordered_kv_records"]]
+        document: Any = json.loads(text)
+        target_pair = (document["key"], document["value"])
+        pairs = [(key, value) for key, value in document["ordered_kv_records"]]
         sound = (
-            wanted in pairs
+            target_pair in pairs
             and len(dict(pairs)) == len(pairs)
             and all(isinstance(word, str) for pair in pairs for word in pair)
         )
@@ -219,4 +219,4 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
         )
     if length > len(pairs):
         raise InputError(f"records: line {line} of {path} has {len(pairs)} of them, not {length}")
-    return wanted, [pair for pair in pairs if pair != wanted][: length - 1]
+    return target_pair, [pair for pair in pairs if pair != target_pair][: length - 1]

@@ -79,8 +79,8 @@ def interval_of_mean(
     if len(means) < FEWEST:
         unknown = np.full(means.shape[1], np.nan)
         return unknown, unknown
-    found = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)), seed=seed)
-    return found.low.numpy(), found.high.numpy()
+    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)), seed=seed)
+    return interval.low.numpy(), interval.high.numpy()
 
 
 def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:

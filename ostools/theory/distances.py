@@ -27,10 +27,10 @@ DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for d
 
 def dtype_named(name: str | torch.dtype) -> torch.dtype:
     """The dtype of that name (also "torch.bfloat16", or itself); an unknown one raises `InputError` with the nearest."""
-    found = str(name).removeprefix("torch.")
-    if found not in DTYPES:
-        raise unknown_name("dtype", found, DTYPES)
-    return DTYPES[found]
+    dtype_name = str(name).removeprefix("torch.")
+    if dtype_name not in DTYPES:
+        raise unknown_name("dtype", dtype_name, DTYPES)
+    return DTYPES[dtype_name]
 
 
 def vector_norm(x: Vectors, norm: str) -> Scalars:
@@ -96,10 +96,10 @@ def proof_variation(
     that moved on). KL(alpha* || alpha) is always infinite. Pinsker: delta + own <= sqrt(2 KL).
     """
     at = last[..., None]
-    own = alpha_star.gather(-1, at)[..., 0]
+    self_weight = alpha_star.gather(-1, at)[..., 0]
     delta = (alpha - alpha_star).abs().scatter(-1, at, 0.0).sum(-1)
     divergence = torch.where(alpha > 0, alpha * (alpha.log() - alpha_star.log()), 0.0).sum(-1)
-    return delta, own, divergence.clamp_min(0.0)  # the sum of a row with itself may be rounded to below 0
+    return delta, self_weight, divergence.clamp_min(0.0)  # the sum of a row with itself may be rounded to below 0
 
 
 def head_chunks(x: Float[Tensor, "*batch d_model"], n_heads: int) -> Float[Tensor, "*batch head chunk"]:

@@ -77,7 +77,7 @@ def alibi(n: int, n_heads: int) -> Float[Tensor, "head query key"]:
 def visible(n: int, causal: bool, window: int | None) -> Bool[Tensor, "query key"]:
     """Which keys a query sees: those up to itself if `causal`, and of these the last `window` (itself counts) if given."""
     back = torch.arange(n)[:, None] - torch.arange(n)[None, :]
-    seen = torch.ones(n, n, dtype=torch.bool)
+    mask = torch.ones(n, n, dtype=torch.bool)
     if causal:
-        seen = back >= 0
-    return seen if window is None else seen & (back.abs() < window)
+        mask = back >= 0
+    return mask if window is None else mask & (back.abs() < window)

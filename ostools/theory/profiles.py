@@ -90,15 +90,15 @@ def shares(values: Profile) -> Profile:
 
 def effective_tokens(share: Profile) -> float:
     """exp(entropy): over how many tokens the total is spread; 1 for one token, n for n equal ones, 0 for none."""
-    held = share[share > 0]
-    return float(np.exp(-(held * np.log(held)).sum())) if len(held) else 0.0
+    positive_share = share[share > 0]
+    return float(np.exp(-(positive_share * np.log(positive_share)).sum())) if len(positive_share) else 0.0
 
 
-def rank_correlation(one: Profile, other: Profile) -> float:
+def rank_correlation(first: Profile, second: Profile) -> float:
     """Spearman's; NaN where a profile is flat or has fewer than three tokens."""
-    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
-    return float(np.asarray(spearmanr(one, other))[0])
+    return float(np.asarray(spearmanr(first, second))[0])
 
 
 def u_shape(log10_norms: Profile) -> UShape:
@@ -122,13 +122,13 @@ def means_of_blocks(log10_norms: Float[np.ndarray, "*profile pos"]) -> Float[np.
     return np.stack([block.mean(-1) for block in np.array_split(log10_norms, 3 * count, axis=-1)], axis=-1)
 
 
-def _contrast(one: Float[np.ndarray, " block"], other: Float[np.ndarray, " block"]) -> TestedValue:
+def _contrast(first: Float[np.ndarray, " block"], second: Float[np.ndarray, " block"]) -> TestedValue:
     """Difference of two means of blocks, by Welch's t: one third may scatter more than the other."""
-    freedom = len(one) - 2
-    parts = np.array([(_around_line(third) ** 2).sum() / freedom / len(one) for third in (one, other)])
+    freedom = len(first) - 2
+    parts = np.array([(_around_line(third) ** 2).sum() / freedom / len(first) for third in (first, second)])
     variance = float(parts.sum())
     joint = freedom / float(((parts / variance) ** 2).sum()) if variance > 0 else 1.0
-    return by_student(float(one.mean() - other.mean()), variance**0.5, joint)
+    return by_student(float(first.mean() - second.mean()), variance**0.5, joint)
 
 
 def by_student(value: float, error: float, freedom: float) -> TestedValue:
@@ -156,9 +156,9 @@ def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[Tested
 
 def _neighbours(log10_norms: Profile) -> float:
     """Correlation of a token with the next, around a straight line through each third."""
-    rest = np.concatenate([_around_line(third) for third in np.array_split(log10_norms, 3)])
-    size = float((rest**2).sum())
-    return float((rest[1:] * rest[:-1]).sum() / size) if size > 0 else 0.0
+    residuals = np.concatenate([_around_line(third) for third in np.array_split(log10_norms, 3)])
+    size = float((residuals**2).sum())
+    return float((residuals[1:] * residuals[:-1]).sum() / size) if size > 0 else 0.0
 
 
 def _around_line(values: Float[np.ndarray, " place"]) -> Float[np.ndarray, " place"]:

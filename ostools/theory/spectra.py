@@ -72,11 +72,11 @@ def remainders(matrix: Float[Tensor, "query key"], powers: int) -> Float[Tensor,
     Summed over tokens 2..n, and not subtracted from 1: small remainders keep their digits. O(n^2) a power.
     """
     among_others = matrix[1:, 1:]
-    row, left = among_others[-1], []
+    row, sums = among_others[-1], []
     for _ in range(powers):
-        left.append(row.sum())
+        sums.append(row.sum())
         row = row @ among_others
-    return torch.stack(left)
+    return torch.stack(sums)
 
 
 def effective_tokens(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:

@@ -192,7 +192,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(predicte
 @pytest.mark.parametrize("begun", quick([False, True], True))
 def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -> None:
     found = ost.ablation(
-        embedded, "copy-first:hint=true", lengths=[8], what="edges", top=6, begun=begun, measures=["answers"]
+        embedded, "copy-first:hint=true", lengths=[8], what="edges", top=6, prefilled=begun, measures=["answers"]
     )
     frame: Any = found.frame
     question = of_task(
@@ -200,7 +200,7 @@ def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, beg
         ost.tasks.task("copy-first:hint=true"),
         8,
         0,
-        begun=begun,
+        prefilled=begun,
         chat=None,
         measures=["answers", "sensitivity"],
     )

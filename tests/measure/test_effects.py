@@ -118,11 +118,11 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
 def test_the_answer_has_the_probability_that_behaviour_reports() -> None:
     model = tiny_model("llama", seed=6, **TINY)
     posed = pose(model, ost.tasks.task("copy-first"), 5, chat=False)
-    question = of_task(model, posed.task, 5, 0, begun=False, chat=False, measures=["answers"])
+    question = of_task(model, posed.task, 5, 0, prefilled=False, chat=False, measures=["answers"])
     (judged,) = question.measures(["answers"])
     (found,) = judged.values(model).values()
     assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [written(posed)])[0], rel=1e-5)
-    begun = of_task(model, posed.task, 5, 0, begun=True, chat=False, measures=["answers", "collapse"])
+    begun = of_task(model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"])
     line = line_ids(model, posed.prompt, written(posed)).ids
     assert begun.answer is not None
     assert begun.extended is not None

@@ -92,7 +92,7 @@ def ablate(
             top=top,
             method=method,
             measures=measures,
-            begun=begun,
+            prefilled=begun,
             progress=progress,
         )
     give(result, out, _show)

@@ -29,7 +29,7 @@ def check(out: Path | None, asked: str = "--out") -> None:
     from ostools.results import FIXED, checked_output
 
     if out is not None:
-        checked_output(out, asked=asked)
+        checked_output(out, option=asked)
     if MANNERS.size is not None and (out is None or out.suffix.lower() not in FIXED):
         endings = " ".join(FIXED)
         raise InputError(f"--size is of a picture: expected {asked} with a name ending in {endings}, found {out}")

@@ -62,7 +62,7 @@ def prompts(
     if out is not None:
         from ostools.results import checked_output
 
-        checked_output(out, (".jsonl",), asked="--out")
+        checked_output(out, (".jsonl",), option="--out")
     if figure is not None:
         for name, value in (("--task", task), ("--mitigation", mitigation)):
             if value is not None:

@@ -85,7 +85,7 @@ def report(
     from ostools.reporting.report.report import LONGEST, default_prompt
     from ostools.results import checked_output
 
-    checked_output(out, (".html",), asked="--out")
+    checked_output(out, (".html",), option="--out")
     given = chosen(prompt, ids)
     wanted = None if lengths is None else parse_lengths(lengths)
 

@@ -56,7 +56,7 @@ def results(
     from ostools import runs
     from ostools.results import TABLES, checked_output, save_table, table_as_json
 
-    target = None if out is None else checked_output(out, TABLES, asked="--out")
+    target = None if out is None else checked_output(out, TABLES, option="--out")
     table: Any = runs.results(directory, say=output.note)
     provenance = table.attrs.get("ostools", {})
     if target is not None:

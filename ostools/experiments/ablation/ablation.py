@@ -73,8 +73,8 @@ class Ablation(Result):
         rows = []
         for key, group in _grouped(self.frame):
             real, predicted = group["effect"].to_numpy(float), group["predicted_effect"].to_numpy(float)
-            moved = real != 0
-            factor = predicted[moved] / real[moved]
+            changed = real != 0
+            factor = predicted[changed] / real[changed]
             names = group["target"].to_numpy()
             verdict = _belief(real, predicted)
             rows.append(
@@ -82,7 +82,7 @@ class Ablation(Result):
                 | {
                     "parts": len(group),
                     "spearman": rank_correlation(real, predicted),
-                    "moved": int(moved.sum()),
+                    "moved": int(changed.sum()),
                     "same_sign": _share(factor > 0),
                     "within_factor_2": _share((factor >= 0.5) & (factor <= 2)),
                     "believed": pd.NA if verdict.believed is None else verdict.believed,
@@ -112,8 +112,8 @@ def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
     greatest = order[: min(GREATEST, np.count_nonzero(real))]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = predicted[greatest] / real[greatest]
-        each = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
-    off = float(each[np.abs(each).argmax()]) if len(each) else np.nan
+        tensor = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
+    off = float(tensor[np.abs(tensor).argmax()]) if len(tensor) else np.nan
     words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
 
@@ -138,7 +138,7 @@ def ablation(
     top: int = TOP,
     method: str = "zero",
     measures: Sequence[str] | None = None,
-    begun: bool = False,
+    prefilled: bool = False,
     chat: bool | None = None,
     carriers: Sequence[int] | None = None,
     answer: str | Prompt | None = None,
@@ -157,7 +157,7 @@ def ablation(
         method: "zero". For heads also "mean": the head's mean over all positions of the prompt, before anything is taken out.
         measures: some of "sensitivity", "collapse" and "answers"; None: all that are possible. Edges have no "collapse": the
             two prompts of a pair have different lengths, so an edge of one is not an edge of the other.
-        begun: whether the right answer's line, up to the answer itself, is put after the prompt. y_n is then the token from
+        prefilled: whether the right answer's line, up to the answer itself, is put after the prompt. y_n is then the token from
             which the answer is read, and the probability is that of the answer alone. Without it y_n is the last token of the
             question.
         chat: whether the tokenizer's chat template is used; None: if it has one.
@@ -181,29 +181,40 @@ def ablation(
     if what == "edges" and names is None and not isinstance(task, Prompt):
         names = ("sensitivity", "answers")
     whole_number("top", top, 1)
-    chosen = None if targets is None else checked_targets(model, what, targets)
+    chosen_seeds = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
-    questions = _questions(work, task, lengths, seeds, names, begun, chat, carriers, answer)
+    questions = _questions(work, task, lengths, seeds, names, prefilled, chat, carriers, answer)
     provenance = Provenance.collect(
         model,
         tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
-        **{"measurement": "ablation", "task": questions[0].task, "lengths": [one.length for one in questions]},
-        **{"seeds": list(seeds), "what": what, "targets": chosen, "top": top, "method": method, "begun": begun},
+        **{
+            "measurement": "ablation",
+            "task": questions[0].task,
+            "lengths": [task_prompt.length for task_prompt in questions],
+        },
+        **{
+            "seeds": list(seeds),
+            "what": what,
+            "targets": chosen_seeds,
+            "top": top,
+            "method": method,
+            "begun": prefilled,
+        },
         **{"measures": names, "chat": chat, "carriers": carriers, "answer": _told(answer)},
     )
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
-            parts = chosen or all_targets(work, what, question.prompt, top)
-            told = part_of(progress, index, index + 1, len(questions))
+            parts = chosen_seeds or all_targets(work, what, question.prompt, top)
+            part_progress = part_of(progress, index, index + 1, len(questions))
             measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
             if not measuring:
                 raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
-            for row in _rows(work, question, parts, method, measuring, told):
+            for row in _rows(work, question, parts, method, measuring, part_progress):
                 rows.append({"what": what, "method": method} | row)
     frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
-    whole = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
-    return Ablation(frame.astype(whole), provenance)
+    whole_table = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
+    return Ablation(frame.astype(whole_table), provenance)
 
 
 _TARGET = ("target", "layer", "head", "query", "key", "part")
@@ -216,23 +227,23 @@ def _questions(
     lengths: Iterable[int] | None,
     seeds: Sequence[int],
     names: Sequence[str] | None,
-    begun: bool,
+    prefilled: bool,
     chat: bool | None,
     carriers: Sequence[int] | None,
     answer: str | Prompt | None,
 ) -> list[Question]:
     """Every prompt that the parts are taken out on."""
     if isinstance(task, Prompt):
-        if lengths is not None or begun:
+        if lengths is not None or prefilled:
             raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
         return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
-    form, wanted = tasks.task(task), MEASURES if names is None else names
+    form, length_list = tasks.task(task), MEASURES if names is None else names
     return [
-        of_task(model, form, length, seed, begun=begun, chat=chat, measures=wanted)
+        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=length_list)
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
@@ -255,14 +266,17 @@ def _rows(
     if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
-    whole = {one.name: require_finite(one.values(model), "with nothing taken out") for one in measures}
+    whole_table = {
+        task_prompt.name: require_finite(task_prompt.values(model), "with nothing taken out")
+        for task_prompt in measures
+    }
     predicted = {one.name: _predicted(model, one, targets, method, question) for one in measures}
     for index, target in enumerate(targets):
         with taken_out(model, target, method, question.prompt):
             real = {one.name: require_finite(one.values(model), f"without {target}") for one in measures}
         for measure, numbers in real.items():
             for quantity, ablated in numbers.items():
-                value = whole[measure][quantity]
+                value = whole_table[measure][quantity]
                 yield (
                     where
                     | columns_of(target)

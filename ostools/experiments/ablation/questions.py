@@ -62,21 +62,23 @@ def of_task(
     length: int,
     seed: int,
     *,
-    begun: bool,
+    prefilled: bool,
     chat: bool | None,
     measures: Sequence[str],
 ) -> Question:
-    """A task's question; `begun`: with the right line begun, so that the last token is the one the answer is read from."""
-    posed = pose(model, task, length, seed=seed, chat=chat)
-    if posed.thinks:
+    """A task's question; `prefilled`: with the right line begun, so that the last token is the one the answer is read from."""
+    task_prompts = pose(model, task, length, seed=seed, chat=chat)
+    if task_prompts.thinks:
         raise InputError(
             "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
-    carriers = carrier_positions(model, posed) if "sensitivity" in measures else None
-    prompt, answer = _split(model, posed, begun)
+    carriers = carrier_positions(model, task_prompts) if "sensitivity" in measures else None
+    prompt, answer = _split(model, task_prompts, prefilled)
     extended = (
-        _split(model, pose(model, task, length + 1, seed=seed, chat=chat), begun)[0] if "collapse" in measures else None
+        _split(model, pose(model, task, length + 1, seed=seed, chat=chat), prefilled)[0]
+        if "collapse" in measures
+        else None
     )
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
@@ -95,33 +97,38 @@ def of_prompt(
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
         raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")
     ids = prompt.ids.tolist()
-    wanted = None
+    length_list = None
     if answer is not None:
-        behind = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
-        wanted = _behind(model, ids, behind)
-    chosen = None if carriers is None else tuple(carriers)
+        suffix = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
+        length_list = _behind(model, ids, suffix)
+    chosen_seeds = None if carriers is None else tuple(carriers)
     extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
-    return Question("prompt", None, None, _tensor(model, ids), chosen, wanted, extended, None)
+    return Question("prompt", None, None, _tensor(model, ids), chosen_seeds, length_list, extended, None)
 
 
-def _split(model: TransformerBridge, posed: Posed, begun: bool) -> tuple[Ids, Ids]:
+def _split(model: TransformerBridge, task_prompts: Posed, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    ids, answer = posed.prompt.ids.tolist(), line_ids(model, posed.prompt, written(posed)).ids
-    if begun:
-        start = _begun(model, posed, answer)
+    ids, answer = task_prompts.prompt.ids.tolist(), line_ids(model, task_prompts.prompt, written(task_prompts)).ids
+    if prefilled:
+        start = _begun(model, task_prompts, answer)
         ids, answer = [*ids, *answer[:start]], answer[start:]
     return _tensor(model, ids), _behind(model, ids, answer)
 
 
-def _begun(model: TransformerBridge, posed: Posed, answer: Sequence[int]) -> int:
+def _begun(model: TransformerBridge, task_prompts: Posed, answer: Sequence[int]) -> int:
     """How many tokens of the right line come before the first that depends on the answer."""
-    one, two = (
-        line_ids(model, posed.prompt, written(replace(posed, line=posed.task.answer_line(other)))).ids for other in "12"
+    task_prompt, two = (
+        line_ids(
+            model, task_prompts.prompt, written(replace(task_prompts, line=task_prompts.task.answer_line(other)))
+        ).ids
+        for other in "12"
     )
-    common = [first for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))]
+    common = [
+        first for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(task_prompt, two, strict=False))
+    ]
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
-            f"{posed.task.name}: expected the answer {posed.key!r} to begin with a token of its own, found that this tokenizer "
+            f"{task_prompts.task.name}: expected the answer {task_prompts.key!r} to begin with a token of its own, found that this tokenizer "
             "cuts the line before it otherwise than before other answers; leave begun out"
         )
     return len(common)

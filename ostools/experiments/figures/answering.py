@@ -33,66 +33,69 @@ _WHOLE = ("number", "absolute_error", "reasoning_tokens")
 
 def answered(
     model: TransformerBridge | Hosted,
-    asked: Mapping[AppendixTask, Sequence[int]],
+    arguments: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
     *,
     max_new_tokens: int = 256,
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The greedy answer to every task of `asked` at every length and each of its seeds; and how they were asked.
+    """The greedy answer to every task of `arguments` at every length and each of its seeds; and how they were asked.
 
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
     How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
     """
     if isinstance(model, Hosted):
-        return _answered_elsewhere(model, asked, lengths, chat)
-    posed = [
-        pose(model, task, n, seed=seed, chat=chat) for n in lengths for task, seeds in asked.items() for seed in seeds
+        return _answered_elsewhere(model, arguments, lengths, chat)
+    task_prompts = [
+        pose(model, task, n, seed=seed, chat=chat)
+        for n in lengths
+        for task, seeds in arguments.items()
+        for seed in seeds
     ]
-    found: dict[int, Answer] = {}
+    result: dict[int, Answer] = {}
     limits: dict[str, int] = {}
     for reasons in (False, True):
-        chosen = [index for index, one in enumerate(posed) if one.task.reasons is reasons]
-        if chosen:
-            here = [posed[index] for index in chosen]
-            thinks = any(one.thinks for one in here)
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, here), thinks)
-            limits |= dict.fromkeys((task.mode for task in asked if task.reasons is reasons), limit)
-            said = answers(
+        chosen_seeds = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
+        if chosen_seeds:
+            rows = [task_prompts[index] for index in chosen_seeds]
+            thinks = any(one.thinks for one in rows)
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, rows), thinks)
+            limits |= dict.fromkeys((task.mode for task in arguments if task.reasons is reasons), limit)
+            sentences = answers(
                 model,
-                [one.prompt for one in here],
+                [one.prompt for one in rows],
                 max_new_tokens=limit,
-                stops=stops_of(here),
-                progress=part_of(progress, len(found), len(found) + len(here), len(posed)),
+                stops=stops_of(rows),
+                progress=part_of(progress, len(result), len(result) + len(rows), len(task_prompts)),
             )
-            found |= zip(chosen, said, strict=True)
+            result |= zip(chosen_seeds, sentences, strict=True)
     trained = metadata_of(model).trained_lengths or {}
-    frame = pd.DataFrame([_row(model, one, found[index], trained) for index, one in enumerate(posed)])
-    whole = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(one.chat for one in posed), **posed[0].prompt.asked}
+    frame = pd.DataFrame([_row(model, one, result[index], trained) for index, one in enumerate(task_prompts)])
+    whole_table = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
+    how = {"chat": any(one.chat for one in task_prompts), **task_prompts[0].prompt.asked}
     how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
-    return whole, how | how_read(model)
+    return whole_table, how | how_read(model)
 
 
-def _row(model: TransformerBridge, posed: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
-    task = posed.task
+def _row(model: TransformerBridge, task_prompts: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+    task = task_prompts.task
     longest = trained.get(task.trained_as or "")
-    named = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
-    within = None if longest is None else posed.length <= longest
-    told = answer_columns(posed, answer, reasoning_tokens(model, posed, answer))
-    return named | told | {"within_training": within, "seconds": answer.seconds}
+    columns = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
+    within = None if longest is None else task_prompts.length <= longest
+    part_progress = answer_columns(task_prompts, answer, reasoning_tokens(model, task_prompts, answer))
+    return columns | part_progress | {"within_training": within, "seconds": answer.seconds}
 
 
 def _answered_elsewhere(
-    hosted: Hosted, asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+    hosted: Hosted, arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The same out of answers that are there."""
     if chat is not None:
         raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
-    wanted = hosted.only(figure_questions(asked, lengths))
-    frame: Any = hosted_rows(hosted, wanted).drop(columns=["status", "sample", "log_probability"])
-    forms = [one.task for one in wanted]
+    length_list = hosted.only(figure_questions(arguments, lengths))
+    frame: Any = hosted_rows(hosted, length_list).drop(columns=["status", "sample", "log_probability"])
+    forms = [task_prompt.task for task_prompt in length_list]
     frame.insert(0, "form", forms)
     frame.insert(1, "task", [form.name for form in forms])
     frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
@@ -102,9 +105,9 @@ def _answered_elsewhere(
     return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}
 
 
-def figure_questions(asked: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+def figure_questions(arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
     """A figure's prompts as text, in the order in which `answered` asks them."""
-    return [question(task, n, seed=seed) for n in lengths for task, seeds in asked.items() for seed in seeds]
+    return [question(task, n, seed=seed) for n in lengths for task, seeds in arguments.items() for seed in seeds]
 
 
 def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
@@ -113,11 +116,11 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
     return collect(**parameters)
 
 
-def title(result: Result, drawn: str) -> str:
+def title(result: Result, sampled: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
     name = short_name(result.provenance.model)
-    return f"Figure {number} on {name}: {drawn}"
+    return f"Figure {number} on {name}: {sampled}"
 
 
 def common_deviations(result: Result) -> list[str]:
@@ -139,10 +142,10 @@ def unread(result: Result, answers: pd.DataFrame) -> list[str]:
     """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")
-    said, several = [], rows["mode"].nunique() > 1
+    sentences, several_modes = [], rows["mode"].nunique() > 1
     for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        said.append(f"{len(here)} {f'of {mode} ' if several else ''}cut off {where} before an answer")
-    if other := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
-        said.append(f"{other} that wrote something else than was asked for")
-    return [f"These have no answer, so they are not in the errors: {'; '.join(said)}."] if said else []
+        sentences.append(f"{len(here)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
+    if second := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
+        sentences.append(f"{second} that wrote something else than was asked for")
+    return [f"These have no answer, so they are not in the errors: {'; '.join(sentences)}."] if sentences else []

@@ -72,11 +72,11 @@ def figure_2(
     Raises `InputError` for lengths below 1 and for a prompt longer than the context. Cost: six prompts for each length, some 20
     tokens each.
     """
-    wanted = checked_lengths(lengths)
-    frame, how = answered(model, asked_tasks(), wanted, chat=chat, progress=progress)
-    panels = pd.Series({task: panel for panel, asked in PANELS.items() for task in asked})
+    length_list = checked_lengths(lengths)
+    frame, how = answered(model, asked_tasks(), length_list, chat=chat, progress=progress)
+    panels = pd.Series({task: panel for panel, arguments in PANELS.items() for task in arguments})
     frame.insert(0, "panel", frame.pop("form").map(panels))
-    provenance = provenance_of(model, measurement="figure-2", number=2, lengths=wanted, **how)
+    provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **how)
     return Figure2(frame, provenance)
 
 

@@ -97,14 +97,14 @@ def figure_3(
     """
     if number not in (3, 6):
         raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")
-    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
-    asked = asked_tasks(chosen, panels, mode=mode, examples=examples, tidy=tidy)
-    frame, how = answered(model, asked, wanted, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    length_list, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
+    arguments = asked_tasks(chosen_seeds, panels, mode=mode, examples=examples, tidy=tidy)
+    frame, how = answered(model, arguments, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
         "number": number,
-        "lengths": wanted,
-        "seeds": chosen,
+        "lengths": length_list,
+        "seeds": chosen_seeds,
         "mode": mode,
         "examples": examples,
         "tidy": tidy,
@@ -131,38 +131,38 @@ def asked_tasks(
 
 def _form(name: str, way: Mode, mode: str, examples: str, tidy: bool) -> AppendixTask:
     """One panel in one way of asking, with what of the options it has."""
-    asked: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
-    asked |= {"examples": examples} if way == "cot-few-shot" else {}
-    return AppendixTask(name, **asked)
+    arguments: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
+    arguments |= {"examples": examples} if way == "cot-few-shot" else {}
+    return AppendixTask(name, **arguments)
 
 
 def _checked_panels(panels: Sequence[str]) -> list[str]:
-    chosen = checked_names("panel", panels, TASKS)
-    return [name for name in TASKS if name in chosen]
+    chosen_seeds = checked_names("panel", panels, TASKS)
+    return [name for name in TASKS if name in chosen_seeds]
 
 
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
-    asked = result.provenance.parameters
-    said = [*common_deviations(result)]
+    arguments = result.provenance.parameters
+    sentences = [*common_deviations(result)]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
-        said.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
-    said += [
+        sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
+    sentences += [
         "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand "
-        f"{asked.get('examples', 'before')} the question.",
+        f"{arguments.get('examples', 'before')} the question.",
         "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
         _panels_in_words(answers),
-        _without_cot(asked),
+        _without_cot(arguments),
     ]
-    if asked.get("tidy"):
-        said.append(
+    if arguments.get("tidy"):
+        sentences.append(
             "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
         )
-    return (*said, *unread(result, answers))
+    return (*sentences, *unread(result, answers))
 
 
-def _without_cot(asked: Mapping[str, Any]) -> str:
-    if asked.get("mode") == "answer-only":
+def _without_cot(arguments: Mapping[str, Any]) -> str:
+    if arguments.get("mode") == "answer-only":
         return (
             f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt. Section 3.2 speaks of such an instruction. Its "
             "words are ours."

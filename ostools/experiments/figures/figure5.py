@@ -74,44 +74,46 @@ class Figure5(Result):
         """In what this figure is not the paper's, or what the paper leaves open."""
         model: Any = self.provenance.model
         lengths = self.provenance.parameters["lengths"]
-        said = [
+        sentences = [
             f"The paper's is of {PAPERS_MODEL}. Here: {short_name(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
             f"from {lengths[0]} to {lengths[-1]}.",
             *_of_reading(self.reading),
         ]
         if "b" in self.curves:
-            said.append(_of_seeds(len(self.provenance.parameters["seeds"])))
+            sentences.append(_of_seeds(len(self.provenance.parameters["seeds"])))
         if "d" in self.curves:
-            said.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
-        return tuple(said)
+            sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
+        return tuple(sentences)
 
 
 def _of_reading(reading: Reading) -> list[str]:
     """What the paper leaves open of the quantity, and what is another than its."""
-    said = []
+    sentences = []
     if (reading.site, reading.norm) != ("residual", "linf"):
-        here = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
-        said.append(f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {here}.")
+        rows = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
+        sentences.append(
+            f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {rows}."
+        )
     if reading.per == HEAD_CHUNK:
-        said.append(
+        sentences.append(
             f"The paper averages over heads, but {SITE_WORDS[reading.site]} does not have heads. Here it is cut into chunks of "
             "d_model / H numbers."
         )
-        said.append(
+        sentences.append(
             "The paper may also mean the outputs of the heads of the last block. Here that is the site attention."
         )
     elif reading.per == VECTOR:
-        said.append(
+        sentences.append(
             "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
         )
-    return said
+    return sentences
 
 
 def _of_seeds(seeds: int) -> str:
     """What is drawn of (b) beside the heads."""
-    drawn = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
+    sampled = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
     return (
-        f"(b) is {drawn}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and its "
+        f"(b) is {sampled}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and its "
         "bars are over heads."
     )
 
@@ -146,22 +148,24 @@ def figure_5(
     Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
     `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
-    chosen, reading = _checked_panels(panels), checked_reading(site, per, norm)
+    chosen_seeds, reading = _checked_panels(panels), checked_reading(site, per, norm)
     _check_heads(model, reading)
-    wanted, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen}
+    length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen_seeds}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
     curves: dict[str, Collapse] = {}
     for panel, task in runs.items():
-        told = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
-        curves[panel] = collapse(model, task, lengths=wanted, dtypes=dtypes, seeds=streams[panel], progress=told)
-    frame = pd.concat([_summary(panel, found, reading) for panel, found in curves.items()], ignore_index=True)
+        part_progress = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
+        curves[panel] = collapse(
+            model, task, lengths=length_list, dtypes=dtypes, seeds=streams[panel], progress=part_progress
+        )
+    frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
     provenance = Provenance.collect(
         model,
         measurement="figure-5",
-        panels="".join(chosen),
+        panels="".join(chosen_seeds),
         prompts={panel: task.example for panel, task in runs.items()},
         **asdict(reading),
         **_common(curves, seeds),
@@ -169,9 +173,9 @@ def figure_5(
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 
 
-def _summary(panel: str, found: Collapse, reading: Reading) -> pd.DataFrame:
+def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
     """The rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Any = reading.of(found.measured()).assign(panel=panel)
+    frame: Any = reading.of(result.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
         seeds=("seed", "nunique"),
@@ -195,8 +199,8 @@ def _summary(panel: str, found: Collapse, reading: Reading) -> pd.DataFrame:
 def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     """Of the quantity that is drawn."""
     tables = [
-        found.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
-        for panel, found in curves.items()
+        result.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
+        for panel, result in curves.items()
     ]
     table: Any = pd.concat(tables, ignore_index=True)
     first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
@@ -206,11 +210,11 @@ def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
 
 def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
     """What the panels share, and how each was computed."""
-    parameters = {panel: found.provenance.parameters for panel, found in curves.items()}
+    parameters = {panel: result.provenance.parameters for panel, result in curves.items()}
     first = next(iter(parameters.values()))
     return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
         "seeds": seeds,
-        "routes": {panel: given["route"] for panel, given in parameters.items()},
+        "routes": {panel: given_values["route"] for panel, given_values in parameters.items()},
         "difference_at_probed_lengths": {
             panel: given["difference_at_probed_lengths"] for panel, given in parameters.items()
         },

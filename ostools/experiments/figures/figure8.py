@@ -124,7 +124,7 @@ def figure_8(
     O(lengths * longest * d) for each seed. Raises `InputError` for lengths below 1, seeds below 0, an odd or too small d,
     heads that do not divide it, and unknown readings and blocks.
     """
-    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
+    length_list, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
     if whole_number("d", d, 2) % 2:
         raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
     whole_number("n_heads", n_heads, 1)
@@ -135,16 +135,16 @@ def figure_8(
     readings = checked_names("reading", readings, READINGS)
     tables = []
     for reading in readings:
-        for seed in chosen:
-            layer = _layer(reading, block, wanted[-1], d, seed)
+        for seed in chosen_seeds:
+            layer = _layer(reading, block, length_list[-1], d, seed)
             tables.append(
-                pd.DataFrame(_pairs(layer, block, n_heads, wanted)).assign(
+                pd.DataFrame(_pairs(layer, block, n_heads, length_list)).assign(
                     reading=reading, seed=seed, rounding=_ROUNDING
                 )
             )
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(
-        lengths=wanted, seeds=chosen, readings=list(readings), block=block, d=d, n_heads=n_heads
+        lengths=length_list, seeds=chosen_seeds, readings=list(readings), block=block, d=d, n_heads=n_heads
     )
     return Figure8(frame, provenance, fits=decay.fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))
 
@@ -156,13 +156,13 @@ def _layer(reading: str, block: str, n: int, d: int, seed: int) -> Layer:
     W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
     before = _normed if block == "pre-ln" else _as_it_is
     places = sinusoidal(n + 1, d)
-    here, next_place = places[:-1], places[1:]
+    rows, next_place = places[:-1], places[1:]
     if reading == "vectors":
-        q, k, x = (drawn / d**0.5 for drawn in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
+        q, k, x = (sampled / d**0.5 for sampled in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
         v, W_O = before(x), torch.eye(d, dtype=torch.float64)
-        return Layer(x, q + here, k + here, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
+        return Layer(x, q + rows, k + rows, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
     tokens = _gaussian(n, d, generator)
-    streams = tokens + here, tokens + next_place
+    streams = tokens + rows, tokens + next_place
     (q, k, v), (q_copy, k_copy, v_copy) = ([before(x) @ W for W in (W_Q, W_K, W_V)] for x in streams)
     return Layer(streams[0], q, k, v, streams[1], q_copy, k_copy, v_copy, W_O, W_1, W_2)
 
@@ -186,8 +186,8 @@ def _pairs(layer: Layer, block: str, n_heads: int, lengths: Sequence[int]) -> di
     """The last tokens of every prefix, and of every prefix with its last token copied."""
     rows = torch.tensor(lengths) - 1
     q, k, v, q_copy, k_copy, v_copy = (
-        rearrange(each, "pos (head d_head) -> head pos d_head", head=n_heads)
-        for each in (
+        rearrange(tensor, "pos (head d_head) -> head pos d_head", head=n_heads)
+        for tensor in (
             *(layer.q[rows], layer.k, layer.v),
             *(layer.q_copy[rows], layer.k_copy[rows], layer.v_copy[rows]),
         )

@@ -49,22 +49,22 @@ def figure_9(
     All is in float64. Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy` below 1,
     for seeds below 0, and for `noise` outside of 0 to 100.
     """
-    wanted, chosen = checked_lengths(lengths), checked_seeds(seeds)
+    length_list, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
     whole_number("noisy", noisy, 1)
     if not isinstance(noise, int | float) or not 0.0 < noise < 100.0:
         raise InputError(f"figure 9: expected 0 < noise < 100, found {noise!r}")
     tables = []
-    for seed in chosen:
+    for seed in chosen_seeds:
         generator = torch.Generator().manual_seed(seed)
         # The noise first: a longer sequence then begins with the same numbers.
         added = noise * torch.rand(noisy, generator=generator, dtype=torch.float64)
-        x = torch.rand(wanted[-1], generator=generator, dtype=torch.float64)
+        x = torch.rand(length_list[-1], generator=generator, dtype=torch.float64)
         x_star = x.clone()
         x_star[:noisy] += added[: len(x)]
-        delta = prefix_total_variation(x, x_star, wanted).tolist()
-        bound = [first_places_bound(noisy, noise, 1.0, n) for n in wanted]
-        tables.append(pd.DataFrame({"length": wanted, "seed": seed, "delta": delta, "bound": bound}))
+        delta = prefix_total_variation(x, x_star, length_list).tolist()
+        bound = [first_places_bound(noisy, noise, 1.0, n) for n in length_list]
+        tables.append(pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound}))
     frame = pd.concat(tables, ignore_index=True)
-    provenance = Provenance.without_model(lengths=wanted, seeds=chosen, noisy=noisy, noise=noise)
-    reached = sum(n >= 100 * noisy for n in wanted) >= FEWEST
-    return Figure9(frame, provenance, fits=decay.fits(frame, ["delta"], (100 if reached else 10) * noisy))
+    provenance = Provenance.without_model(lengths=length_list, seeds=chosen_seeds, noisy=noisy, noise=noise)
+    reached_lengths = sum(n >= 100 * noisy for n in length_list) >= FEWEST
+    return Figure9(frame, provenance, fits=decay.fits(frame, ["delta"], (100 if reached_lengths else 10) * noisy))

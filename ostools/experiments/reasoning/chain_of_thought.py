@@ -92,14 +92,16 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    posed = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking)
+    task_prompts = pose(
+        model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking
+    )
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(
             f"reasoning: expected it without the answer line, found {opening!r} in it: leave that line out"
         )
-    text = written(model, posed, reasoning, max_new_tokens)
-    found = sensitivity(
+    text = written(model, task_prompts, reasoning, max_new_tokens)
+    result = sensitivity(
         model,
         text.prompt,
         linearisations=linearisations,
@@ -109,23 +111,23 @@ def chain_of_thought(
         seed=seed,
         progress=progress,
     )
-    frame = _with_parts(found.frame, text)
-    asked: dict[str, Any] = {
-        **found.provenance.parameters,
+    frame = _with_parts(result.frame, text)
+    arguments: dict[str, Any] = {
+        **result.provenance.parameters,
         "measurement": "chain-of-thought",
-        **{"task": tasks.label(form), "length": length, "seed": seed, "key": posed.key},
-        **{"chat": posed.chat, **posed.prompt.asked},
+        **{"task": tasks.label(form), "length": length, "seed": seed, "key": task_prompts.key},
+        **{"chat": task_prompts.chat, **task_prompts.prompt.asked},
         **{"reasoning": text.reasoning, "reasoning_source": text.source},
         "max_new_tokens": max_new_tokens if reasoning is None else None,
         **_answer(model, text),
     }
-    provenance = Provenance.collect(model, found.provenance.token_ids, **asked)
+    provenance = Provenance.collect(model, result.provenance.token_ids, **arguments)
     return ChainOfThought(frame, provenance, _summary(frame, "part"), _lines(frame))
 
 
 def _checked_seed(form: Task, seed: int) -> int:
-    (found,) = seeds_of(form, [seed])
-    return found
+    (result,) = seeds_of(form, [seed])
+    return result
 
 
 def _with_parts(frame: pd.DataFrame, text: Written) -> pd.DataFrame:
@@ -141,12 +143,16 @@ def _summary(frame: Frame, by: str) -> pd.DataFrame:
     for linearisation, here in frame.groupby("linearisation", sort=False):
         for norm in NORMS if known_norm(here["method"]) == "operator" else ("frobenius",):
             values = here[f"{norm}_norm"]
-            whole = float(values.sum())
+            whole_table = float(values.sum())
             for value, part in values.groupby(here[by], sort=False):
                 total = float(part.sum())
-                counted = {"tokens": len(part), "total": total, "share": total / whole if whole else float("nan")}
+                counts = {
+                    "tokens": len(part),
+                    "total": total,
+                    "share": total / whole_table if whole_table else float("nan"),
+                }
                 rows.append(
-                    {"linearisation": linearisation, "norm": norm, by: value} | counted | {"mean": total / len(part)}
+                    {"linearisation": linearisation, "norm": norm, by: value} | counts | {"mean": total / len(part)}
                 )
     columns = pd.Index(["linearisation", "norm", by, "tokens", "total", "share", "mean"])
     table: Any = pd.DataFrame(rows, columns=columns)
@@ -172,10 +178,10 @@ def _answer(model: TransformerBridge, text: Written) -> dict[str, Any]:
     with torch.no_grad():
         logits: Any = model(text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False)
     log_p = torch.log_softmax(logits[0, -1].double(), dim=-1)
-    chosen = int(log_p.argmax())
+    chosen_seeds = int(log_p.argmax())
     return {
-        "answer_token": token_text(model.tokenizer, chosen),
+        "answer_token": token_text(model.tokenizer, chosen_seeds),
         "right_token": token_text(model.tokenizer, text.wanted),
-        "first_token_right": chosen == text.wanted,
+        "first_token_right": chosen_seeds == text.wanted,
         "right_token_probability": float(log_p[text.wanted].exp()),
     }

@@ -55,19 +55,19 @@ class Claim:
     figures: tuple[int, ...] = ()
     construction: str = ""
 
-    def verdict(self, found: Found, refused: Mapping[str, str]) -> Verdict:
+    def verdict(self, results: Found, refused: Mapping[str, str]) -> Verdict:
         """The verdict by what was found; `refused`: why a part could not be measured."""
-        lacking = [name for name in self.needs if name not in found]
+        lacking = [name for name in self.needs if name not in results]
         if lacking:
             why = refused.get(lacking[0], "it was not measured")
             return Verdict(UNTESTED, f"{lacking[0]}: {why}")
         try:
-            verdict = self.judge(found)
+            verdict = self.judge(results)
         except UntestedError as error:
             return Verdict(UNTESTED, error.reason, error.numbers)
         if verdict.outcome == AGREES and self.construction:
-            said = f"{BY_CONSTRUCTION}: {self.construction}. Checked here: {verdict.sentence}"
-            return Verdict(BY_CONSTRUCTION, said, verdict.numbers)
+            sentence = f"{BY_CONSTRUCTION}: {self.construction}. Checked here: {verdict.sentence}"
+            return Verdict(BY_CONSTRUCTION, sentence, verdict.numbers)
         return verdict
 
 

@@ -27,22 +27,22 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
     if figures is None:
         return list(CLAIMS)
-    wanted = list(figures) if isinstance(figures, Iterable) else [figures]
-    for figure in wanted:
+    wanted_figures = list(figures) if isinstance(figures, Iterable) else [figures]
+    for figure in wanted_figures:
         if type(figure) is not int or figure not in FIGURES:
             raise InputError(
                 f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
             )
-    if not wanted:
+    if not wanted_figures:
         raise InputError("figures: expected at least one, found none; leave them out for all")
-    return [claim for claim in CLAIMS if set(claim.figures) & set(wanted)]
+    return [claim for claim in CLAIMS if set(claim.figures) & set(wanted_figures)]
 
 
-def judged(claims: Iterable[Claim], found: Found, refused: Mapping[str, str]) -> pd.DataFrame:
+def judged(claims: Iterable[Claim], results: Found, refused: Mapping[str, str]) -> pd.DataFrame:
     """A row a claim: `COLUMNS`. `refused`: why a part was not measured."""
     rows: list[dict[str, Any]] = []
     for claim in claims:
-        verdict = claim.verdict(found, refused)
+        verdict = claim.verdict(results, refused)
         rows.append(
             {
                 "claim": claim.id,

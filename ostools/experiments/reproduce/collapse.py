@@ -22,23 +22,23 @@ NEAR_FACTOR = 10.0
 FIT_FROM = 16
 
 
-def _panel(found: Found, panel: str, dtype: str) -> Frame:
+def _panel(results: Found, panel: str, dtype: str) -> Frame:
     """The drawn distance of one panel: a row a length, heads and seeds averaged."""
-    figure: Any = found["figure-5"]["figure"]
+    figure: Any = results["figure-5"]["figure"]
     frame = figure.frame
-    chosen = frame[(frame["panel"] == panel) & (frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
-    if chosen.empty:
+    rows = frame[(frame["panel"] == panel) & (frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
+    if rows.empty:
         raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
-    return chosen.sort_values("length")
+    return rows.sort_values("length")
 
 
-def _seeds(found: Found, panel: str, dtype: str) -> Any:
+def _seeds(results: Found, panel: str, dtype: str) -> Any:
     """The drawn distance by seed: a column a seed, a row a length."""
-    figure: Any = found["figure-5"]["figure"]
-    asked = figure.provenance.parameters
+    figure: Any = results["figure-5"]["figure"]
+    arguments = figure.provenance.parameters
     frame = figure.curves[panel].frame
     for column in ("site", "per", "norm"):
-        frame = frame[frame[column] == asked[column]]
+        frame = frame[frame[column] == arguments[column]]
     frame = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
     if frame.empty:
         raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
@@ -56,9 +56,9 @@ def _exact(figure: Any) -> str:
     return next((name for name in ("float64", "float32") if name in names), names[0])
 
 
-def arbitrarily_close(found: Found) -> Verdict:
+def arbitrarily_close(results: Found) -> Verdict:
     """The law by which the float64 distance of v^(L) in (a) falls."""
-    figure: Any = found["figure-5"]["figure"]
+    figure: Any = results["figure-5"]["figure"]
     curve = figure.curves["a"].reference_curve(THEOREM, "residual")
     curve = curve[curve.index >= FIT_FROM]
     positive = curve[curve["relative"] > 1e-6]
@@ -72,13 +72,13 @@ def arbitrarily_close(found: Found) -> Verdict:
     law = fitted.law
     rate = "" if law is None else f", rate {number(law.rate)} [{number(law.low)}, {number(law.high)}]"
     level = "" if law is None or not law.level else f", to a level of {number(law.level)}"
-    said = (
+    sentence = (
         f"from n = {FIT_FROM} to {int(positive.index[-1])} the float64 distance of v^(L) in (a) goes to {ratio:.2%} of what it "
         f"was: {fitted.verdict}{rate}{level}. How close it comes at greater n was not measured"
     )
     return decided(
         law is not None and law.level == 0,
-        said,
+        sentence,
         ratio=ratio,
         rate=None if law is None else law.rate,
         level=None if law is None else law.level,
@@ -92,26 +92,26 @@ def _floor(curve: Frame) -> float:
     return 1e-6 * float(sizes.median()) if len(sizes) else 0.0
 
 
-def near_precision_at_50(found: Found) -> Verdict:
+def near_precision_at_50(results: Found) -> Verdict:
     """The drawn distance of (a) about n = 50, over the noise of rounding there."""
-    here = _panel(found, "a", LOW)
-    here = here[here["length"].isin(AROUND_50)]
-    if here.empty:
+    rows = _panel(results, "a", LOW)
+    rows = rows[rows["length"].isin(AROUND_50)]
+    if rows.empty:
         raise UntestedError(f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured")
-    ratio = float((here["mean"] / here["noise"]).median())
+    ratio = float((rows["mean"] / rows["noise"]).median())
     if not np.isfinite(ratio):
         raise UntestedError(f"the noise of {LOW} is not known for this distance")
-    said = (
+    sentence = (
         f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
         "rounding (median over these lengths)"
     )
-    return decided(ratio <= NEAR_FACTOR, said, over_noise=ratio)
+    return decided(ratio <= NEAR_FACTOR, sentence, over_noise=ratio)
 
 
-def varying_delays(found: Found) -> Verdict:
+def varying_delays(results: Found) -> Verdict:
     """log10 of (b) over (a) in the upper half of the lengths, a mean for each seed of (b)."""
-    dtype = _exact(found["figure-5"]["figure"])
-    ones, varied = _seeds(found, "a", dtype).mean(axis=1), _seeds(found, "b", dtype)
+    dtype = _exact(results["figure-5"]["figure"])
+    ones, varied = _seeds(results, "a", dtype).mean(axis=1), _seeds(results, "b", dtype)
     shared = varied.index.intersection(ones.index)
     upper = shared[shared > _upper(shared)]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,10 +123,10 @@ def varying_delays(found: Found) -> Verdict:
     )
 
 
-def varied_falls(found: Found) -> Verdict:
+def varied_falls(results: Found) -> Verdict:
     """The slope of log distance against log length in (b), one for each seed."""
-    dtype = _exact(found["figure-5"]["figure"])
-    curves = _seeds(found, "b", dtype)
+    dtype = _exact(results["figure-5"]["figure"])
+    curves = _seeds(results, "b", dtype)
     curves = curves[curves.index >= FIT_FROM]
     slopes = _slopes(curves)
     return above_zero(
@@ -144,31 +144,31 @@ def _slopes(curves: Any) -> np.ndarray:
     return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
 
 
-def commas_separate(found: Found) -> Verdict:
+def commas_separate(results: Found) -> Verdict:
     """The drawn distance of (d) over that of (c), the median of the upper half, and (d) in low precision over its noise."""
-    dtype = _exact(found["figure-5"]["figure"])
-    plain = _panel(found, "c", dtype).set_index("length")["mean"]
-    commas = _panel(found, "d", dtype).set_index("length")["mean"]
+    dtype = _exact(results["figure-5"]["figure"])
+    plain = _panel(results, "c", dtype).set_index("length")["mean"]
+    commas = _panel(results, "d", dtype).set_index("length")["mean"]
     shared = plain.index.intersection(commas.index)
     upper = shared[shared > _upper(shared)]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = float((commas.loc[upper] / plain.loc[upper]).median())
     share = float((commas.loc[upper] > plain.loc[upper]).mean())
-    over = _over_noise(found)
+    over = _over_noise(results)
     if not np.isfinite(ratio):
         raise UntestedError(
             f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many lengths"
         )
     helps, separate = ratio > 1, over["d"] > NEAR_FACTOR
-    said = (
+    sentence = (
         f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
         f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at {share:.1%} of these "
         f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is {number(over['d'])} times the "
-        f"noise with commas, and {number(over['c'])} times without{_one_more_digit(found, plain, dtype)}"
+        f"noise with commas, and {number(over['c'])} times without{_one_more_digit(results, plain, dtype)}"
     )
     return decided(
         helps and separate,
-        said,
+        sentence,
         larger_share=share,
         median_ratio=ratio,
         over_noise_d=over["d"],
@@ -176,36 +176,38 @@ def commas_separate(found: Found) -> Verdict:
     )
 
 
-def _one_more_digit(found: Found, plain: Any, dtype: str) -> str:
+def _one_more_digit(results: Found, plain: Any, dtype: str) -> str:
     """The same of the second pair of (d), one digit more after a comma, where it was measured. It is not judged."""
-    figure: Any = found["figure-5"]["figure"]
+    figure: Any = results["figure-5"]["figure"]
     frame = figure.frame
-    chosen = frame[(frame["panel"] == "d") & (frame["pair"] == "one-more-digit") & (frame["dtype"] == dtype)]
-    pair = chosen.set_index("length")["mean"]
+    rows = frame[(frame["panel"] == "d") & (frame["pair"] == "one-more-digit") & (frame["dtype"] == dtype)]
+    pair = rows.set_index("length")["mean"]
     shared = plain.index.intersection(pair.index)
     upper = shared[shared > _upper(plain.index)]
     if not len(upper):
         return ""
     larger = float((pair.loc[upper] > plain.loc[upper]).mean())
-    told = f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
-    return f". {told} of the {len(upper)} lengths from {upper.min()} on"
+    descriptions = (
+        f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
+    )
+    return f". {descriptions} of the {len(upper)} lengths from {upper.min()} on"
 
 
-def _over_noise(found: Found) -> dict[str, float]:
+def _over_noise(results: Found) -> dict[str, float]:
     """The distances of (c) and (d) in low precision over the noise, medians of the upper half."""
     over = {}
     for panel in "cd":
-        here = _panel(found, panel, LOW)
-        here = here[here["length"] > _upper(here["length"])]
-        over[panel] = float((here["mean"] / here["noise"]).median())
+        rows = _panel(results, panel, LOW)
+        rows = rows[rows["length"] > _upper(rows["length"])]
+        over[panel] = float((rows["mean"] / rows["noise"]).median())
         if not np.isfinite(over[panel]):
             raise UntestedError(f"the noise of {LOW} is not known for this distance")
     return over
 
 
-def ones_collapse(found: Found) -> Verdict:
+def ones_collapse(results: Found) -> Verdict:
     """The drawn distance of (c) in low precision, over the noise of rounding."""
-    over = _over_noise(found)["c"]
+    over = _over_noise(results)["c"]
     return decided(
         over <= NEAR_FACTOR,
         f"in the upper half of the lengths the distance of (c) in {LOW} is {number(over)} times the noise of rounding (median)",
@@ -213,9 +215,9 @@ def ones_collapse(found: Found) -> Verdict:
     )
 
 
-def sooner_in_low_precision(found: Found) -> Verdict:
+def sooner_in_low_precision(results: Found) -> Verdict:
     """Where the first hidden range of every panel begins in the lowest precision, against the highest."""
-    figure: Any = found["figure-5"]["figure"]
+    figure: Any = results["figure-5"]["figure"]
     table = figure.verdicts
     table = table[table["pair"] == THEOREM]
     high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
@@ -226,31 +228,34 @@ def sooner_in_low_precision(found: Found) -> Verdict:
     ends = table.pivot_table(index=["panel", "seed"], columns="dtype", values="first", dropna=False)
     ends = ends.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["longest"].max())
-    reached: Any = ends[ends.notna().any(axis=1)]
+    reached_rows: Any = ends[ends.notna().any(axis=1)]
     numbers: dict[str, Any] = {"curves": len(table.drop_duplicates(["panel", "seed"])), "longest": n_max}
-    if reached.empty:
+    if reached_rows.empty:
         raise UntestedError(
             f"no pair is hidden over a range of lengths in either precision up to n = {n_max}", **numbers
         )
-    low, other = reached[LOW].fillna(np.inf), reached[high].fillna(np.inf)
-    half = 2 * low <= other.clip(upper=n_max)
-    open_ends = ~half & np.isinf(other) & np.isfinite(low)
-    told = [f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached.iterrows()]
-    numbers |= {"reached": len(reached), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
-    said = (
-        f"{len(reached)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
+    low, second = reached_rows[LOW].fillna(np.inf), reached_rows[high].fillna(np.inf)
+    half = 2 * low <= second.clip(upper=n_max)
+    open_ends = ~half & np.isinf(second) & np.isfinite(low)
+    descriptions = [
+        f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached_rows.iterrows()
+    ]
+    numbers |= {"reached": len(reached_rows), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
+    sentence = (
+        f"{len(reached_rows)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
         f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer "
-        f"lengths would have to be measured ({_counted(told)})"
+        f"lengths would have to be measured ({_counted(descriptions)})"
     )
     if bool(open_ends.all()):
-        raise UntestedError(said, **numbers)
-    return decided(bool((half | open_ends).all()), said, **numbers)
+        raise UntestedError(sentence, **numbers)
+    return decided(bool((half | open_ends).all()), sentence, **numbers)
 
 
-def _counted(told: list[str]) -> str:
+def _counted(descriptions: list[str]) -> str:
     """Each once, with how often."""
     return "; ".join(
-        f"{said}{f' ({told.count(said)} seeds)' if told.count(said) > 1 else ''}" for said in dict.fromkeys(told)
+        f"{sentence}{f' ({descriptions.count(sentence)} seeds)' if descriptions.count(sentence) > 1 else ''}"
+        for sentence in dict.fromkeys(descriptions)
     )
 
 
@@ -258,11 +263,11 @@ def _reached(value: Any) -> str:
     return "no range" if pd.isna(value) else str(int(value))
 
 
-def synthetic_converges(found: Found) -> Verdict:
+def synthetic_converges(results: Found) -> Verdict:
     """The slope of the synthetic layer's distance, one for each seed, in every reading."""
-    frame: Any = found["figure-8"]["figure"].frame
+    frame: Any = results["figure-8"]["figure"].frame
     readings = list(frame.groupby("reading", sort=False)) if "reading" in frame else [("the layer", frame)]
-    told, converges = [], []
+    descriptions, converges = [], []
     for reading, rows in readings:
         curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
         mean, low, high = over_seeds(list(_slopes(curves)))
@@ -272,18 +277,18 @@ def synthetic_converges(found: Found) -> Verdict:
             )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
-        told.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
+        descriptions.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
     return decided(
         converges[0],
-        f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(told)}",
+        f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}",
         readings=len(readings),
         converging=sum(converges),
     )
 
 
-def variation_decays(found: Found) -> Verdict:
+def variation_decays(results: Found) -> Verdict:
     """The slope of Figure 9's total variation after the noisy entries, one for each seed, and our bound of it."""
-    figure: Any = found["figure-9"]["figure"]
+    figure: Any = results["figure-9"]["figure"]
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
     beyond = frame[frame["length"] > 10 * noisy]
@@ -295,13 +300,13 @@ def variation_decays(found: Found) -> Verdict:
     slopes = _slopes(curves)
     mean, low, high = over_seeds(list(slopes))
     above = int((frame["delta"] > frame["bound"]).sum())
-    said = (
+    sentence = (
         f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
         f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
     )
     if not np.isfinite(low):
         raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
-    return decided(high < 0 and above == 0, said, slope=mean, low=low, high=high, above_bound=above)
+    return decided(high < 0 and above == 0, sentence, slope=mean, low=low, high=high, above_bound=above)
 
 
 _DRAWN = "the distance that Figure 5 draws"

@@ -15,29 +15,29 @@ _TESTED = (
 )
 
 
-def _panel(found: Found, panel: str, task: str | None = None) -> Frame:
-    frame: Any = found["figure-2"]["figure"].frame
-    chosen = frame[frame["panel"] == panel]
-    return chosen if task is None else chosen[chosen["task"] == task]
+def _panel(results: Found, panel: str, task: str | None = None) -> Frame:
+    frame: Any = results["figure-2"]["figure"].frame
+    rows = frame[frame["panel"] == panel]
+    return rows if task is None else rows[rows["task"] == task]
 
 
-def first_is_easier(found: Found) -> Verdict:
+def first_is_easier(results: Found) -> Verdict:
     """The first element against the last, length by length."""
-    first, last = _panel(found, "a", "copy-first"), _panel(found, "a", "copy-last")
+    first, last = _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last")
     return first_is_better(paired(first, last, ON), "with the first digit", "with the last digit")
 
 
-def says_one(found: Found) -> Verdict:
+def says_one(results: Found) -> Verdict:
     """The shortest length up to 300 at which the last digit, a 0, is said to be a 1."""
-    last = _panel(found, "a", "copy-last")
+    last = _panel(results, "a", "copy-last")
     longest = int(last["length"].max())
     ones = _says_one(last)
     wrong = int((~last["correct"].astype(bool)).sum())
     numbers: dict[str, Any] = {"wrong": wrong, "said_one": len(ones), "asked": len(last), "longest": longest}
     if ones:
         first = min(ones)
-        said = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
-        return decided(first <= 300, said, first_length=first, **numbers)
+        sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
+        return decided(first <= 300, sentence, first_length=first, **numbers)
     if longest < 300:
         raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for", **numbers)
     if wrong == len(last):
@@ -48,22 +48,22 @@ def says_one(found: Found) -> Verdict:
 def _says_one(answers: Frame) -> list[int]:
     """The lengths whose wrong answer ends in a 1, or in the word."""
     line: Any = answers["answer"].astype(str).str.strip()
-    one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
-    return sorted(int(n) for n in answers.loc[one & ~answers["correct"].astype(bool), "length"])
+    entry = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
+    return sorted(int(n) for n in answers.loc[entry & ~answers["correct"].astype(bool), "length"])
 
 
-def _helps(found: Found, panel: str, what: str) -> Verdict:
+def _helps(results: Found, panel: str, what: str) -> Verdict:
     key = ["task", *ON]
-    counts: Paired = paired(_panel(found, panel), _panel(found, "a"), key)
+    counts: Paired = paired(_panel(results, panel), _panel(results, "a"), key)
     return first_is_better(counts, what, "as (a) asks them")
 
 
-def hints_help(found: Found) -> Verdict:
-    return _helps(found, "b", "with the hint")
+def hints_help(results: Found) -> Verdict:
+    return _helps(results, "b", "with the hint")
 
 
-def interleaving_helps(found: Found) -> Verdict:
-    return _helps(found, "c", "with zeros and ones in turn")
+def interleaving_helps(results: Found) -> Verdict:
+    return _helps(results, "c", "with zeros and ones in turn")
 
 
 CLAIMS = (

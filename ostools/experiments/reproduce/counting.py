@@ -25,10 +25,10 @@ _CURVES = (
 )
 
 
-def _answers(found: Found, **wanted: str) -> Frame:
+def _answers(results: Found, **wanted_figures: str) -> Frame:
     """The answers to the tasks of the figure, with the error as a number (NaN: no number was read)."""
-    frame: Any = found["figure-3"]["figure"].frame
-    for column, value in wanted.items():
+    frame: Any = results["figure-3"]["figure"].frame
+    for column, value in wanted_figures.items():
         frame = frame[frame[column] == value]
     return _numbers(frame)
 
@@ -52,124 +52,122 @@ def _read(answers: Frame) -> Frame:
     return read
 
 
-def deteriorates(found: Found) -> Verdict:
+def deteriorates(results: Found) -> Verdict:
     """Every curve: the tasks of Figure 3 and word counting, in three modes, and with the instruction to answer alone."""
-    asked: Any = found["answer-only"]
-    only = [_numbers(one.frame).assign(task=task, mode="answer-only") for task, one in asked.items()]
-    return _rising(pd.concat([_answers(found), *only], ignore_index=True))
+    arguments: Any = results["answer-only"]
+    only = [_numbers(entry.frame).assign(task=task, mode="answer-only") for task, entry in arguments.items()]
+    return _rising(pd.concat([_answers(results), *only], ignore_index=True))
 
 
-def persists_with_reasoning(found: Found) -> Verdict:
+def persists_with_reasoning(results: Found) -> Verdict:
     """The same of the curves with a chain of thought alone."""
-    answers = _answers(found)
+    answers = _answers(results)
     return _rising(answers[answers["mode"] != "none"])
 
 
 def _rising(every: Frame) -> Verdict:
     """Kendall's tau of the absolute error against the length, in every curve that can be judged."""
-    rising, judged, told = [], [], []
+    rising, judged, descriptions = [], [], []
     for (task, mode), answers in every.groupby(["task", "mode"], sort=False):
         name = f"{task} {mode}"
         try:
             read = _read(answers)
         except UntestedError as error:
-            told.append(f"{name}: {error.reason}")
+            descriptions.append(f"{name}: {error.reason}")
             continue
         if not read["error"].any():
-            told.append(f"{name}: every number right up to {int(read['length'].max())}")
+            descriptions.append(f"{name}: every number right up to {int(read['length'].max())}")
             continue
         tau, p = trend(read["length"], read["error"])
         judged.append(name)
-        told.append(f"{name}: tau {number(tau)}")
+        descriptions.append(f"{name}: tau {number(tau)}")
         if tau > 0 and p < LEVEL:
             rising.append(name)
-    said = "; ".join(told)
+    sentence = "; ".join(descriptions)
     if not judged:
-        raise UntestedError(f"no curve can be judged ({said})")
+        raise UntestedError(f"no curve can be judged ({sentence})")
     return decided(
         2 * len(rising) > len(judged),
-        f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({said})",
+        f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({sentence})",
         rising=len(rising),
         judged=len(judged),
     )
 
 
-def predicts_hundred(found: Found) -> Verdict:
+def predicts_hundred(results: Found) -> Verdict:
     """Which number is answered most to sums of at least 90 ones, where 100 is not right."""
-    answers = _answers(found, task="sum-ones", mode="none")
+    answers = _answers(results, task="sum-ones", mode="none")
     long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
-    said = long["said"].dropna()
-    numbers = {"read": len(said), "asked": len(long)}
-    if len(said) < FEWEST_LENGTHS:
+    sentence = long["said"].dropna()
+    numbers = {"read": len(sentence), "asked": len(long)}
+    if len(sentence) < FEWEST_LENGTHS:
         raise UntestedError(
-            f"{len(said)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
+            f"{len(sentence)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
             f"{FEWEST_LENGTHS} are needed",
             **numbers,
         )
-    share = float((said == HUNDRED).mean())
-    favourite = int(said.mode().iloc[0])
-    top = int((said == favourite).sum())
-    hundreds = int((said == HUNDRED).sum())
+    share = float((sentence == HUNDRED).mean())
+    favourite = int(sentence.mode().iloc[0])
+    top = int((sentence == favourite).sum())
+    hundreds = int((sentence == HUNDRED).sum())
     words = (
-        f"{hundreds} of {len(said)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is {favourite} "
+        f"{hundreds} of {len(sentence)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is {favourite} "
         f"({top} times)"
     )
     return decided(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)
 
 
-def lower_near_hundred(found: Found) -> Verdict:
+def lower_near_hundred(results: Found) -> Verdict:
     """The absolute error at lengths near 100 against lengths on either side, tasks (i) and (ii) without reasoning."""
-    frame = _answers(found, mode="none")
-    both: Any = frame[frame["task"].isin(["sum-ones", "count-ones"])]
-    read = _read(both)
+    frame = _answers(results, mode="none")
+    both_tasks: Any = frame[frame["task"].isin(["sum-ones", "count-ones"])]
+    read = _read(both_tasks)
     around: Any = read[read["length"].between(50, 150)]
     at = around["length"].isin(NEAR)
-    near, apart = around.loc[at, "error"], around.loc[~at, "error"]
-    numbers: dict[str, Any] = {"near": len(near), "apart": len(apart)}
-    if min(len(near), len(apart)) < 3:
+    near, far_errors = around.loc[at, "error"], around.loc[~at, "error"]
+    numbers: dict[str, Any] = {"near": len(near), "apart": len(far_errors)}
+    if min(len(near), len(far_errors)) < 3:
         raise UntestedError(
-            f"{len(near)} answers have a number near 100 and {len(apart)} elsewhere from 50 to 150; 3 of each are needed",
+            f"{len(near)} answers have a number near 100 and {len(far_errors)} elsewhere from 50 to 150; 3 of each are needed",
             **numbers,
         )
     if not around["error"].any():
         raise UntestedError("every number is right from 50 to 150, so no error can be lower", **numbers)
-    p = float(mannwhitneyu(near, apart, alternative="two-sided").pvalue)
-    numbers |= {"median_near": float(near.median()), "median_apart": float(apart.median()), "p_value": p}
-    said = f"the median error is {number(numbers['median_near'])} near 100, and {number(numbers['median_apart'])} beside it"
+    p = float(mannwhitneyu(near, far_errors, alternative="two-sided").pvalue)
+    numbers |= {"median_near": float(near.median()), "median_apart": float(far_errors.median()), "p_value": p}
+    sentence = f"the median error is {number(numbers['median_near'])} near 100, and {number(numbers['median_apart'])} beside it"
     if p > LEVEL:
-        raise UntestedError(f"{said}: undecided (p = {number(p)})", **numbers)
-    return decided(numbers["median_near"] < numbers["median_apart"], f"{said} (p = {number(p)})", **numbers)
+        raise UntestedError(f"{sentence}: undecided (p = {number(p)})", **numbers)
+    return decided(numbers["median_near"] < numbers["median_apart"], f"{sentence} (p = {number(p)})", **numbers)
 
 
-def hundred_is_commonest(found: Found) -> Verdict:
+def hundred_is_commonest(results: Found) -> Verdict:
     """How often each number was answered over the figure's three tasks, without reasoning."""
-    answers = _answers(found, mode="none")
+    answers = _answers(results, mode="none")
     answers = answers[answers["task"].isin(PANELS)]
     longest = int(answers["length"].max())
-    said: Any = answers["said"].dropna()
-    numbers: dict[str, Any] = {"read": len(said), "asked": len(answers)}
+    sentence: Any = answers["said"].dropna()
+    numbers: dict[str, Any] = {"read": len(sentence), "asked": len(answers)}
     if longest < HUNDRED:
         raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
-    if len(said) < FEWEST_ANSWERS:
+    if len(sentence) < FEWEST_ANSWERS:
         raise UntestedError(
-            f"{len(said)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
+            f"{len(sentence)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
         )
     if bool((answers["error"] == 0).all()):
         raise UntestedError("every answer is right, so none is a favourite", **numbers)
-    counts = said.value_counts()
+    counts = sentence.value_counts()
     hundreds = int(counts.get(HUNDRED, 0))
-    other = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
-    next_best = None if other == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
+    second = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
+    next_best = None if second == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {other} times"
-    words = (
-        f"{hundreds} of {len(said)} answers with a number are 100, which is the right answer {right} times{commonest}"
-    )
-    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": other}
-    return decided(hundreds >= 2 * max(other, 1) and hundreds > right, words, **numbers)
+    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {second} times"
+    words = f"{hundreds} of {len(sentence)} answers with a number are 100, which is the right answer {right} times{commonest}"
+    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": second}
+    return decided(hundreds >= 2 * max(second, 1) and hundreds > right, words, **numbers)
 
 
-def less_accurate(found: Found) -> Verdict:
+def less_accurate(results: Found) -> Verdict:
     """Nothing that is measured on one model can say it."""
     return Verdict(
         UNTESTED,

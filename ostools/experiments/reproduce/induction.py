@@ -16,22 +16,22 @@ ROUNDING = 1e-12
 
 def _to_zero(curves: dict[str, Any], what: str, floors: dict[str, float]) -> Verdict:
     """Every curve (values by length) is fitted: all of them have to fall by a law without a level."""
-    told, falling = [], []
+    descriptions, falling = [], []
     for name, curve in curves.items():
         curve = curve[curve.index >= FIT_FROM]
         fitted = fit_decay(curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name])
         if fitted.verdict == "too few":
-            told.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
+            descriptions.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
             continue
         falling.append(fitted.law is not None and fitted.law.level == 0)
-        told.append(f"{name}: {_law(fitted)}")
+        descriptions.append(f"{name}: {_law(fitted)}")
     if not falling:
-        raise UntestedError(f"{what}: no curve can be fitted ({'; '.join(told)})")
-    counted = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
-    said = f"{what}, from n = {FIT_FROM} on: {counted} ({'; '.join(told)})"
+        raise UntestedError(f"{what}: no curve can be fitted ({'; '.join(descriptions)})")
+    count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
+    sentence = f"{what}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
     if all(falling) and len(falling) < len(curves):
-        raise UntestedError(f"{said}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
-    return decided(all(falling), said, falling=sum(falling), fitted=len(falling), curves=len(curves))
+        raise UntestedError(f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
+    return decided(all(falling), sentence, falling=sum(falling), fitted=len(falling), curves=len(curves))
 
 
 def _law(fitted: Decay) -> str:
@@ -42,9 +42,9 @@ def _law(fitted: Decay) -> str:
     return f"{fitted.verdict}, rate {number(law.rate)}{level}"
 
 
-def _attention(found: Found, quantity: str) -> Verdict:
+def _attention(results: Found, quantity: str) -> Verdict:
     """The mean over heads of one quantity of `ost.attention_variation`, a curve for each layer."""
-    variation: Any = found[ATTENTION]["variation"]
+    variation: Any = results[ATTENTION]["variation"]
     frame = variation.over_heads()
     curves = {
         f"layer {layer}": rows.set_index("length")[quantity].sort_index() for layer, rows in frame.groupby("layer")
@@ -52,27 +52,27 @@ def _attention(found: Found, quantity: str) -> Verdict:
     return _to_zero(curves, f"{quantity}, the mean over heads", dict.fromkeys(curves, ROUNDING))
 
 
-def variation_vanishes(found: Found) -> Verdict:
-    return _attention(found, "delta")
+def variation_vanishes(results: Found) -> Verdict:
+    return _attention(results, "delta")
 
 
-def own_weight_vanishes(found: Found) -> Verdict:
-    return _attention(found, "own")
+def own_weight_vanishes(results: Found) -> Verdict:
+    return _attention(results, "own")
 
 
-def every_layer(found: Found) -> Verdict:
+def every_layer(results: Found) -> Verdict:
     """The float64 L1 distance of the last tokens after each block; the embedding, where it is 0, is left out."""
-    collapse: Any = found[LAYERS]["collapse"]
+    collapse: Any = results[LAYERS]["collapse"]
     frame = collapse.frame
     chosen = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
     rows = frame[chosen].drop_duplicates(["layer", "length"])
     if rows.empty:
         raise UntestedError("no block was measured")
     curves, floors = {}, {}
-    for layer, one in rows.groupby("layer"):
+    for layer, entry in rows.groupby("layer"):
         name = f"block {layer}"
-        curves[name] = one.set_index("length")["float64_distance"].astype(float).sort_index()
-        sizes = (one["mean"] / one["relative"]).astype(float)
+        curves[name] = entry.set_index("length")["float64_distance"].astype(float).sort_index()
+        sizes = (entry["mean"] / entry["relative"]).astype(float)
         floors[name] = 1e-6 * float(sizes.median()) if sizes.notna().any() else 0.0
     return _to_zero(curves, "the float64 L1 distance of v^(l)", floors)
 

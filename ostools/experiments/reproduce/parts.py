@@ -59,90 +59,92 @@ def steps(first: int, last: int, step: int) -> str:
     return ",".join(map(str, range(first, last + 1, step)))
 
 
-def _figure_2(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_2(model, parse_lengths(asked["lengths"]), progress=progress)}
+def _figure_2(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    return {"figure": figure_2(model, parse_lengths(arguments["lengths"]), progress=progress)}
 
 
-def _figure_3(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    found = figure_3(
+def _figure_3(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    results = figure_3(
         model,
-        parse_lengths(asked["lengths"]),
-        range(asked["seeds"]),
+        parse_lengths(arguments["lengths"]),
+        range(arguments["seeds"]),
         panels=TASKS,
         number=6,
-        max_new_tokens=asked["max_new_tokens"],
+        max_new_tokens=arguments["max_new_tokens"],
         progress=progress,
     )
-    return {"figure": found}
+    return {"figure": results}
 
 
-def _answer_only(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
     results: Results = {}
-    for done, name in enumerate(TASKS):
+    for parts_done, name in enumerate(TASKS):
         task = AppendixTask(name, mode="answer-only")
-        told = part_of(progress, done, done + 1, len(TASKS), units=100)
-        seeds = tuple(range(asked["seeds"])) if task.random else (0,)
-        lengths = parse_lengths(asked["lengths"])
+        descriptions = part_of(progress, parts_done, parts_done + 1, len(TASKS), units=100)
+        seeds = tuple(range(arguments["seeds"])) if task.random else (0,)
+        lengths = parse_lengths(arguments["lengths"])
         how: Any = {"chat": bool(getattr(model.tokenizer, "chat_template", None)), "probability": False}
-        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=told, **how)
+        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=descriptions, **how)
     return results
 
 
-def _attention(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(asked["lengths"])
+def _attention(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    lengths = parse_lengths(arguments["lengths"])
     return {"variation": measure.attention_variation(model, "figure-5a", lengths=lengths, progress=progress)}
 
 
-def _layers(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(asked["lengths"])
-    found = measure.collapse(
-        model, "figure-5a", lengths=lengths, dtypes=asked["dtypes"], layers="all", progress=progress
+def _layers(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    lengths = parse_lengths(arguments["lengths"])
+    results = measure.collapse(
+        model, "figure-5a", lengths=lengths, dtypes=arguments["dtypes"], layers="all", progress=progress
     )
-    return {"collapse": found}
+    return {"collapse": results}
 
 
-def _figure_5(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    lengths, seeds = parse_lengths(asked["lengths"]), range(asked["seeds"])
+def _figure_5(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    lengths, seeds = parse_lengths(arguments["lengths"]), range(arguments["seeds"])
     return {
         "figure": figure_5(
-            model, lengths=lengths, dtypes=asked["dtypes"], seeds=seeds, items=asked["items"], progress=progress
+            model, lengths=lengths, dtypes=arguments["dtypes"], seeds=seeds, items=arguments["items"], progress=progress
         )
     }
 
 
-def _figure_8(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_8(seeds=range(asked["seeds"]))}
+def _figure_8(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    return {"figure": figure_8(seeds=range(arguments["seeds"]))}
 
 
-def _figure_9(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_9(seeds=range(asked["seeds"]))}
+def _figure_9(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    return {"figure": figure_9(seeds=range(arguments["seeds"]))}
 
 
-def _lemmas(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    return {LEMMAS: lemma_checks(asked["seed"])}
+def _lemmas(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    return {LEMMAS: lemma_checks(arguments["seed"])}
 
 
-def _over_squashing(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     """Measured norms and path sums on prompts of drawn digits, and the spectra of the first one's patterns."""
     results: Results = {}
-    count = asked["seeds"]
+    count = arguments["seeds"]
     for seed in range(count):
-        posed = pose(model, AppendixTask("copy-last", uniform=True), asked["length"], seed=seed)
-        digits = _digits(model, posed)
-        told = part_of(progress, seed, seed + 1, count, units=100)
-        measured = measure.sensitivity(model, posed.prompt, method="exact", progress=told)
-        paths = measure.path_sum(model, posed.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
+        task_prompt = pose(model, AppendixTask("copy-last", uniform=True), arguments["length"], seed=seed)
+        digits = _digits(model, task_prompt)
+        descriptions = part_of(progress, seed, seed + 1, count, units=100)
+        measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=descriptions)
+        paths = measure.path_sum(model, task_prompt.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = _with(paths, digits=digits)
         if seed == 0:
-            results["spectra"] = measure.spectra(model, posed.prompt, measured=measured, powers=asked["powers"])
+            results["spectra"] = measure.spectra(
+                model, task_prompt.prompt, measured=measured, powers=arguments["powers"]
+            )
     return results
 
 
-def _digits(model: TransformerBridge, posed: Posed) -> list[int]:
+def _digits(model: TransformerBridge, task_prompt: Posed) -> list[int]:
     """The positions of the tokens of the sequence."""
-    digits = [place for place, item in enumerate(item_positions(model, posed)) if item is not None]
+    digits = [place for place, item in enumerate(item_positions(model, task_prompt)) if item is not None]
     if not digits:
         raise InputError(
             "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
@@ -156,30 +158,32 @@ def _with(result: Any, **more: Any) -> Any:
     return replace(result, provenance=replace(provenance, parameters={**provenance.parameters, **more}))
 
 
-def _retrieval(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    found = retrieval(model, length=asked["records"], seeds=range(asked["seeds"]), progress=progress)
-    return {"retrieval": found}
+def _retrieval(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    results = retrieval(model, length=arguments["records"], seeds=range(arguments["seeds"]), progress=progress)
+    return {"retrieval": results}
 
 
-def _remedies(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
+def _remedies(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     """The paper's: commas and the hint, on drawn digits, where a model that always says 0 is not always right."""
-    found = study(
+    results = study(
         model,
         AppendixTask("copy-last", uniform=True),
         mitigations=("separator:every=3", "hint"),
-        lengths=parse_lengths(asked["lengths"]),
-        seeds=tuple(range(asked["seeds"])),
-        dtypes=asked["dtypes"],
+        lengths=parse_lengths(arguments["lengths"]),
+        seeds=tuple(range(arguments["seeds"])),
+        dtypes=arguments["dtypes"],
         sensitivity_lengths=0,
         progress=progress,
     )
-    return {"study": found}
+    return {"study": results}
 
 
-def _counting(model: TransformerBridge, asked: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(asked["lengths"])
+def _counting(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    lengths = parse_lengths(arguments["lengths"])
     return {
-        "counting": measure.counting(model, "count-ones", lengths=lengths, dtypes=asked["dtypes"], progress=progress)
+        "counting": measure.counting(
+            model, "count-ones", lengths=lengths, dtypes=arguments["dtypes"], progress=progress
+        )
     }
 
 
@@ -214,18 +218,18 @@ def parts_of(claims: Sequence[Claim]) -> list[Part]:
     return [part for part in PARTS.values() if part.name in needed]
 
 
-def checked_arguments(given: Mapping[str, Any]) -> dict[str, Arguments]:
+def checked_arguments(given_arguments: Mapping[str, Any]) -> dict[str, Arguments]:
     """Every part's arguments: those given, else its own. Raises `InputError` for an unknown part, argument or kind of value."""
-    for name in given:
+    for name in given_arguments:
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
-    return {name: {**part.arguments, **_checked(part, given.get(name, {}))} for name, part in PARTS.items()}
+    return {name: {**part.arguments, **_checked(part, given_arguments.get(name, {}))} for name, part in PARTS.items()}
 
 
-def _checked(part: Part, given: Any) -> Arguments:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{part.name}: expected arguments with their values, found {given!r}")
-    for name, value in given.items():
+def _checked(part: Part, given_arguments: Any) -> Arguments:
+    if not isinstance(given_arguments, Mapping):
+        raise InputError(f"{part.name}: expected arguments with their values, found {given_arguments!r}")
+    for name, value in given_arguments.items():
         if name not in part.arguments:
             raise unknown_name(f"argument of {part.name}", name, part.arguments)
         kind = type(part.arguments[name])
@@ -235,8 +239,8 @@ def _checked(part: Part, given: Any) -> Arguments:
             raise InputError(
                 f"{part.name}: {name}: expected a text such as {part.arguments[name][:20]!r}, found {value!r}"
             )
-        if kind is list and not (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
+        if kind is list and not (isinstance(value, list) and value and all(isinstance(entry, str) for entry in value)):
             raise InputError(f"{part.name}: {name}: expected a list of names, found {value!r}")
-    if "lengths" in given:
-        parse_lengths(given["lengths"], f"{part.name}: lengths")
-    return given
+    if "lengths" in given_arguments:
+        parse_lengths(given_arguments["lengths"], f"{part.name}: lengths")
+    return given_arguments

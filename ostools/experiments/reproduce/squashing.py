@@ -40,10 +40,10 @@ def _paths(paths: Any, variant: str) -> Any:
     return paths[paths["variant"] == variant].set_index("position")["value"].sort_index()
 
 
-def bound_holds(found: Found) -> Verdict:
+def bound_holds(results: Found) -> Verdict:
     """The certified path sum against the measured norm, token by token, under the theorem's two assumptions."""
     least, above, tokens = np.inf, 0, 0
-    for measured, paths, _ in _prompts(found):
+    for measured, paths, _ in _prompts(results):
         norms, bound = _norms(measured, "frozen"), _paths(paths, CERTIFIED)
         ratio = (bound / norms.where(norms > 0)).dropna()
         above += int((bound < norms * (1 - ROUNDING)).sum())
@@ -51,18 +51,18 @@ def bound_holds(found: Found) -> Verdict:
         least = min(least, float(ratio.min()))
     if not tokens:
         raise UntestedError("no token was measured")
-    said = (
+    sentence = (
         f"with attention and norm scales held, as the theorem assumes, the certified form of the bound holds at "
         f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The printed form has a "
         "constant C that is not given, so a single prompt cannot break it"
     )
-    return decided(above == 0, said, tokens=tokens, broken=above, least_ratio=least)
+    return decided(above == 0, sentence, tokens=tokens, broken=above, least_ratio=least)
 
 
-def equation_4_holds(found: Found) -> Verdict:
+def equation_4_holds(results: Found) -> Verdict:
     """sigma_psi^L times the printed sum against the measured norm, token by token, under the theorem's two assumptions."""
     below, tokens, least = 0, 0, np.inf
-    for measured, paths, _ in _prompts(found):
+    for measured, paths, _ in _prompts(results):
         norms, bound = _norms(measured, "frozen"), _paths(paths, EQUATION_4)
         below += int((bound < norms * (1 - ROUNDING)).sum())
         tokens += len(norms)
@@ -70,21 +70,21 @@ def equation_4_holds(found: Found) -> Verdict:
     if not tokens:
         raise UntestedError("no token was measured")
     numbers = {"tokens": tokens, "below": below, "least_ratio": least}
-    said = (
+    sentence = (
         f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (the least bound / "
         f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
         "constant. The theorem leaves its beta open, and here it is the first norm's. The measured norms contain the value "
         "projections, which footnote 2 leaves out"
     )
     if below:
-        raise UntestedError(f"{said}. With a greater sigma_psi the bound may hold", **numbers)
-    return decided(True, said, **numbers)
+        raise UntestedError(f"{sentence}. With a greater sigma_psi the bound may hold", **numbers)
+    return decided(True, sentence, **numbers)
 
 
-def depends_on_position(found: Found) -> Verdict:
+def depends_on_position(results: Found) -> Verdict:
     """The measured norms of the sequence's digits: how far the largest and the least of one token are apart."""
     spreads = []
-    for measured, _, digits in _prompts(found):
+    for measured, _, digits in _prompts(results):
         norms = _norms(measured, "full").loc[digits]
         names = measured.drop_duplicates("position").set_index("position")["token_id"].loc[digits]
         alike = norms.groupby(names).agg(["max", "min", "size"])
@@ -104,15 +104,15 @@ def depends_on_position(found: Found) -> Verdict:
     )
 
 
-def depends_on_attention(found: Found) -> Verdict:
+def depends_on_attention(results: Found) -> Verdict:
     """How much better the path sum ranks the tokens with the model's attention than with equal weights, one for each prompt."""
     samples, ranks = [], []
-    for measured, paths, _ in _prompts(found):
+    for measured, paths, _ in _prompts(results):
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    told = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
-    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{told}"
+    descriptions = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
+    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{descriptions}"
     return above_zero(samples, what, "prompts")
 
 
@@ -123,53 +123,57 @@ def _equal(pos: int) -> np.ndarray:
     return (step @ step)[-1]
 
 
-def sooner_keeps_more(found: Found) -> Verdict:
+def sooner_keeps_more(results: Found) -> Verdict:
     """Measured: minus the rank correlation of position and norm over the sequence's digits, one for each prompt."""
     samples = [
         -rank_correlation(np.array(digits, dtype=float), _norms(measured, "full").loc[digits].to_numpy())
-        for measured, _, digits in _prompts(found)
+        for measured, _, digits in _prompts(results)
     ]
     return above_zero(
         samples, "minus the rank correlation of position and measured sensitivity, over the digits", "prompts"
     )
 
 
-def paths_grow(found: Found) -> Verdict:
+def paths_grow(results: Found) -> Verdict:
     """Predicted: the same of the path sum weighted by attention."""
     samples = [
         -rank_correlation(np.array(digits, dtype=float), _paths(paths, PRINTED).loc[digits].to_numpy())
-        for _, paths, digits in _prompts(found)
+        for _, paths, digits in _prompts(results)
     ]
     return above_zero(samples, "minus the rank correlation of position and weighted paths, over the digits", "prompts")
 
 
-def only_the_first(found: Found) -> Verdict:
+def only_the_first(results: Found) -> Verdict:
     """The model's own patterns as Proposition 5.2 has them: (A + I) / 2 of each block, taken again and again."""
-    limit: Any = found[OVER_SQUASHING]["spectra"].limit  # pyright: ignore[reportAttributeAccessIssue]
+    limit: Any = results[OVER_SQUASHING]["spectra"].limit  # pyright: ignore[reportAttributeAccessIssue]
     lazy = limit[limit["matrix"] == "lazy"]
     lazy = lazy[lazy["layer"] != "all"]
     powers = int(lazy["power"].max())
     last = lazy[lazy["power"] == powers].set_index("layer")
     if last.empty:
         raise UntestedError("no pattern was measured")
-    left = last["remainder"].astype(float)
+    remainder = last["remainder"].astype(float)
     simple = last["predicted_rate"].astype(float) < 1
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1
     near = (last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN
-    said = (
-        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(left.min()))} to {number(float(left.max()))} of "
+    sentence = (
+        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} to {number(float(remainder.max()))} of "
         f"the last token's mass is still off the first token. What is left falls in {int(falls.sum())} of {len(last)} blocks, "
         f"and in {int(near.sum())} at the predicted rate. A finite depth does not reach the limit itself"
     )
     return decided(
-        bool((simple & falls).all()), said, largest_left=float(left.max()), blocks=len(last), at_rate=int(near.sum())
+        bool((simple & falls).all()),
+        sentence,
+        largest_left=float(remainder.max()),
+        blocks=len(last),
+        at_rate=int(near.sum()),
     )
 
 
-def prevented(found: Found) -> Verdict:
+def prevented(results: Found) -> Verdict:
     """The share of the measured sensitivity (sum of norms over all tokens) that is the first token's, at the real depth."""
     shares = []
-    for measured, _, _ in _prompts(found):
+    for measured, _, _ in _prompts(results):
         norms = _norms(measured, "full")
         shares.append(float(norms.iloc[0] / norms.sum()))
     if not shares:
@@ -182,8 +186,8 @@ def prevented(found: Found) -> Verdict:
     )
 
 
-def _ends(found: Found, quantity: str) -> dict[str, Any]:
-    ends: Any = found["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
+def _ends(results: Found, quantity: str) -> dict[str, Any]:
+    ends: Any = results["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
     rows = ends[ends["quantity"] == quantity].set_index("end")
     if not {"first", "last"} <= set(rows.index):
         raise UntestedError("fewer than three positions of the wanted record were asked")
@@ -192,36 +196,38 @@ def _ends(found: Found, quantity: str) -> dict[str, Any]:
 
 def _u(ends: dict[str, Any], what: str) -> Verdict:
     """Both ends above the positions between."""
-    told = []
+    descriptions = []
     for end in ("first", "last"):
         row = ends[end]
         interval = "" if pd.isna(row["low"]) else f" [{number(row['low'])}, {number(row['high'])}]"
-        told.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
-    said = f"{what}, at an end minus at the positions between: {'; '.join(told)} ({int(ends['first']['seeds'])} seeds)"
+        descriptions.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
+    sentence = f"{what}, at an end minus at the positions between: {'; '.join(descriptions)} ({int(ends['first']['seeds'])} seeds)"
     verdicts = {ends[end]["verdict"] for end in ("first", "last")}
     numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:
-        raise UntestedError(f"{said}: at least one end is undecided", **numbers)
-    return decided(verdicts == {"above"}, said, **numbers)
+        raise UntestedError(f"{sentence}: at least one end is undecided", **numbers)
+    return decided(verdicts == {"above"}, sentence, **numbers)
 
 
-def u_shape_of_retrieval(found: Found) -> Verdict:
+def u_shape_of_retrieval(results: Found) -> Verdict:
     """How likely the wanted record's value is, by where the record stands."""
-    frame: Any = found["retrieval"]["retrieval"].frame
-    named = int(frame["found"].astype(bool).sum())
-    if not named:
+    frame: Any = results["retrieval"]["retrieval"].frame
+    named_count = int(frame["found"].astype(bool).sum())
+    if not named_count:
         raise UntestedError(
             f"none of {len(frame)} answers names the wanted record's value, so it is not retrieved at all"
         )
-    if named == len(frame):
-        said = f"all {len(frame)} answers name the wanted value, so no position is seen to be harder"
-        raise UntestedError(said, asked=len(frame))
-    verdict = _u(_ends(found, "log_probability"), "log probability of the value")
-    return Verdict(verdict.outcome, f"{verdict.sentence}; {named} of {len(frame)} answers name it", verdict.numbers)
+    if named_count == len(frame):
+        sentence = f"all {len(frame)} answers name the wanted value, so no position is seen to be harder"
+        raise UntestedError(sentence, asked=len(frame))
+    verdict = _u(_ends(results, "log_probability"), "log probability of the value")
+    return Verdict(
+        verdict.outcome, f"{verdict.sentence}; {named_count} of {len(frame)} answers name it", verdict.numbers
+    )
 
 
-def u_shape_of_sensitivity(found: Found) -> Verdict:
-    return _u(_ends(found, "log_sensitivity"), "log sensitivity to the wanted record's tokens")
+def u_shape_of_sensitivity(results: Found) -> Verdict:
+    return _u(_ends(results, "log_sensitivity"), "log sensitivity to the wanted record's tokens")
 
 
 _DIGITS = (

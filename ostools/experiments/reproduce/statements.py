@@ -11,20 +11,27 @@ from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, SMALLER
 _PROVED = "it is a statement about numbers, with a proof and without a model"
 
 
-def _lemma(name: str, found: Found) -> Verdict:
+def _lemma(name: str, results: Found) -> Verdict:
     """Every check of a statement under its hypotheses, and of how it breaks without one of them."""
-    frame: Any = found["lemmas"]["lemmas"].frame
+    frame: Any = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
     stated, without = rows[rows["hypotheses"] == STATED], rows[rows["hypotheses"] != STATED]
     if stated.empty:
         raise UntestedError(f"no check of {name} was run")
-    held, broken = int(stated["passed"].sum()), int(without["passed"].sum())
-    said = f"{held} of {len(stated)} checks on numbers hold as stated"
+    passed_count, broken = int(stated["passed"].sum()), int(without["passed"].sum())
+    sentence = f"{passed_count} of {len(stated)} checks on numbers hold as stated"
     if len(without):
-        said += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
+        sentence += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
     failed = stated.loc[~stated["passed"].astype(bool), "computed"]
-    said += "".join(f"; FAILED: {words}" for words in failed)
-    return decided(held == len(stated), said, held=held, checks=len(stated), breaks=broken, without=len(without))
+    sentence += "".join(f"; FAILED: {words}" for words in failed)
+    return decided(
+        passed_count == len(stated),
+        sentence,
+        held=passed_count,
+        checks=len(stated),
+        breaks=broken,
+        without=len(without),
+    )
 
 
 def _about(lemma: str, place: str, words: str) -> Claim:
@@ -33,56 +40,56 @@ def _about(lemma: str, place: str, words: str) -> Claim:
         "Numbers do not prove it."
     )
     return Claim(
-        f"lemma-{lemma}", place, words, rule, lambda found: _lemma(lemma, found), ("lemmas",), construction=_PROVED
+        f"lemma-{lemma}", place, words, rule, lambda results: _lemma(lemma, results), ("lemmas",), construction=_PROVED
     )
 
 
-def impossible_counts(found: Found) -> Verdict:
+def impossible_counts(results: Found) -> Verdict:
     """Neighbouring counts below the noise of their difference, whose right answers begin differently."""
-    summary: Any = found["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
-    told, tested, twice, once = [], 0, 0, 0
+    summary: Any = results["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
+    descriptions, tested, twice, once = [], 0, 0, 0
     for row in summary.to_dict("records"):
-        told.append(
+        descriptions.append(
             f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs tested there; both "
             f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
         )
         tested, twice, once = tested + row["tested_pairs"], twice + row["right_twice"], once + row["right_once"]
-    said = "; ".join(told)
+    sentence = "; ".join(descriptions)
     numbers = {"tested_pairs": int(tested), "right_twice": int(twice), "right_once": int(once)}
     if not tested:
         raise UntestedError(
-            f"no pair of counts is hidden and has right answers whose first tokens differ ({said})",
+            f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})",
             **numbers,
         )
     if not twice and not once:
         raise UntestedError(
-            f"where the pair is hidden no first token is right, so nothing could have contradicted it ({said})",
+            f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})",
             **numbers,
         )
-    return decided(twice == 0, said, **numbers)
+    return decided(twice == 0, sentence, **numbers)
 
 
-def _remedy(found: Found, mitigation: str, about: str) -> Verdict:
+def _remedy(results: Found, mitigation: str, about: str) -> Verdict:
     """A mitigation's verdict of `ostools.experiments.study`, on answers or on the collapse distance."""
-    verdicts: Any = found["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
+    verdicts: Any = results["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
     rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
     if rows.empty:
         raise UntestedError(f"{mitigation} was not measured")
     row = rows.iloc[0]
-    said = str(row["sentence"])
+    sentence = str(row["sentence"])
     if row[about] not in (HELPS, HURTS, LARGER, SMALLER):
-        raise UntestedError(f"the verdict on {about} is: {row[about]}. {said}")
-    return decided(row[about] in (HELPS, LARGER), said, **{about: str(row[about])})
+        raise UntestedError(f"the verdict on {about} is: {row[about]}. {sentence}")
+    return decided(row[about] in (HELPS, LARGER), sentence, **{about: str(row[about])})
 
 
-def prompting_matters(found: Found) -> Verdict:
+def prompting_matters(results: Found) -> Verdict:
     """The hint's verdict on answers, in either direction."""
-    verdict = _remedy(found, "hint", "answers")
+    verdict = _remedy(results, "hint", "answers")
     return decided(True, verdict.sentence, **verdict.numbers)
 
 
-def keep_distant(found: Found) -> Verdict:
-    return _remedy(found, "separator", "collapse")
+def keep_distant(results: Found) -> Verdict:
+    return _remedy(results, "separator", "collapse")
 
 
 CLAIMS = (

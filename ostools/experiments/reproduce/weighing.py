@@ -49,29 +49,34 @@ class Paired:
 
 def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
     """`correct` of two tables of answers, question by question."""
-    left: Any = first.set_index(list(on))["correct"].astype(bool)
+    remainder: Any = first.set_index(list(on))["correct"].astype(bool)
     right: Any = second.set_index(list(on))["correct"].astype(bool)
-    shared = left.index.intersection(right.index)
-    one, other = left.loc[shared].to_numpy(), right.loc[shared].to_numpy()
+    shared = remainder.index.intersection(right.index)
+    entry, other = remainder.loc[shared].to_numpy(), right.loc[shared].to_numpy()
     return Paired(
-        int((one & ~other).sum()), int((~one & other).sum()), int((one & other).sum()), int((~one & ~other).sum())
+        int((entry & ~other).sum()),
+        int((~entry & other).sum()),
+        int((entry & other).sum()),
+        int((~entry & ~other).sum()),
     )
 
 
 def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
     """The claim that more questions are right with `first` than with `second`; each is a phrase such as "with the hint"."""
-    asked = counts.only_first + counts.only_second + counts.both + counts.neither
-    said = f"of {asked} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right only {second}"
-    if counts.both == asked:
-        raise UntestedError(f"all {asked} questions are right either way: there is nothing to gain", **counts.numbers)
-    if counts.neither == asked:
-        raise UntestedError(f"all {asked} questions are wrong either way", **counts.numbers)
+    arguments = counts.only_first + counts.only_second + counts.both + counts.neither
+    sentence = f"of {arguments} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right only {second}"
+    if counts.both == arguments:
+        raise UntestedError(
+            f"all {arguments} questions are right either way: there is nothing to gain", **counts.numbers
+        )
+    if counts.neither == arguments:
+        raise UntestedError(f"all {arguments} questions are wrong either way", **counts.numbers)
     if counts.only_first + counts.only_second < FEWEST_PAIRS:
-        raise UntestedError(f"{said}: the test needs {FEWEST_PAIRS} that differ", **counts.numbers)
+        raise UntestedError(f"{sentence}: the test needs {FEWEST_PAIRS} that differ", **counts.numbers)
     if counts.p_value > LEVEL:
-        raise UntestedError(f"{said}: undecided (p = {number(counts.p_value)})", **counts.numbers)
+        raise UntestedError(f"{sentence}: undecided (p = {number(counts.p_value)})", **counts.numbers)
     return decided(
-        counts.only_first > counts.only_second, f"{said} (p = {number(counts.p_value)}, exact)", **counts.numbers
+        counts.only_first > counts.only_second, f"{sentence} (p = {number(counts.p_value)}, exact)", **counts.numbers
     )
 
 
@@ -85,13 +90,13 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
         )
     mean, low, high = over_seeds(list(values))
     numbers = {"mean": mean, "low": low, "high": high, "samples": len(values)}
-    said = f"{what}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
+    sentence = f"{what}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     if low <= 0 <= high:
-        raise UntestedError(f"{said}: undecided, as the interval contains zero", **numbers)
-    return decided(low > 0, said, **numbers)
+        raise UntestedError(f"{sentence}: undecided, as the interval contains zero", **numbers)
+    return decided(low > 0, sentence, **numbers)
 
 
 def trend(x: Any, y: Any) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
-    found: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-    return float(found.statistic), float(found.pvalue)
+    results: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    return float(results.statistic), float(results.pvalue)

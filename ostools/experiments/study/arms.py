@@ -92,13 +92,13 @@ class Arm:
     def _require_room(self) -> None:
         """Every question fits the context with the answer that `behaviour` leaves room for."""
         how = self.plan.elicitation
-        posed = [
+        task_prompts = [
             elicit(self.model, self.plan.form, n, how, seed=seed, mitigation=self.mitigation)
             for n, seed in self.questions
         ]
-        prefilled = posed[0].prefill is not None
-        room = answer_room(right_lines(self.model, posed), self.plan.form.reasons, prefilled)
-        longest = max(len(one.prompt.ids) for one in posed)
+        prefilled = task_prompts[0].prefill is not None
+        room = answer_room(right_lines(self.model, task_prompts), self.plan.form.reasons, prefilled)
+        longest = max(len(task_prompt.prompt.ids) for task_prompt in task_prompts)
         context = context_length(self.model)
         if longest + room > context:
             raise InputError(
@@ -134,7 +134,7 @@ class Arm:
 
     def _answers(self) -> None:
         """Whether the model is right, and how likely the right line was."""
-        found = behaviour(
+        result = behaviour(
             self.model,
             self.plan.form,
             lengths=self.plan.lengths,
@@ -142,15 +142,15 @@ class Arm:
             mitigation=self.mitigation,
             elicitation=self.plan.elicitation,
         )
-        rows: list[dict[str, Any]] = found.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
+        rows: list[dict[str, Any]] = result.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
         for row in rows:
             n, seed = int(row["length"]), int(row["seed"])
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             self.cells["correct", None, n, seed] = Cell(float(row["correct"]), status)
             self.cells["tokens", None, n, seed] = Cell(float(row["tokens"]), status)
-            if found.provenance.parameters["probability"]:
+            if result.provenance.parameters["probability"]:
                 self.cells["log_probability", None, n, seed] = Cell(float(row["log_probability"]), status)
-        self.account |= {name: found.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
+        self.account |= {name: result.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
     def _collapse(self, dtypes: Sequence[str]) -> None:
         """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
@@ -162,7 +162,7 @@ class Arm:
             self._refuse_distances(dtypes, self.no_pair)
             return
         try:
-            found = collapse(
+            result = collapse(
                 self.model,
                 plan.form,
                 lengths=plan.lengths,
@@ -179,22 +179,22 @@ class Arm:
             if len(dtypes) == 1:
                 self._refuse_distances(dtypes, str(error))
             return
-        self._keep_distances(found)
-        table: Any = found.verdicts()
+        self._keep_distances(result)
+        table: Any = result.verdicts()
         columns = ["seed", "dtype", "verdict", "first", "last", "longest", "status"]
         self.collapse_verdicts += table[table["site"] == "y"][columns].to_dict("records")
-        self.account["route"] = found.provenance.parameters["route"]
+        self.account["route"] = result.provenance.parameters["route"]
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
         refused = Cell(float("nan"), REFUSED, reason=reason)
         self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
 
-    def _keep_distances(self, found: Collapse) -> None:
-        exact: Any = reference_at_y(found.reference)
+    def _keep_distances(self, result: Collapse) -> None:
+        exact: Any = reference_at_y(result.reference)
         exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=exact["rounding"])
-        for dtype, reason in found.overflowing().items():
+        for dtype, reason in result.overflowing().items():
             self._refuse_distances([dtype], reason)
-        frame: Any = found.measured()
+        frame: Any = result.measured()
         frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
         columns = ["length", "seed", "mean", "pair_noise"]
         for dtype, table in {
@@ -210,23 +210,26 @@ class Arm:
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Of the questions with n and n + 1 items on the copy that runs in that precision."""
         copy = Precision.named(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
-        questions = {(one.length, one.seed): one for one in (*self.questions.values(), *self.extended.values())}
-        found = {key: self.acted.status(posed, copy) for key, posed in questions.items()}
-        return {(n, seed): of_pair(found[n, seed], found[n + 1, seed]) for n, seed in self.questions}
+        questions = {
+            (task_prompt.length, task_prompt.seed): task_prompt
+            for task_prompt in (*self.questions.values(), *self.extended.values())
+        }
+        result = {key: self.acted.status(task_prompts, copy) for key, task_prompts in questions.items()}
+        return {(n, seed): of_pair(result[n, seed], result[n + 1, seed]) for n, seed in self.questions}
 
     def _closely(self, n: int, seed: int) -> None:
         """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
-        posed = self.questions[n, seed]
-        status, reason = self.acted.status(posed, self.work)
+        task_prompts = self.questions[n, seed]
+        status, reason = self.acted.status(task_prompts, self.work)
         names = "sensitivity", "frozen_sensitivity", "bound"
         if status != ACTIVE:
             reason = reason or "not measured again: the mitigation changed nothing here"
             self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
             return
         try:
-            positions = list(carrier_positions(self.model, posed))
+            positions = list(carrier_positions(self.model, task_prompts))
             with running(self.work, self.mitigation):
-                measured: Any = sensitivity(self.work, posed.prompt, method="exact").frame
+                measured: Any = sensitivity(self.work, task_prompts.prompt, method="exact").frame
         except InputError as error:
             refused = Cell(float("nan"), REFUSED, reason=str(error))
             self.cells |= {(name, None, n, seed): refused for name in names}
@@ -235,16 +238,16 @@ class Arm:
             rows = measured[measured["linearisation"] == linearisation].sort_values("position")
             norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
             self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
-        self.cells["bound", None, n, seed] = self._bound(posed, positions, status)
+        self.cells["bound", None, n, seed] = self._bound(task_prompts, positions, status)
 
-    def _bound(self, posed: Posed, positions: Sequence[int], status: str) -> Cell:
+    def _bound(self, task_prompts: Posed, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
-                found: Any = path_sum(self.work, posed.prompt, variants=[BOUND]).frame
+                result: Any = path_sum(self.work, task_prompts.prompt, variants=[BOUND]).frame
         except InputError as error:
             return Cell(float("nan"), REFUSED, reason=str(error))
-        values = torch.tensor(found.sort_values("position")["value"].to_numpy(dtype=float))
+        values = torch.tensor(result.sort_values("position")["value"].to_numpy(dtype=float))
         return _mean_at(values, positions, status)
 
 

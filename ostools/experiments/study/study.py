@@ -93,20 +93,22 @@ def study(
     or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer
     merges, for a prompt that does not fit the context with n + 1 items or with its answer, and for a layer that is not there.
     """
-    form, given = tasks.task(task), _checked(mitigations)
-    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
+    form, given_values = tasks.task(task), _checked(mitigations)
+    length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     none = isinstance(dtypes, list | tuple) and not dtypes
     dtypes = () if none else tuple(precision.name for precision in checked_precisions(dtypes))
     trained_lengths = metadata_of(model).trained_lengths
     how_asked = elicitation_for(form, model.tokenizer, trained_lengths, elicitation, chat)
-    plan = StudyPlan(form, wanted, chosen, dtypes, chat, _spread(wanted, sensitivity_lengths), how_asked)
+    plan = StudyPlan(
+        form, length_list, chosen_seeds, dtypes, chat, _spread(length_list, sensitivity_lengths), how_asked
+    )
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
-    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given.items()}
+    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given_values.items()}
     for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(wanted[-1], chosen[0])
+        arm.status(length_list[-1], chosen_seeds[0])
     steps = _Steps(progress, sum(arm.steps() for arm in (plain, *arms.values())))
     for arm in (plain, *arms.values()):
         arm.measure(steps)
@@ -117,10 +119,10 @@ def study(
         measurement="study",
         task=tasks.label(form),
         mitigations=list(arms),
-        lengths=wanted,
-        seeds=chosen,
+        lengths=length_list,
+        seeds=chosen_seeds,
         dtypes=list(dtypes),
-        chat=plain.questions[wanted[0], chosen[0]].chat,
+        chat=plain.questions[length_list[0], chosen_seeds[0]].chat,
         elicitation=how_asked,
         level=level,
         verdict_level=verdict_level,
@@ -134,8 +136,10 @@ def study(
     within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
     frame: Any = pd.DataFrame(rows).assign(within_training=within)
     effects = judging.effects(frame, level, verdict_level)
-    reached = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_verdicts]
-    return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached))
+    reached_lengths = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_verdicts]
+    return Study(
+        frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached_lengths)
+    )
 
 
 class _Steps:
@@ -149,15 +153,19 @@ class _Steps:
         tell(self.progress, self.done, self.total)
 
 
-def _checked(given: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
+def _checked(given_values: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
     """The mitigations by their labels."""
-    each = [given] if isinstance(given, str | Mitigation) else several("mitigations", given, "['separator:every=3']")
-    chosen = [m.mitigation(one) for one in each]
-    names = [m.label(one) for one in chosen]
+    tensor = (
+        [given_values]
+        if isinstance(given_values, str | Mitigation)
+        else several("mitigations", given_values, "['separator:every=3']")
+    )
+    chosen_seeds = [m.mitigation(task_prompt) for task_prompt in tensor]
+    names = [m.label(one) for one in chosen_seeds]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"study: found {twice!r} twice: give each mitigation once")
-    return dict(zip(names, chosen, strict=True))
+    return dict(zip(names, chosen_seeds, strict=True))
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:
@@ -185,7 +193,7 @@ def _of(arm: Arm) -> Mitigation:
 
 def _row(name: str, key: tuple[str, str | None, int, int], cell: Cell, plain: Cell) -> dict[str, Any]:
     quantity, dtype, length, seed = key
-    refused = next((one for one in (cell, plain) if one.status == judging.REFUSED), None)
+    refused = next((task_prompt for task_prompt in (cell, plain) if task_prompt.status == judging.REFUSED), None)
     return {
         "mitigation": name,
         "length": length,

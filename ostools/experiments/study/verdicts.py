@@ -133,9 +133,9 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
     if len(samples) < FEWEST:
         return np.nan, np.nan
-    asked = expanded(level, len(samples))
+    arguments = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
-    low, high = bootstrap_mean(torch.tensor(samples), level=min(asked, 1 - 1e-12), resamples=RESAMPLES)
+    low, high = bootstrap_mean(torch.tensor(samples), level=min(arguments, 1 - 1e-12), resamples=RESAMPLES)
     return float(low), float(high)
 
 
@@ -144,7 +144,7 @@ def corrected(level: float, mitigations: int) -> float:
     return 1 - (1 - level) / (mitigations * len(ABOUT))
 
 
-def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
+def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
     """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
@@ -153,15 +153,15 @@ def verdicts(found: Frame, verdict_level: float) -> pd.DataFrame:
     and no logit; "not decided" where there are too few lengths, or nothing could be measured.
     """
     rows = []
-    for mitigation, group in found.groupby("mitigation", sort=False):
+    for mitigation, group in result.groupby("mitigation", sort=False):
         row: dict[str, Any] = {"mitigation": mitigation}
-        said = []
+        sentences = []
         for about in ABOUT:
             judged = group[group["about"] == about].to_dict("records")
             row[about], why = _verdict(judged[0], verdict_level) if judged else (UNDECIDED, "not measured")
-            said.append(f"{ABOUT_WORDS[about]}: {row[about]} ({why})")
+            sentences.append(f"{ABOUT_WORDS[about]}: {row[about]} ({why})")
         beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
-        rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(said) + beyond + "."})
+        rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(sentences) + beyond + "."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
 
 

@@ -89,9 +89,9 @@ def windows(
     window is narrower, and a prompt longer than the context.
     """
     form = tasks.task(task)
-    wanted, chosen = checked_lengths(lengths), seeds_of(form, seeds)
-    questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in wanted for seed in chosen}
-    longest = max(len(posed.prompt.ids) for posed in questions.values())
+    length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
+    questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in length_list for seed in chosen_seeds}
+    longest = max(len(task_prompts.prompt.ids) for task_prompts in questions.values())
     alone = next(iter(questions.values())).chat  # without worked examples: a window is compared on one prompt
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
     # Built and tried before anything is measured: what does not fit the model is refused at once.
@@ -104,35 +104,37 @@ def windows(
             f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
             "pairs out to compare the task's own questions"
         )
-    same_seeds = chosen if compared.random else [0]
+    same_seeds = chosen_seeds if compared.random else [0]
     extended = {
         (pair.length, seed): torch.tensor(pair.extended)
         for seed in same_seeds
-        for pair in compared.pairs(ModelEncoder(model), wanted, seed)
+        for pair in compared.pairs(ModelEncoder(model), length_list, seed)
         if pair.kind != "one-more-digit"
     }
     for arm in arms.values():
-        acts(model, arm, extended[wanted[-1], same_seeds[0]])
+        acts(model, arm, extended[length_list[-1], same_seeds[0]])
     tables = []
-    for done, (size, arm) in enumerate(arms.items()):
-        tell(progress, done, len(arms))
-        said: Any = behaviour(model, form, lengths=wanted, seeds=chosen, mitigation=arm, chat=alone).frame
-        found = collapse(
+    for steps_done, (size, arm) in enumerate(arms.items()):
+        tell(progress, steps_done, len(arms))
+        sentences: Any = behaviour(
+            model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone
+        ).frame
+        result = collapse(
             exact,
             form if pairs is None else pairs,
-            lengths=wanted,
+            lengths=length_list,
             dtypes=["float64"],
             seeds=same_seeds,
             mitigation=arm,
             chat=pairs_in_chat,
         )
         pair_acts = {key: acts(model, arm, ids) for key, ids in extended.items()}
-        rows = said[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
-            _distances(found.reference, chosen, same_seeds), on=["length", "seed"], validate="one_to_one"
+        rows = sentences[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
+            _distances(result.reference, chosen_seeds, same_seeds), on=["length", "seed"], validate="one_to_one"
         )
         status = [
-            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own
-            for n, seed, own in zip(rows["length"], rows["seed"], rows["status"], strict=True)
+            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own_rows
+            for n, seed, own_rows in zip(rows["length"], rows["seed"], rows["status"], strict=True)
         ]
         tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
     tell(progress, len(arms), len(arms))
@@ -142,8 +144,8 @@ def windows(
         measurement="windows",
         task=tasks.label(form),
         pairs=compared.name,
-        lengths=wanted,
-        seeds=chosen,
+        lengths=length_list,
+        seeds=chosen_seeds,
         windows=list(sizes),
         layers=layers,
         sinks=sinks,
@@ -161,15 +163,15 @@ def summarise(frame: Frame) -> pd.DataFrame:
     used = frame[within] if within.any() else frame
     rows = []
     for window, group in used.groupby("window", sort=False, dropna=False):
-        right, asked = int(group["correct"].sum()), len(group)
-        low, high = wilson(right, asked, _LEVEL)
+        right, arguments = int(group["correct"].sum()), len(group)
+        low, high = wilson(right, arguments, _LEVEL)
         distance = np.maximum(group["distance"], group["rounding"])
         rows.append(
             {
                 "window": window,
                 "active": int((group["status"] == "active").sum()),
-                "questions": asked,
-                "accuracy": right / asked,
+                "questions": arguments,
+                "accuracy": right / arguments,
                 "wilson_low": low,
                 "wilson_high": high,
                 "log_probability": float(group["log_probability"].mean()),
@@ -179,9 +181,9 @@ def summarise(frame: Frame) -> pd.DataFrame:
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    apart = _apart(table)
+    separation = _apart(table)
     table = table.assign(
-        front=_front(table, apart, "accuracy"), front_probability=_front(table, apart, "log_probability")
+        front=_front(table, separation, "accuracy"), front_probability=_front(table, separation, "log_probability")
     ).drop(columns="unsure")
     floored = table.pop("floored")
     return table.assign(floored=floored)
@@ -191,12 +193,12 @@ def _apart(table: Frame) -> np.ndarray:
     """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
     the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
     distance, unsure = table["distance"].to_numpy(dtype=float), table["unsure"].to_numpy(dtype=float)
-    found, largest = distance.copy(), -1
+    result, largest = distance.copy(), -1
     for place in np.argsort(-distance):
         same = largest >= 0 and np.log(distance[largest] / distance[place]) <= unsure[largest] + unsure[place]
         largest = largest if same else place
-        found[place] = distance[largest]
-    return found
+        result[place] = distance[largest]
+    return result
 
 
 def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
@@ -221,9 +223,9 @@ def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sink
     return SlidingWindow(size, layers, sinks)
 
 
-def _checked(given: Iterable[int]) -> list[int]:
+def _checked(given_values: Iterable[int]) -> list[int]:
     """In ascending order and without doubles; `SlidingWindow` says what is wrong with a size."""
-    sizes = list(given) if isinstance(given, Iterable) else [given]
+    sizes = list(given_values) if isinstance(given_values, Iterable) else [given_values]
     if not sizes:
         raise InputError("windows: expected at least one, found none; for example range(2, 65)")
     if wrong := [size for size in sizes if not isinstance(size, int)]:

@@ -25,7 +25,7 @@ class Acted:
         self.parts = [part for part in parts(mitigation) if changes_pass(part)]
         self._known: dict[tuple[int, int, int], bool] = {}
 
-    def status(self, posed: Posed, on: TransformerBridge | None = None) -> tuple[str, str]:
+    def status(self, task_prompt: Posed, on: TransformerBridge | None = None) -> tuple[str, str]:
         """The status of a question measured `on` that model (None: the user's own), and the reason of a refusal.
 
         Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the user's model; refused: a
@@ -33,21 +33,21 @@ class Acted:
         """
         if self.mitigation is None:
             return ACTIVE, ""
-        on, active = on or self.model, posed.rewritten
+        on, active = on or self.model, task_prompt.rewritten
         for index, part in enumerate(self.parts):
-            if self._acts(on, index, posed):
+            if self._acts(on, index, task_prompt):
                 active = True
-            elif on is not self.model and self._acts(self.model, index, posed):
+            elif on is not self.model and self._acts(self.model, index, task_prompt):
                 dtype = str(next(on.parameters()).dtype).removeprefix("torch.")
                 return REFUSED, f"{label(part)} changes nothing in {dtype}"
         return (ACTIVE if active else INACTIVE), ""
 
-    def _acts(self, on: TransformerBridge, index: int, posed: Posed) -> bool:
+    def _acts(self, on: TransformerBridge, index: int, task_prompt: Posed) -> bool:
         if on is not self.model:
-            return acts(on, self.parts[index], posed.prompt.ids)
-        key = index, posed.length, posed.seed
+            return acts(on, self.parts[index], task_prompt.prompt.ids)
+        key = index, task_prompt.length, task_prompt.seed
         if key not in self._known:
-            self._known[key] = acts(on, self.parts[index], posed.prompt.ids)
+            self._known[key] = acts(on, self.parts[index], task_prompt.prompt.ids)
         return self._known[key]
 
 

@@ -97,23 +97,23 @@ def answers(
     `torch.argmax` chooses. A batch of another size may round the last digit of a logit otherwise: in 16 bits, where a step
     is large, two tokens closer than that can change places.
     """
-    chosen = [as_prompt(model, prompt) for prompt in prompts]
-    _check(model, chosen, max_new_tokens, stops)
-    if cycles is not None and len(cycles) != len(chosen):
-        raise InputError(f"answers: expected one cycle for each of {len(chosen)} prompts, found {len(cycles)}")
-    choose = chooser(temperature, seeds, len(chosen))
+    encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
+    _check(model, encoded_prompts, max_new_tokens, stops)
+    if cycles is not None and len(cycles) != len(encoded_prompts):
+        raise InputError(f"answers: expected one cycle for each of {len(encoded_prompts)} prompts, found {len(cycles)}")
+    choose = chooser(temperature, seeds, len(encoded_prompts))
     reading = _Reading(model, stops, cycles)
-    found: dict[int, Answer] = {}
-    for batch in batches([len(prompt.ids) for prompt in chosen], padding(model).allowed, chunk(TOKENS)):
-        ids = {index: chosen[index].ids.tolist() for index in batch}
+    answer_by_index: dict[int, Answer] = {}
+    for batch in batches([len(prompt.ids) for prompt in encoded_prompts], padding(model).allowed, chunk(TOKENS)):
+        ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
         start = time.perf_counter()
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model):
-            said = _answered(model, ids, max_new_tokens, reading, choose, shared)
+            batch_answers = _answered(model, ids, max_new_tokens, reading, choose, shared)
         share = (time.perf_counter() - start) / len(batch)
-        found |= {index: replace(answer, seconds=share) for index, answer in said.items()}
-        tell(progress, len(found), len(chosen))
-    return [found[index] for index in range(len(chosen))]
+        answer_by_index |= {index: replace(answer, seconds=share) for index, answer in batch_answers.items()}
+        tell(progress, len(answer_by_index), len(encoded_prompts))
+    return [answer_by_index[index] for index in range(len(encoded_prompts))]
 
 
 def line_written(text: str) -> bool:
@@ -139,9 +139,9 @@ def _check(
         )
 
 
-def require_limit(found: object) -> None:
+def require_limit(limit: object) -> None:
     """Refuse, with `InputError`, what is no number of tokens."""
-    whole_number("max_new_tokens", found, 1)
+    whole_number("max_new_tokens", limit, 1)
 
 
 def _answered(
@@ -154,26 +154,26 @@ def _answered(
 ) -> dict[int, Answer]:
     """One batch of prompts, by their numbers, until the last of them has ended."""
     rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
-    going, written = list(prompts), {index: [] for index in prompts}
-    done: dict[int, Answer] = {}
+    going, new_ids = list(prompts), {index: [] for index in prompts}
+    finished: dict[int, Answer] = {}
     while True:
         tokens = choose(rows.logits()[:, -1], going)
         for index, token in zip(going, tokens.tolist(), strict=True):
-            if index not in done:
-                written[index].append(token)
-                answer = reading.of(index, prompts[index], written[index])
+            if index not in finished:
+                new_ids[index].append(token)
+                answer = reading.of(index, prompts[index], new_ids[index])
                 if answer.ended != "length":
-                    done[index] = answer
+                    finished[index] = answer
                 elif len(answer.ids) == max_new_tokens:
-                    done[index] = replace(answer, ended=reading.cut)
-        if len(done) == len(prompts):
-            return done
+                    finished[index] = replace(answer, ended=reading.cut)
+        if len(finished) == len(prompts):
+            return finished
         rows.extend(tokens)
         # A few answers can be much longer than the rest: those that ended leave, not one by one, as that copies the cache.
-        left = [row for row, index in enumerate(going) if index not in done]
-        if 2 * len(left) <= len(going):
-            rows.keep(left)
-            going = [going[row] for row in left]
+        unfinished_rows = [row for row, index in enumerate(going) if index not in finished]
+        if 2 * len(unfinished_rows) <= len(going):
+            rows.keep(unfinished_rows)
+            going = [going[row] for row in unfinished_rows]
 
 
 def cache_is_exact(model: TransformerBridge) -> bool:
@@ -205,33 +205,33 @@ class _Reading:
         self.ends = end_ids(model)
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
-    def of(self, index: int, prompt: list[int], written: list[int]) -> Answer:
+    def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
         """Of what was written after the prompt with that number."""
-        if written[-1] in self.ends:
-            return Answer(tuple(written), text_behind(self.tokenizer, prompt, written[:-1]), "eos")
-        text = text_behind(self.tokenizer, prompt, written)
+        if new_ids[-1] in self.ends:
+            return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
+        text = text_behind(self.tokenizer, prompt, new_ids)
         stopped = self.stops is not None and self.stops[index](text)
-        repeats = self._repeats(index, written)
-        return Answer(tuple(written), text, "stop" if stopped else "repeats" if repeats else "length")
+        repeats = self._repeats(index, new_ids)
+        return Answer(tuple(new_ids), text, "stop" if stopped else "repeats" if repeats else "length")
 
-    def _repeats(self, index: int, written: list[int]) -> bool:
+    def _repeats(self, index: int, new_ids: list[int]) -> bool:
         """Whether the last token continues a cycle that is longer than the answer's question allows; asked after each token."""
         if self.cycles is None:
             return False
         runs = self._runs.setdefault(index, [0] * _LONGEST_PERIOD)
         for period in range(1, _LONGEST_PERIOD + 1):
-            same = len(written) > period and written[-1] == written[-1 - period]
+            same = len(new_ids) > period and new_ids[-1] == new_ids[-1 - period]
             runs[period - 1] = runs[period - 1] + 1 if same else 0
         return max(runs) >= self.cycles[index]
 
 
-def text_behind(tokenizer: Any, prompt: list[int], written: list[int]) -> str:
+def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
     """Decoded after the prompt's end, because decoders strip the space at the start of a text."""
     if tokenizer is None:
-        return "".join(token_text(None, index) for index in written)
+        return "".join(token_text(None, index) for index in new_ids)
     anchor = prompt[-_ANCHOR:]
-    before, both = (decoded(tokenizer, ids) for ids in (anchor, anchor + written))
-    return both[len(before) :] if both.startswith(before) else decoded(tokenizer, written)
+    before, joined_text = (decoded(tokenizer, ids) for ids in (anchor, anchor + new_ids))
+    return joined_text[len(before) :] if joined_text.startswith(before) else decoded(tokenizer, new_ids)
 
 
 def can_end(model: TransformerBridge) -> bool:
@@ -248,8 +248,8 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
     """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn). A
     negative id names none."""
     sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
-    named = [ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources]
-    return frozenset().union(*named)
+    id_sets = [ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources]
+    return frozenset().union(*id_sets)
 
 
 def answers_bytes(shape: Shape, longest: LongestPrompt, max_new_tokens: int, *, lengths: int = 1, each: int = 1) -> int:

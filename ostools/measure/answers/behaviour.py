@@ -158,30 +158,43 @@ def behaviour(
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
-    given = mitigations.optional(mitigation)
-    wanted, chosen = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
+    mitigation_object = mitigations.optional(mitigation)
+    length_list, seed_list = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
     trained = metadata_of(model).trained_lengths or {}
     how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, chat)
-    options: dict[str, Any] = {"mitigation": given, "system": system, "thinking": thinking}
-    posed = [elicit(model, form, length, how_asked, seed=seed, **options) for length in wanted for seed in chosen]
-    scored = probability and not form.reasons and not any(one.thinks for one in posed) and can_end(model)
-    run = _Run(model, form, posed, temperature, samples, max_new_tokens, scored, progress)
-    with mitigations.running(model, given):
-        said, likely, how = run.said(), run.likely(), run.described()
-    names = {"task": tasks.label(form), "mitigation": mitigations.label(given)}
+    options: dict[str, Any] = {"mitigation": mitigation_object, "system": system, "thinking": thinking}
+    task_prompts = [
+        elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
+    ]
+    scored = (
+        probability
+        and not form.reasons
+        and not any(task_prompt.thinks for task_prompt in task_prompts)
+        and can_end(model)
+    )
+    run = _Run(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
+    with mitigations.running(model, mitigation_object):
+        answer_groups, likely, how = run.said(), run.likely(), run.described()
+    names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object)}
     names |= {"elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
-    how |= {"rewritten": any(one.rewritten for one in posed), "trained_length": longest}
-    how |= {"lengths": wanted, "seeds": chosen, "chat": posed[0].chat, **posed[0].prompt.asked}
+    how |= {"rewritten": any(entry.rewritten for entry in task_prompts), "trained_length": longest}
+    how |= {"lengths": length_list, "seeds": seed_list, "chat": task_prompts[0].chat, **task_prompts[0].prompt.asked}
     provenance = Provenance.collect(model, measurement="behaviour", **names, **how)
     rows = [
         _row(one, sample, answer, reasoning_tokens(model, one, answer), score, status, longest)
-        for one, group, score, kinds in zip(posed, said, likely, _statuses(model, given, posed, said), strict=True)
+        for one, group, score, kinds in zip(
+            task_prompts,
+            answer_groups,
+            likely,
+            _statuses(model, mitigation_object, task_prompts, answer_groups),
+            strict=True,
+        )
         for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
     ]
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
-    return Behaviour(frame, provenance, summarise(frame, random=form.random, drawn=temperature > 0))
+    return Behaviour(frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0))
 
 
 @dataclass(frozen=True)
@@ -206,7 +219,7 @@ class _Run:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        reasons = self.form.reasons or any(one.thinks for one in self.posed)
+        reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.posed)
         return answer_room(self.lines, reasons, self.posed[0].prefill is not None)
 
     def said(self) -> list[list[Answer]]:
@@ -214,10 +227,10 @@ class _Run:
         name, samples = tasks.label(self.form), range(self.samples)
         flat = answers(
             self.model,
-            [one.prompt for one in self.posed for _ in samples],
+            [task_prompt.prompt for task_prompt in self.posed for _ in samples],
             max_new_tokens=self.room,
             stops=[stop for stop in stops_of(self.posed) for _ in samples],
-            cycles=[CYCLE + CYCLE_AN_ITEM * one.length for one in self.posed for _ in samples],
+            cycles=[CYCLE + CYCLE_AN_ITEM * entry.length for entry in self.posed for _ in samples],
             temperature=self.temperature,
             seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
@@ -228,7 +241,7 @@ class _Run:
         """How likely each prompt's right line is, once for all its samples; None where it was not asked for."""
         if not self.scored:
             return [None] * len(self.posed)
-        prompts, lines = [one.prompt for one in self.posed], [written(one) for one in self.posed]
+        prompts, lines = [task_prompt.prompt for task_prompt in self.posed], [written(entry) for entry in self.posed]
         return [*answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))]
 
     def described(self) -> dict[str, Any]:
@@ -249,53 +262,62 @@ class _Run:
 
 
 def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
-    chosen = seeds_of(form, seeds)
+    seed_list = seeds_of(form, seeds)
     whole_number("samples", samples, 1)
     require_temperature(temperature)
     if samples > 1 and temperature == 0:
         raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
-    return chosen
+    return seed_list
 
 
 def _statuses(
-    model: TransformerBridge, given: Mitigation | None, posed: Sequence[Posed], groups: Sequence[Sequence[Answer]]
+    model: TransformerBridge,
+    mitigation: Mitigation | None,
+    task_prompts: Sequence[Posed],
+    groups: Sequence[Sequence[Answer]],
 ) -> list[list[str]]:
     """Whether the mitigation changed anything in each row: the text, or a logit of prompt and answer.
 
     The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
     """
-    if given is None:
+    if mitigation is None:
         return [["none"] * len(group) for group in groups]
-    tried: dict[int, bool] = {}
+    acts_by_length: dict[int, bool] = {}
 
-    def active(one: Posed, answer: Answer) -> bool:
-        if one.rewritten:
+    def active(task_prompt: Posed, answer: Answer) -> bool:
+        if task_prompt.rewritten:
             return True
-        read = torch.cat([one.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
-        if len(read) not in tried:
-            tried[len(read)] = mitigations.acts(model, given, read)
-        return tried[len(read)]
+        read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
+        if len(read) not in acts_by_length:
+            acts_by_length[len(read)] = mitigations.acts(model, mitigation, read)
+        return acts_by_length[len(read)]
 
     return [
-        ["active" if active(one, answer) else "inactive" for answer in group]
-        for one, group in zip(posed, groups, strict=True)
+        ["active" if active(task_prompt, answer) else "inactive" for answer in group]
+        for task_prompt, group in zip(task_prompts, groups, strict=True)
     ]
 
 
 def _row(
-    one: Posed, sample: int, answer: Answer, reasoning: int, score: AnswerScore | None, status: str, trained: int | None
+    task_prompt: Posed,
+    sample: int,
+    answer: Answer,
+    reasoning: int,
+    score: AnswerScore | None,
+    status: str,
+    trained: int | None,
 ) -> dict[str, Any]:
-    return answer_columns(one, answer, reasoning) | {
+    return answer_columns(task_prompt, answer, reasoning) | {
         "status": status,
         "sample": sample,
         "log_probability": math.nan if score is None else score.log_probability,
-        "rank": None if score is None or one.prefill is None else score.rank,
+        "rank": None if score is None or task_prompt.prefill is None else score.rank,
         "seconds": answer.seconds,
-        "within_training": None if trained is None else one.length <= trained,
+        "within_training": None if trained is None else task_prompt.length <= trained,
     }
 
 
-def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
+def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
     Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right; what was cut off, and
@@ -313,42 +335,42 @@ def summarise(frame: pd.DataFrame, random: bool, drawn: bool) -> pd.DataFrame:
     to the one prompt, which has no interval (NaN).
     """
     rows = [
-        _summary(int(cast(Any, length)), here, random, drawn) for length, here in cast(Any, frame).groupby("length")
+        _summary(int(cast(Any, length)), here, random, sampled) for length, here in cast(Any, frame).groupby("length")
     ]
     return pd.DataFrame(rows).astype({"within_training": "boolean"})
 
 
-def _summary(length: int, here: Any, random: bool, drawn: bool) -> dict[str, Any]:
-    within = here["within_training"].iloc[0]
-    prompts, unanswered = int(here["seed"].nunique()), int(here["correct"].isna().sum())
-    here = here[here["correct"].notna()]
-    each = here.groupby("seed")
-    shares = each["correct"].mean().astype(float)
-    samples = len(here) // max(len(shares), 1)
+def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, Any]:
+    within = rows["within_training"].iloc[0]
+    prompts, unanswered = int(rows["seed"].nunique()), int(rows["correct"].isna().sum())
+    rows = rows[rows["correct"].notna()]
+    by_seed = rows.groupby("seed")
+    shares = by_seed["correct"].mean().astype(float)
+    samples = len(rows) // max(len(shares), 1)
     of_prompts = random and (len(shares) > 1 or samples == 1)
-    trials = len(shares) if of_prompts else samples if drawn else 0
+    trials = len(shares) if of_prompts else samples if sampled else 0
     accuracy = float(shares.mean())
     low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
-    errors = here["absolute_error"].dropna().astype(float)
+    errors = rows["absolute_error"].dropna().astype(float)
     return {
         "length": length,
         "prompts": prompts,
-        "asked": len(here),
-        "right": int(here["correct"].sum()),
-        "wrong": int((here["kind"].eq(ANSWERED) & ~here["correct"]).sum()),
-        "content_right": int(here["content_correct"].sum()),
-        "content_read": int(here["content_correct"].notna().sum()),
+        "asked": len(rows),
+        "right": int(rows["correct"].sum()),
+        "wrong": int((rows["kind"].eq(ANSWERED) & ~rows["correct"]).sum()),
+        "content_right": int(rows["content_correct"].sum()),
+        "content_read": int(rows["content_correct"].notna().sum()),
         "accuracy": accuracy,
         "wilson_low": low,
         "wilson_high": high,
         "trials": trials,
         "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
-        "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
-        "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
+        "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
-        "log_probability": float(each["log_probability"].first().mean(skipna=False)),
-        "probability": float(each["log_probability"].first().map(math.exp).mean(skipna=False)),
-        "active": int(here["status"].eq("active").sum()),
+        "log_probability": float(by_seed["log_probability"].first().mean(skipna=False)),
+        "probability": float(by_seed["log_probability"].first().map(math.exp).mean(skipna=False)),
+        "active": int(rows["status"].eq("active").sum()),
         "within_training": within,
     }

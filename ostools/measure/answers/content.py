@@ -113,25 +113,25 @@ class _Assertions:
         self.subjects = [tuple(phrase.split()) for phrase in wording.subjects]
 
     def decide(self, sentences: Iterator[_Sentence]) -> str | None:
-        named: list[str] = []
+        answer_values: list[str] = []
         worded: list[str] = []
         equal: list[str] = []
         bare: list[str] = []
         numbers: set[str] = set()
         last_is_bare = False
         for sentence in sentences:
-            if sentence.asks and (named or worded):
+            if sentence.asks and (answer_values or worded):
                 break
             for kind, value in self._in(sentence.tokens):
-                {"answer": named, "subject": worded, "equation": equal}[kind].append(value)
+                {"answer": answer_values, "subject": worded, "equation": equal}[kind].append(value)
             value = _leading(sentence.tokens) if sentence.alone else None
             last_is_bare = value is not None and value[1] == len(sentence.tokens)
             if value is not None and last_is_bare:
                 bare.append(value[0])
             numbers |= {token for token in sentence.tokens if token[0].isdecimal()}
-        for said in (named, worded, equal):
-            if said:
-                return said[-1]
+        for values in (answer_values, worded, equal):
+            if values:
+                return values[-1]
         return bare[0] if len(set(bare)) == 1 and (last_is_bare or len(numbers) <= 1) else None
 
     def _in(self, tokens: list[str]) -> Iterator[tuple[str, str]]:
@@ -148,9 +148,9 @@ class _Assertions:
                 yield about, value[0]
             elif self.wording.equations and self._own_sum(subject):
                 yield "equation", value[0]
-        counted = list(self._with_units(tokens))
-        if len(counted) == 1:
-            yield "subject", counted[0]
+        values = list(self._with_units(tokens))
+        if len(values) == 1:
+            yield "subject", values[0]
 
     def _about(self, words: Sequence[str]) -> str:
         """Whether the words before a verb name the answer, or what was asked for."""
@@ -159,8 +159,8 @@ class _Assertions:
         for phrase in self.subjects:
             for at in range(len(words) - len(phrase) + 1):
                 if tuple(words[at : at + len(phrase)]) == phrase and words[at - 1 : at] not in (["to"], ["second"]):
-                    rest = words[at + len(phrase) :]
-                    return "subject" if all(self._of_the_sequence(word) for word in rest) else ""
+                    later_words = words[at + len(phrase) :]
+                    return "subject" if all(self._of_the_sequence(word) for word in later_words) else ""
         return ""
 
     def _of_the_sequence(self, word: str) -> bool:
@@ -176,8 +176,10 @@ class _Assertions:
             value = _value(tokens, at)
             if value is None or (at and not self._counts(tokens[max(at - 2, 0) : at])):
                 continue
-            behind = tokens[value[1] : value[1] + 2]
-            if behind[:1] and (behind[0] in self.wording.units or (behind[1:] and behind[1] in self.wording.units)):
+            next_words = tokens[value[1] : value[1] + 2]
+            if next_words[:1] and (
+                next_words[0] in self.wording.units or (next_words[1:] and next_words[1] in self.wording.units)
+            ):
                 yield value[0]
 
     @staticmethod

@@ -113,19 +113,31 @@ def counting(
     """
     form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
-    opened = OpenedPairs(form)
-    seed, given = whole_number("seed", seed), checked_lengths(lengths)
+    prefilled_pairs = OpenedPairs(form)
+    seed, length_list = whole_number("seed", seed), checked_lengths(lengths)
     acting = of_the_pass("counting", mitigation, "ost.behaviour and ost.collapse take it with a task")
-    _require_room(model, opened, max(given) + 1, seed)
-    told = partial(part_of, progress, whole=1 + len(dtypes), units=100)
-    curve = collapse(model, opened, lengths=given, dtypes=dtypes, seeds=[seed], mitigation=acting, progress=told(0, 1))
+    _require_room(model, prefilled_pairs, max(length_list) + 1, seed)
+    part_progress = partial(part_of, progress, shares=1 + len(dtypes), units=100)
+    curve = collapse(
+        model,
+        prefilled_pairs,
+        lengths=length_list,
+        dtypes=dtypes,
+        seeds=[seed],
+        mitigation=acting,
+        progress=part_progress(0, 1),
+    )
     curve.require_finite("counting")
-    wanted, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
-    prompts = opened.prompts(ModelEncoder(model), sorted({*wanted, *(n + 1 for n in wanted)}), seed)
+    measured_lengths, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
+    prompts = prefilled_pairs.prompts(
+        ModelEncoder(model), sorted({*measured_lengths, *(n + 1 for n in measured_lengths)}), seed
+    )
     tables, bare = [], {}
-    for done, name in enumerate(names, start=1):
-        said, bare[name] = _said(model, Precision.named(name), form, prompts, seed, acting, told(done, done + 1))
-        tables.append(_rows(model, prompts, said, wanted).assign(dtype=name))
+    for dtypes_done, name in enumerate(names, start=1):
+        answer_by_count, bare[name] = _said(
+            model, Precision.named(name), form, prompts, seed, acting, part_progress(dtypes_done, dtypes_done + 1)
+        )
+        tables.append(_rows(model, prompts, answer_by_count, measured_lengths).assign(dtype=name))
     frame: Any = pd.concat(tables, ignore_index=True).merge(_distances(curve), on=["dtype", "length"], validate="1:1")
     frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
     parameters: dict[str, Any] = {**curve.provenance.parameters, "measurement": "counting", "options": repr(form)}
@@ -151,23 +163,23 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     twice; else "not tested": nothing was right that could have contradicted.
     """
     rows = [_verdict(str(name), here, curve) for name, here in cast(Any, frame).groupby("dtype", sort=False)]
-    whole = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
-    return pd.DataFrame(rows).astype(whole)
+    integer_columns = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
+    return pd.DataFrame(rows).astype(integer_columns)
 
 
-def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
-    here = here.sort_values("length")
+def _verdict(name: str, rows: Any, curve: Collapse) -> dict[str, Any]:
+    rows = rows.sort_values("length")
     impossible, identical = (_verdict_at(curve, name, site) for site in ("y", IDENTICAL))
-    right = here["correct"]
-    wrong = here.loc[here["absolute_error"].gt(0).fillna(False), "length"]
-    last_right = here.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
+    right = rows["correct"]
+    wrong = rows.loc[rows["absolute_error"].gt(0).fillna(False), "length"]
+    last_right = rows.loc[right, "length"].max()  # NaN where none is right: no count compares as smaller
     always = wrong[~(wrong <= last_right)]
     spans = impossible.ranges if impossible is not None else ()
-    inside = here[[any(span.first <= n <= span.last for span in spans) for n in here["length"]]]
+    inside = rows[[any(span.first <= n <= span.last for span in spans) for n in rows["length"]]]
     tested = inside[inside["right_ones_differ"]]
     right_twice = int((tested["first_token_right"] & tested["next_right"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())
-    disagree = int((here["identical_logits"] & ~here["same_first_token"]).sum())
+    disagree = int((rows["identical_logits"] & ~rows["same_first_token"]).sum())
     differ = int((~inside["same_first_token"]).sum())
     verdict = _DIFFERS if differ else _CONSISTENT if right_once else _NOT_TESTED
     return {
@@ -179,9 +191,9 @@ def _verdict(name: str, here: Any, curve: Collapse) -> dict[str, Any]:
         "first_error": None if wrong.empty else int(wrong.iloc[0]),
         "always_errs_from": None if always.empty else int(always.iloc[0]),
         "errors": len(wrong),
-        "something_else": int(here["kind"].eq(SOMETHING_ELSE).sum()),
-        "cut_off": int(here["kind"].eq(CUT_OFF).sum()),
-        "counts": len(here),
+        "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
+        "counts": len(rows),
         "pairs_hidden": len(inside),
         "differ_hidden": differ,
         "tested_pairs": len(tested),
@@ -206,20 +218,20 @@ def _status(verdict: Verdict | None) -> str:
     return "no verdict: float64 is the reference, whose own noise is not known" if verdict is None else verdict.words
 
 
-def _require_room(model: TransformerBridge, opened: OpenedPairs, longest: int, seed: int) -> None:
+def _require_room(model: TransformerBridge, prefilled_pairs: OpenedPairs, longest: int, seed: int) -> None:
     """Refuse before any pass what would not fit at the end."""
-    prompt = opened.prompts(ModelEncoder(model), [longest], seed)[longest]
+    prompt = prefilled_pairs.prompts(ModelEncoder(model), [longest], seed)[longest]
     needed, context = len(prompt.ids) + _room({longest: prompt}), context_length(model)
     if needed > context:
         raise InputError(
-            f"{opened.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's context "
+            f"{prefilled_pairs.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's context "
             f"holds {context}: ask for shorter lengths"
         )
 
 
 def _room(prompts: dict[int, Opened]) -> int:
     """How many tokens an answer may have."""
-    return max(len(opened.answer) for opened in prompts.values()) + _SPARE_TOKENS
+    return max(len(prefilled.answer) for prefilled in prompts.values()) + _SPARE_TOKENS
 
 
 def _said(
@@ -234,49 +246,56 @@ def _said(
     """The answer at every count in one precision; and how many of three get the same one after the bare prompt."""
     prepared = precision.prepared(model)
     room = _room(prompts)
-    longest = max((opened.ids for opened in prompts.values()), key=len)
+    longest = max((prefilled.ids for prefilled in prompts.values()), key=len)
     counts = sorted(prompts)
     probes = sorted({counts[0], counts[len(counts) // 2], counts[-1]})
     bare = [encode(prepared, form.prompt(n, seed)) for n in probes]
     line = form.answer_line("")
-    begun = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
-    under = Under.again("counting", Prompt.from_ids(prepared, longest), mitigation)
-    with under.acting(prepared), precision.running(prepared, longest):
-        chosen = [Prompt.from_ids(prepared, prompts[n].ids) for n in counts]
-        ends = [line_written] * len(chosen)
-        said = answers(prepared, chosen, max_new_tokens=room, stops=ends, progress=progress)
+    prefix_length = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
+    mitigated = Under.again("counting", Prompt.from_ids(prepared, longest), mitigation)
+    with mitigated.acting(prepared), precision.running(prepared, longest):
+        encoded_prompts = [Prompt.from_ids(prepared, prompts[n].ids) for n in counts]
+        ends = [line_written] * len(encoded_prompts)
+        prefilled_answers = answers(prepared, encoded_prompts, max_new_tokens=room, stops=ends, progress=progress)
         readers = [reader(form, form.items(n, seed)) for n in probes]
-        free = answers(prepared, bare, max_new_tokens=begun + room, stops=[one.closed for one in readers])
-    found = dict(zip(counts, said, strict=True))
-    alone = [one.read(answer.text, answer.ended).line for one, answer in zip(readers, free, strict=True)]
-    same = sum(one == line + judge_begun(found[n], prompts[n].key).line for n, one in zip(probes, alone, strict=True))
-    return found, f"{same} of {len(probes)}"
+        free = answers(
+            prepared,
+            bare,
+            max_new_tokens=prefix_length + room,
+            stops=[answer_reader.closed for answer_reader in readers],
+        )
+    answer_by_count = dict(zip(counts, prefilled_answers, strict=True))
+    alone = [entry.read(answer.text, answer.ended).line for entry, answer in zip(readers, free, strict=True)]
+    same = sum(
+        one == line + judge_begun(answer_by_count[n], prompts[n].key).line for n, one in zip(probes, alone, strict=True)
+    )
+    return answer_by_count, f"{same} of {len(probes)}"
 
 
 def _rows(
-    model: TransformerBridge, prompts: dict[int, Opened], said: dict[int, Answer], lengths: Sequence[int]
+    model: TransformerBridge, prompts: dict[int, Opened], answer_by_count: dict[int, Answer], lengths: Sequence[int]
 ) -> pd.DataFrame:
     """What was said at every count, and against the next one."""
-    right = {n: said[n].ids[0] == opened.answer[0] for n, opened in prompts.items()}
+    right = {n: answer_by_count[n].ids[0] == prefilled.answer[0] for n, prefilled in prompts.items()}
     rows = []
     for n in lengths:
-        here, found = prompts[n], said[n]
-        against = judge_begun(found, here.key)
+        prefilled_prompt, answer = prompts[n], answer_by_count[n]
+        against = judge_begun(answer, prefilled_prompt.key)
         rows.append(
             {
                 "length": n,
-                "tokens": len(here.ids),
-                "key": here.key,
+                "tokens": len(prefilled_prompt.ids),
+                "key": prefilled_prompt.key,
                 "answer": against.line,
                 "kind": against.kind,
                 "number": against.number,
                 "absolute_error": against.absolute_error,
                 "correct": against.correct,
-                "first_token": token_text(model.tokenizer, found.ids[0]),
+                "first_token": token_text(model.tokenizer, answer.ids[0]),
                 "first_token_right": right[n],
-                "same_first_token": found.ids[0] == said[n + 1].ids[0],
+                "same_first_token": answer.ids[0] == answer_by_count[n + 1].ids[0],
                 "next_right": right[n + 1],
-                "right_ones_differ": here.answer[0] != prompts[n + 1].answer[0],
+                "right_ones_differ": prefilled_prompt.answer[0] != prompts[n + 1].answer[0],
             }
         )
     return pd.DataFrame(rows)
@@ -285,10 +304,10 @@ def _rows(
 def _distances(curve: Collapse) -> pd.DataFrame:
     """What the collapse curve says of n against n + 1, a row per dtype and length."""
     frame: Any = curve.frame
-    whole = frame[(frame["per"] == "vector") & (frame["norm"] == "l2")]
+    vector_rows = frame[(frame["per"] == "vector") & (frame["norm"] == "l2")]
     keys = ["dtype", "length"]
-    at_y = whole[whole["site"] == "y"][[*keys, "weights", "noise", "pair_noise", "machine_line"]]
-    said = whole[whole["site"] == "logits"][[*keys, "same_top_token", "identical_logits"]]
+    at_y = vector_rows[vector_rows["site"] == "y"][[*keys, "weights", "noise", "pair_noise", "machine_line"]]
+    logit_rows = vector_rows[vector_rows["site"] == "logits"][[*keys, "same_top_token", "identical_logits"]]
     reference: Any = curve.reference
     exact = reference[reference["site"] == "y"][["weights", "length", "distance"]]
-    return at_y.merge(said, on=keys, validate="1:1").merge(exact, on=["weights", "length"], validate="m:1")
+    return at_y.merge(logit_rows, on=keys, validate="1:1").merge(exact, on=["weights", "length"], validate="m:1")

@@ -81,50 +81,52 @@ def elicit(
     task that has no examples beside the question.
     """
     chat = elicitation == CHAT
-    posed = pose(model, form, length, seed=seed, mitigation=mitigation, chat=chat, system=system, thinking=thinking)
+    task_prompt = pose(
+        model, form, length, seed=seed, mitigation=mitigation, chat=chat, system=system, thinking=thinking
+    )
     if elicitation != FEW_SHOT:
-        return posed
-    asked = question(form, length, seed=seed, mitigation=mitigation)
-    before, prefill = few_shot_text(asked, mitigation)
+        return task_prompt
+    task_question = question(form, length, seed=seed, mitigation=mitigation)
+    before, prefill = few_shot_text(task_question, mitigation)
     # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
-    opened = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
+    answer_prefix = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
     try:
-        prompt = encode(model, before + opened)
+        prompt = encode(model, before + answer_prefix)
     except InputError as error:
         raise InputError(f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'") from None
-    return replace(posed, prompt=prompt, prefill=opened)
+    return replace(task_prompt, prompt=prompt, prefill=answer_prefix)
 
 
-def few_shot_text(asked: Question, mitigation: Mitigation | None) -> tuple[str, str]:
+def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tuple[str, str]:
     """The worked examples and the question; and the answer line up to the answer."""
-    form = asked.task
-    worked = [f"{one.text}{form.lead}{one.line}\n\n" for one in worked_examples(asked, mitigation)]
-    return "".join(worked) + asked.text + form.lead, form.answer_line(_PLACE).partition(_PLACE)[0]
+    form = task_question.task
+    worked = [f"{example.text}{form.lead}{example.line}\n\n" for example in worked_examples(task_question, mitigation)]
+    return "".join(worked) + task_question.text + form.lead, form.answer_line(_PLACE).partition(_PLACE)[0]
 
 
-def worked_examples(asked: Question, mitigation: Mitigation | None) -> list[Question]:
+def worked_examples(task_question: Question, mitigation: Mitigation | None) -> list[Question]:
     """`EXAMPLES` questions of the task with other sequences than the asked one, each under the mitigation.
 
     They are the same for every question, but for one that would be the asked one: the next takes its place. Raises `InputError`
     for a task that cannot be asked at so many of the short lengths.
     """
-    form = asked.task.example_task
-    known = {asked.task.items(asked.length, asked.seed)}
-    found: list[Question] = []
+    form = task_question.task.example_task
+    used_items = {task_question.task.items(task_question.length, task_question.seed)}
+    examples: list[Question] = []
     for rank, length in enumerate(_LENGTHS):
         seed = _SEED + rank if form.random else 0
         try:
             items = form.items(length, seed)
-            one = question(form, length, seed=seed, mitigation=mitigation)
+            example = question(form, length, seed=seed, mitigation=mitigation)
         except InputError:  # a length that the task cannot have
             continue
-        if items not in known:
-            known.add(items)
-            found.append(one)
-        if len(found) == EXAMPLES:
-            return found
+        if items not in used_items:
+            used_items.add(items)
+            examples.append(example)
+        if len(examples) == EXAMPLES:
+            return examples
     raise InputError(
-        f"{form.name}: expected {EXAMPLES} short questions as examples of a few-shot prompt, found {len(found)}: ask with "
+        f"{form.name}: expected {EXAMPLES} short questions as examples of a few-shot prompt, found {len(examples)}: ask with "
         "elicitation='zero-shot'"
     )
 
@@ -132,8 +134,8 @@ def worked_examples(asked: Question, mitigation: Mitigation | None) -> list[Ques
 def _own_token(tokenizer: Any, text: str) -> bool:
     """Whether the blank at the text's end stays a token of its own before an answer."""
 
-    def ids(one: str) -> list[int]:
-        return token_ids(tokenizer, one, add_special_tokens=False)
+    def ids(text_part: str) -> list[int]:
+        return token_ids(tokenizer, text_part, add_special_tokens=False)
 
     alone = ids(text)
     return text.endswith(" ") and all(ids(text + answer)[: len(alone)] == alone for answer in _NUMBERS)

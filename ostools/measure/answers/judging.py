@@ -45,31 +45,39 @@ class Verdict:
     content_correct: bool | None = None
 
 
-def judge(posed: Posed | Question, answer: Answer) -> Verdict:
+def judge(prompt_or_question: Posed | Question, answer: Answer) -> Verdict:
     """What was read in an answer to a posed question, and whether it is right."""
-    reading = reader_of(posed)
-    found = reading.read(answer.text, answer.ended)
-    line = posed.line if isinstance(posed, Question) else posed.to_write
-    verdict = _verdict(found, posed.key, line, posed.task.numeric)
-    return _with_content(verdict, posed, _content(posed, reading, found, answer))
+    reading = reader_of(prompt_or_question)
+    parsed_answer = reading.read(answer.text, answer.ended)
+    line = prompt_or_question.line if isinstance(prompt_or_question, Question) else prompt_or_question.to_write
+    verdict = _verdict(parsed_answer, prompt_or_question.key, line, prompt_or_question.task.numeric)
+    return _with_content(verdict, prompt_or_question, _content(prompt_or_question, reading, parsed_answer, answer))
 
 
-def _content(posed: Posed | Question, reading: Reader, found: Found, answer: Answer) -> str | None:
+def _content(prompt_or_question: Posed | Question, reading: Reader, parsed_answer: Found, answer: Answer) -> str | None:
     """The value that the answer asserts: in the form, where it is read there, else in whatever words."""
-    in_form = found.kind == ANSWERED and (reading.form is not None or posed.task.wording is None)
-    named = posed.task.named(found.line, posed.pieces)
-    if in_form and named is None:
-        return found.answer if found.number is None or not posed.task.numeric else str(found.number)
-    prefill = "" if isinstance(posed, Question) else posed.prefill or ""
-    return asserted(posed.task, posed.pieces, reading, prefill + answer.text, answer.ended)
+    in_form = parsed_answer.kind == ANSWERED and (reading.form is not None or prompt_or_question.task.wording is None)
+    named_item = prompt_or_question.task.named(parsed_answer.line, prompt_or_question.pieces)
+    if in_form and named_item is None:
+        return (
+            parsed_answer.answer
+            if parsed_answer.number is None or not prompt_or_question.task.numeric
+            else str(parsed_answer.number)
+        )
+    prefill = "" if isinstance(prompt_or_question, Question) else prompt_or_question.prefill or ""
+    return asserted(prompt_or_question.task, prompt_or_question.pieces, reading, prefill + answer.text, answer.ended)
 
 
-def _with_content(verdict: Verdict, posed: Posed | Question, content: str | None) -> Verdict:
+def _with_content(verdict: Verdict, prompt_or_question: Posed | Question, content: str | None) -> Verdict:
     if content is None:
         return verdict
-    numeric = posed.task.numeric and content.isdecimal() and posed.key.isdecimal()
+    numeric = prompt_or_question.task.numeric and content.isdecimal() and prompt_or_question.key.isdecimal()
     # As text: Python makes no int of more than 4,300 digits.
-    same = content.lstrip("0") == posed.key.lstrip("0") if numeric else content == free(posed.key)
+    same = (
+        content.lstrip("0") == prompt_or_question.key.lstrip("0")
+        if numeric
+        else content == free(prompt_or_question.key)
+    )
     return replace(verdict, content=content, content_correct=same)
 
 
@@ -78,49 +86,51 @@ def judge_begun(answer: Answer, key: str) -> Verdict:
     return _verdict(begun(True).read(answer.text, answer.ended), key, key, True)
 
 
-def reader_of(posed: Posed | Question) -> Reader:
+def reader_of(prompt_or_question: Posed | Question) -> Reader:
     """How the answers to a posed question are read: after a prompt that has begun the answer line, as the rest of it."""
-    if isinstance(posed, Posed) and posed.prefill is not None:
-        return begun(posed.task.numeric)
-    text = posed.text if isinstance(posed, Question) else posed.prompt.text
-    return reader(posed.task, posed.pieces, text or "")
+    if isinstance(prompt_or_question, Posed) and prompt_or_question.prefill is not None:
+        return begun(prompt_or_question.task.numeric)
+    text = prompt_or_question.text if isinstance(prompt_or_question, Question) else prompt_or_question.prompt.text
+    return reader(prompt_or_question.task, prompt_or_question.pieces, text or "")
 
 
-def stops_of(posed: Sequence[Posed]) -> list[Stop]:
+def stops_of(task_prompts: Sequence[Posed]) -> list[Stop]:
     """When each answer is at its end: what `answers` takes, so that generation and reading agree."""
-    return [reader_of(one).closed for one in posed]
+    return [reader_of(task_prompt).closed for task_prompt in task_prompts]
 
 
-def _verdict(found: Found, key: str, line: str, numeric: bool) -> Verdict:
+def _verdict(parsed_answer: Found, key: str, line: str, numeric: bool) -> Verdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
-    exact = found.line == line.strip() and found.kind != CUT_OFF
-    same = exact or (found.kind == ANSWERED and found.answer in (free(key), free(line)))
-    known = numeric and found.number is not None and digits_in(key) is not None
-    error = abs(found.number - int(key)) if known and found.number is not None else None
+    exact = parsed_answer.line == line.strip() and parsed_answer.kind != CUT_OFF
+    same = exact or (parsed_answer.kind == ANSWERED and parsed_answer.answer in (free(key), free(line)))
+    both_numbers = numeric and parsed_answer.number is not None and digits_in(key) is not None
+    error = abs(parsed_answer.number - int(key)) if both_numbers and parsed_answer.number is not None else None
     right = same if error is None else error == 0
-    return Verdict(found.line, ANSWERED if exact else found.kind, right, found.number, error)
+    return Verdict(parsed_answer.line, ANSWERED if exact else parsed_answer.kind, right, parsed_answer.number, error)
 
 
-def reasoning_tokens(model: TransformerBridge, posed: Posed, answer: Answer) -> int:
+def reasoning_tokens(model: TransformerBridge, task_prompt: Posed, answer: Answer) -> int:
     """How many of an answer's tokens are thoughts, their marks counted; 0 of an answer without."""
-    at, prompt = reader_of(posed).answer_start(answer.text), posed.prompt.ids.tolist()
-    written = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
+    at, prompt = reader_of(task_prompt).answer_start(answer.text), task_prompt.prompt.ids.tolist()
+    new_ids = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
 
     def long_enough(count: int) -> bool:
-        return len(text_behind(model.tokenizer, prompt, written[:count])) >= at
+        return len(text_behind(model.tokenizer, prompt, new_ids[:count])) >= at
 
-    return bisect_left(range(len(written)), True, key=long_enough)
+    return bisect_left(range(len(new_ids)), True, key=long_enough)
 
 
-def answer_columns(posed: Posed | Question, answer: Answer, reasoning: int | None = None) -> dict[str, Any]:
+def answer_columns(
+    prompt_or_question: Posed | Question, answer: Answer, reasoning: int | None = None
+) -> dict[str, Any]:
     """What every table of answers says of one: its question, what was written, and what was made of it; `reasoning`: how many
     tokens of it are thoughts, where that is known."""
-    verdict = judge(posed, answer)
+    verdict = judge(prompt_or_question, answer)
     return {
-        "length": posed.length,
-        "seed": posed.seed,
-        "tokens": posed.tokens,
-        "key": posed.key,
+        "length": prompt_or_question.length,
+        "seed": prompt_or_question.seed,
+        "tokens": prompt_or_question.tokens,
+        "key": prompt_or_question.key,
         "answer": verdict.line,
         "text": answer.text,
         "ended": answer.ended,

@@ -55,9 +55,13 @@ class Line:
     cut: str
 
 
-def written(posed: Posed) -> str:
+def written(task_prompt: Posed) -> str:
     """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
-    return posed.to_write if posed.chat or posed.prefill is not None else posed.task.lead + posed.line
+    return (
+        task_prompt.to_write
+        if task_prompt.chat or task_prompt.prefill is not None
+        else task_prompt.task.lead + task_prompt.line
+    )
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
@@ -72,21 +76,21 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
     # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special in (True, False):
         if prompt.text is not None and _encoded(tokenizer, prompt.text, special) == ids:
-            both = _encoded(tokenizer, prompt.text + line, special)
-            if both[: len(ids)] == ids:
-                return _checked(model, Line(tuple(both[len(ids) :]), BEHIND), line)
+            joined_ids = _encoded(tokenizer, prompt.text + line, special)
+            if joined_ids[: len(ids)] == ids:
+                return _checked(model, Line(tuple(joined_ids[len(ids) :]), BEHIND), line)
     anchor = _WORD if line[:1].isspace() else "\n"
-    before, both = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
-    if both[: len(before)] != before:
+    before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
+    if joined_ids[: len(before)] != before:
         raise InputError(
             f"expected an answer in tokens of its own, found that this tokenizer joins {line[:40]!r} with the text before it"
         )
-    return _checked(model, Line(tuple(both[len(before) :]), ALONE), line)
+    return _checked(model, Line(tuple(joined_ids[len(before) :]), ALONE), line)
 
 
-def right_lines(model: TransformerBridge, posed: Sequence[Posed]) -> list[Line]:
+def right_lines(model: TransformerBridge, task_prompts: Sequence[Posed]) -> list[Line]:
     """The right answer to each question in tokens, with what leads to it."""
-    return [line_ids(model, one.prompt, written(one)) for one in posed]
+    return [line_ids(model, task_prompt.prompt, written(task_prompt)) for task_prompt in task_prompts]
 
 
 def answer_room(lines: Sequence[Line], reasons: bool = False, prefilled: bool = False) -> int:
@@ -104,12 +108,12 @@ def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
     return token_ids(tokenizer, text, add_special_tokens=special, split_special_tokens=special)
 
 
-def _checked(model: TransformerBridge, found: Line, line: str) -> Line:
-    if not found.ids or set(found.ids) & control_ids(model.tokenizer):
+def _checked(model: TransformerBridge, answer_line: Line, line: str) -> Line:
+    if not answer_line.ids or set(answer_line.ids) & control_ids(model.tokenizer):
         raise InputError(
             f"expected an answer of plain text, found {line[:40]!r}: it is empty, or holds a control token"
         )
-    return found
+    return answer_line
 
 
 @dataclass(frozen=True)
@@ -157,38 +161,38 @@ def answer_scores(
     """
     if not prompts or len(lines) != len(prompts):
         raise InputError(f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}")
-    chosen = [as_prompt(model, prompt) for prompt in prompts]
-    wanted = [line_ids(model, prompt, line).ids for prompt, line in zip(chosen, lines, strict=True)]
-    texts = [prompt.ids.tolist() + list(line) for prompt, line in zip(chosen, wanted, strict=True)]
+    encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
+    line_id_rows = [line_ids(model, prompt, line).ids for prompt, line in zip(encoded_prompts, lines, strict=True)]
+    texts = [prompt.ids.tolist() + list(line) for prompt, line in zip(encoded_prompts, line_id_rows, strict=True)]
     context, longest = context_length(model), max(map(len, texts))
     if longest > context:
         raise InputError(
             f"a prompt and its answer of {longest} tokens do not fit the model's context of {context}: shorten the prompt"
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
-    rows = chunk(_LOGITS) // ((max(map(len, wanted)) + 1) * int(model.W_E.shape[0]))
+    rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
-    found: dict[int, AnswerScore] = {}
+    score_by_index: dict[int, AnswerScore] = {}
     for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
-        keep = 1 + max(len(wanted[index]) for index in batch)
+        keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
         with torch.no_grad(), true_arithmetic(model):
             logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
-            found[index] = _score(logits[row], torch.tensor(wanted[index], device=logits.device), ends)
-        tell(progress, len(found), len(texts))
-    return [found[index] for index in range(len(texts))]
+            score_by_index[index] = _score(logits[row], torch.tensor(line_id_rows[index], device=logits.device), ends)
+        tell(progress, len(score_by_index), len(texts))
+    return [score_by_index[index] for index in range(len(texts))]
 
 
 def _score(
     logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
 ) -> AnswerScore:
     """Of one row: the last logits but one predict the line's last token, the last ones what follows it."""
-    kept = logits[-1 - len(line) :]
-    scores = torch.log_softmax(kept if kept.dtype == torch.float64 else kept.float(), dim=-1)
+    last_logits = logits[-1 - len(line) :]
+    scores = torch.log_softmax(last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    rank = 1 + int((kept[0] > kept[0, line[0]]).sum())
+    rank = 1 + int((last_logits[0] > last_logits[0, line[0]]).sum())
     return AnswerScore(float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)), rank)
 
 
@@ -203,9 +207,9 @@ def line_ends(model: TransformerBridge) -> set[int]:
         for index, token in enumerate(spelled)
         if token and token.lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>"))
     }
-    found = lines | {index for index in end_ids(model) if index < size}
-    if not found:
+    ids = lines | {index for index in end_ids(model) if index < size}
+    if not ids:
         raise InputError(
             "expected a tokenizer with a token that ends a text or a line, found none: no answer could end"
         )
-    return found
+    return ids

@@ -149,17 +149,19 @@ class Reader:
 
     def _closing(self, text: str) -> str:
         """The mark that ends the thoughts with which the text begins; empty where it begins with none."""
-        opened = OPENED if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
-        return _THOUGHTS.get(opened, "")
+        opening_mark = (
+            OPENED if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
+        )
+        return _THOUGHTS.get(opening_mark, "")
 
     @cached_property
     def form(self) -> Form | None:
         """Finds the form in a line; None where no form is asked for."""
-        before, behind = self.before.strip(MARKS), self.behind.strip(MARKS)
-        if not before and not behind:
+        before, suffix = self.before.strip(MARKS), self.behind.strip(MARKS)
+        if not before and not suffix:
             return None
         first = re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
-        return Form(first, re.compile(_loose(behind), re.IGNORECASE) if behind else None)
+        return Form(first, re.compile(_loose(suffix), re.IGNORECASE) if suffix else None)
 
     @cached_property
     def opening(self) -> re.Pattern[str] | None:
@@ -171,7 +173,7 @@ class Reader:
 def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
     """How the answers to a task's prompt with these pieces are read; `prompt`: its whole text as the model gets it."""
     # Of private use: a character that no format, such as JSON's, writes otherwise.
-    before, _, behind = task.answer_line("\ue000").partition("\ue000")
+    before, _, suffix = task.answer_line("\ue000").partition("\ue000")
     words, sequence, _ = task.parts(pieces)
     question = _question(words)
 
@@ -180,7 +182,7 @@ def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
 
     return Reader(
         before.strip(),
-        behind.strip(),
+        suffix.strip(),
         re.split(_BREAK, question)[0].strip(),
         f"{question} {sequence}",
         task.numeric,
@@ -205,10 +207,10 @@ def _question(words: str) -> str:
 
 def _loose(words: str) -> str:
     """A pattern of the words whatever stands between them; of signs as they are where there are no words."""
-    found = re.findall(r"\w+", words)
-    if not found:
+    parts = re.findall(r"\w+", words)
+    if not parts:
         return re.escape(words)
-    joined = r"[\W_]+".join(map(re.escape, found))
+    joined = r"[\W_]+".join(map(re.escape, parts))
     return rf"(?<!\w){joined}(?!\w)"
 
 
@@ -277,17 +279,17 @@ class _Scan:
 
 
 def _split(text: str, complete: bool) -> Iterator[tuple[str, bool]]:
-    *lines, rest = re.split(_BREAK, text)
+    *lines, last_line = re.split(_BREAK, text)
     yield from ((line.strip(), True) for line in lines)
-    yield rest.strip(), complete
+    yield last_line.strip(), complete
 
 
-def _repeats(text: str, at: int, own: str) -> int | None:
+def _repeats(text: str, at: int, own_sequence: str) -> int | None:
     """Where the prompt's own question ends that is repeated at `at`, or the text if it may yet be; None: it is another.
 
-    Blanks and capitals aside; a line's end may stand where `own` has a blank.
+    Blanks and capitals aside; a line's end may stand where `own_sequence` has a blank.
     """
-    for letter in own.lower():
+    for letter in own_sequence.lower():
         while at < len(text) and (text[at] in " \t" or (letter.isspace() and text[at].isspace())):
             at += 1
         if letter.isspace():
@@ -297,7 +299,7 @@ def _repeats(text: str, at: int, own: str) -> int | None:
         if text[at].lower() != letter:
             return None
         at += 1
-    return None if _goes_on(text, at, own[-1:].isdigit()) else at
+    return None if _goes_on(text, at, own_sequence[-1:].isdigit()) else at
 
 
 _BLANKS = re.compile(r"[ \t]*")

@@ -35,19 +35,19 @@ def _freer(text: str) -> str:
     if match := _WRAPPED.fullmatch(text):
         return next(group for group in match.groups() if group is not None)
     text = re.sub(r"\A\\(?=[(\[])", "", _OPENED.sub("", text))
-    for close, opened in _BRACKETS.items():
+    for close, opening in _BRACKETS.items():
         # Of a pair around the whole line one is left here.
-        if text.endswith(close) and text.count(close) > text.count(opened):
+        if text.endswith(close) and text.count(close) > text.count(opening):
             text = text[:-1]
-        if text.startswith(close) or (text.startswith(opened) and text.count(opened) > text.count(close)):
+        if text.startswith(close) or (text.startswith(opening) and text.count(opening) > text.count(close)):
             text = text[1:]
     return text
 
 
 def leading_number(text: str) -> str:
     """The first sentence, where it is a number and no other follows: "12. I hope this helps!"."""
-    first, *others = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
-    alone = digits_in(first) == free(first) and not any(re.search(r"\d", other) for other in others)
+    first, *later_sentences = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
+    alone = digits_in(first) == free(first) and not any(re.search(r"\d", sentence) for sentence in later_sentences)
     return first if alone else text
 
 
@@ -71,4 +71,4 @@ def number_in(text: str, numeric: bool) -> int | None:
 def without_thousands(text: str) -> str:
     """1,000 as 1000; LaTeX writes the comma as {,} or as a thin space too."""
     text = re.sub(r"\{,\}|\\,", ",", text)
-    return re.sub(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)", lambda found: found[0].replace(",", ""), text)
+    return re.sub(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)", lambda match: match[0].replace(",", ""), text)

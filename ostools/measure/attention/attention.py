@@ -60,8 +60,8 @@ class Attention(Result):
     @property
     def origins(self) -> tuple[str, ...] | None:
         """Whose each token is, of `models.ORIGINS`; None where that is not known."""
-        found: Any = self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
-        return None if found is None or found.isna().any() else tuple(found)
+        column: Any = self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
+        return None if column is None or column.isna().any() else tuple(column)
 
     @property
     def last(self) -> Float[Tensor, "layer head key"]:
@@ -111,18 +111,24 @@ def attention(
     text, to tokens); and for a prompt longer than the context. Raises `MitigationError` for an unknown mitigation, and for one
     that breaks its promise.
     """
-    given = mitigations.optional(mitigation)
-    words, items, asked = _asked(model, prompt, task, length, seed, given)
-    last, squares, bins = _captured(model, words, given)
-    status = "none" if given is None else "active" if _changed(model, prompt, words, given, asked) else "inactive"
+    mitigation_object = mitigations.optional(mitigation)
+    words, items, task_parameters = _asked(model, prompt, task, length, seed, mitigation_object)
+    last, squares, bins = _captured(model, words, mitigation_object)
+    status = (
+        "none"
+        if mitigation_object is None
+        else "active"
+        if _changed(model, prompt, words, mitigation_object, task_parameters)
+        else "inactive"
+    )
     provenance = Provenance.collect(
         model,
         tuple(words.ids.tolist()),
         measurement="attention",
-        mitigation=mitigations.label(given),
+        mitigation=mitigations.label(mitigation_object),
         status=status,
         side=SIDE,
-        **asked,
+        **task_parameters,
         **words.asked,
     )
     columns: Any = token_columns(words).assign(item=pd.array(items, dtype="Int64"))
@@ -139,7 +145,7 @@ def _asked(
     task: Task | str | None,
     length: int | None,
     seed: int,
-    given: Mitigation | None,
+    given_value: Mitigation | None,
 ) -> tuple[Prompt, list[int | None], dict[str, Any]]:
     """The tokens that the model reads, the item in each, and what the provenance says of the question."""
     if (prompt is None) == (task is None) or (task is None) != (length is None):
@@ -148,16 +154,24 @@ def _asked(
         )
     if task is not None and length is not None:
         form = tasks.task(task)
-        posed = pose(model, form, length, seed=seed, mitigation=given)
-        return posed.prompt, item_positions(model, posed), {"task": tasks.label(form), "length": length, "seed": seed}
+        task_prompt = pose(model, form, length, seed=seed, mitigation=given_value)
+        return (
+            task_prompt.prompt,
+            item_positions(model, task_prompt),
+            {"task": tasks.label(form), "length": length, "seed": seed},
+        )
     assert prompt is not None  # exactly one of the two is given
-    text = prompt if given is None else rewritten("attention", model, prompt, given, "a task and its length")[0]
+    text = (
+        prompt
+        if given_value is None
+        else rewritten("attention", model, prompt, given_value, "a task and its length")[0]
+    )
     words = as_prompt(model, text)
     return words, [None] * len(words.ids), {}
 
 
 def _captured(
-    model: TransformerBridge, prompt: Prompt, given: Mitigation | None
+    model: TransformerBridge, prompt: Prompt, mitigation: Mitigation | None
 ) -> tuple[Float[Tensor, "layer head key"], Float[Tensor, "layer head bin_query bin_key"], Bins]:
     bins = bins_of(len(prompt.ids), SIDE)
 
@@ -170,12 +184,15 @@ def _captured(
     with (
         torch.no_grad(),
         float32_products(),
-        mitigations.running(model, given),
+        mitigations.running(model, mitigation),
         hooks.capture(model, "pattern", reduce=reduce) as record,
     ):
         model(prompt.ids[None].to(device))
-    kept = [record["pattern"][layer] for layer in sorted(record["pattern"])]
-    last, squares = torch.stack([row for row, _ in kept]), torch.stack([square for _, square in kept])
+    layer_patterns = [record["pattern"][layer] for layer in sorted(record["pattern"])]
+    last, squares = (
+        torch.stack([row for row, _ in layer_patterns]),
+        torch.stack([square for _, square in layer_patterns]),
+    )
     if not bool(torch.isfinite(squares).all()):
         raise InputError(
             "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
@@ -184,11 +201,17 @@ def _captured(
 
 
 def _changed(
-    model: TransformerBridge, prompt: str | Prompt | None, read: Prompt, given: Mitigation, asked: dict[str, Any]
+    model: TransformerBridge,
+    prompt: str | Prompt | None,
+    read: Prompt,
+    mitigation: Mitigation,
+    task_parameters: dict[str, Any],
 ) -> bool:
     """Whether the mitigation changed the text that the model reads, or a logit of it."""
     if prompt is None:
-        plain = pose(model, tasks.task(asked["task"]), asked["length"], seed=asked["seed"]).prompt
+        plain = pose(
+            model, tasks.task(task_parameters["task"]), task_parameters["length"], seed=task_parameters["seed"]
+        ).prompt
     else:
         plain = as_prompt(model, prompt)
-    return plain.ids.tolist() != read.ids.tolist() or mitigations.acts(model, given, read.ids)
+    return plain.ids.tolist() != read.ids.tolist() or mitigations.acts(model, mitigation, read.ids)

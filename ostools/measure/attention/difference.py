@@ -61,8 +61,8 @@ def attention_difference(first: Attention, second: Attention, *, corresponding: 
     pairs = aligned(first, second, corresponding)
     frame: Any = pd.DataFrame(
         {
-            "first_position": [one for one, _ in pairs],
-            "second_position": [other for _, other in pairs],
+            "first_position": [first_position for first_position, _ in pairs],
+            "second_position": [second_position for _, second_position in pairs],
             "token": [second.tokens[other] for _, other in pairs],
         }
     )
@@ -70,7 +70,7 @@ def attention_difference(first: Attention, second: Attention, *, corresponding: 
     frame = pd.concat([frame] * (layers * heads), ignore_index=True)
     frame.insert(0, "layer", np.repeat(np.arange(layers), heads * len(pairs)))
     frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), len(pairs)), layers))
-    frame["first"] = first.last[..., [one for one, _ in pairs]].flatten().numpy()
+    frame["first"] = first.last[..., [entry for entry, _ in pairs]].flatten().numpy()
     frame["second"] = second.last[..., [other for _, other in pairs]].flatten().numpy()
     frame["difference"] = frame["second"] - frame["first"]
     labels = told_apart(first, second)
@@ -91,7 +91,11 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
     elif ours != theirs and _items(first) and _items(second):
         pairs = _by_item(first, second)
     elif len(ours) == len(theirs):
-        pairs = [(place, place) for place, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one == other]
+        pairs = [
+            (place, place)
+            for place, (first_token, second_token) in enumerate(zip(ours, theirs, strict=True))
+            if first_token == second_token
+        ]
     else:
         pairs = []
     if not pairs:
@@ -105,12 +109,12 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
 
 def _items(attention: Attention) -> dict[int, list[int]]:
     """The positions of each item's tokens."""
-    found: dict[int, list[int]] = {}
+    positions_by_item: dict[int, list[int]] = {}
     column: Any = attention.frame["item"].iloc[: len(attention.tokens)]
     for place, item in enumerate(column):
         if not pd.isna(item):
-            found.setdefault(int(item), []).append(place)
-    return found
+            positions_by_item.setdefault(int(item), []).append(place)
+    return positions_by_item
 
 
 def _by_item(first: Attention, second: Attention) -> Pairs:
@@ -118,22 +122,22 @@ def _by_item(first: Attention, second: Attention) -> Pairs:
     ours, theirs = _items(first), _items(second)
     pairs: Pairs = []
     for item in sorted(set(ours) & set(theirs)):
-        mine, other = ours[item], theirs[item]
-        if [first.tokens[place] for place in mine] == [second.tokens[place] for place in other]:
-            pairs += zip(mine, other, strict=True)
+        mine, second_positions = ours[item], theirs[item]
+        if [first.tokens[place] for place in mine] == [second.tokens[place] for place in second_positions]:
+            pairs += zip(mine, second_positions, strict=True)
     before = partners(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
     starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
-    behind = partners(first.tokens[starts[0] :], second.tokens[starts[1] :])
-    return [*before, *pairs, *((starts[0] + one, starts[1] + other) for one, other in behind)]
+    suffix_pairs = partners(first.tokens[starts[0] :], second.tokens[starts[1] :])
+    return [*before, *pairs, *((starts[0] + offset, starts[1] + other) for offset, other in suffix_pairs)]
 
 
 def told_apart(first: Attention, second: Attention) -> tuple[str, str]:
     """What tells two attentions apart, in a few words each: model, mitigation, edits, prompt."""
     ours, theirs = _described(first, "first"), _described(second, "second")
-    apart = [one for one in ours if ours[one] != theirs[one]]
-    if len(apart) > 1 and (first.tokens == second.tokens or "mitigation" in apart):
-        apart.remove("prompt")
-    return ", ".join(ours[one] for one in apart), ", ".join(theirs[one] for one in apart)
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    if len(differing) > 1 and (first.tokens == second.tokens or "mitigation" in differing):
+        differing.remove("prompt")
+    return ", ".join(ours[entry] for entry in differing), ", ".join(theirs[one] for one in differing)
 
 
 def _described(attention: Attention, which: str) -> dict[str, str]:
@@ -150,9 +154,18 @@ def _described(attention: Attention, which: str) -> dict[str, str]:
 
 def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) -> Provenance:
     """The second's, with the first's among its parameters."""
-    own = second.provenance
+    second_provenance = second.provenance
     parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
     # One mitigation stands for both alone where both have it; else the labels name it.
-    apart = ("mitigation", "status") if own.under != first.provenance.under else ()
-    given = {name: value for name, value in own.parameters.items() if name not in apart} | parameters
-    return Provenance(own.model, given, own.token_ids, own.versions, own.edits, arithmetic=own.arithmetic)
+    left_out = ("mitigation", "status") if second_provenance.under != first.provenance.under else ()
+    joined_parameters = {
+        name: value for name, value in second_provenance.parameters.items() if name not in left_out
+    } | parameters
+    return Provenance(
+        second_provenance.model,
+        joined_parameters,
+        second_provenance.token_ids,
+        second_provenance.versions,
+        second_provenance.edits,
+        arithmetic=second_provenance.arithmetic,
+    )

@@ -85,16 +85,18 @@ def head_scores(
 
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
-    given = [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
+    prompt_list = (
+        [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
+    )
     rows: list[dict[str, Any]] = []
-    texts = [one.prompt if isinstance(one, Posed) else one for one in given]
-    under = Under.of("head_scores", model, texts, mitigation)
+    texts = [entry.prompt if isinstance(entry, Posed) else entry for entry in prompt_list]
+    mitigated = Under.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
-    with under.acting(model):
-        for index, (one, prompt) in enumerate(zip(given, under.prompts, strict=True)):
-            chosen = _carriers(model, one, prompt, carriers)
+    with mitigated.acting(model):
+        for index, (one, prompt) in enumerate(zip(prompt_list, mitigated.prompts, strict=True)):
+            carrier_list = _carriers(model, one, prompt, carriers)
             first = None if prompt.origins is None else prompt.origins[0]
-            for layer, scores in enumerate(_scores(model, prompt, chosen)):
+            for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
                 columns = {name: values.tolist() for name, values in scores.items()}
                 rows.extend(
                     {"prompt": index, "tokens": len(prompt.ids), "first_origin": first, "layer": layer, "head": head}
@@ -103,35 +105,38 @@ def head_scores(
                 )
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
     frame = frame.astype({"first_origin": "str"})
-    ids = tuple(under.prompt.ids.tolist()) if len(given) == 1 else None
-    said = {"prompts": [one.text if isinstance(one, Posed | Prompt) else one for one in given], "carriers": carriers}
-    said |= {"threshold": SINK, **under.said}
-    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=said))
+    ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
+    provenance_parameters = {
+        "prompts": [one.text if isinstance(one, Posed | Prompt) else one for one in prompt_list],
+        "carriers": carriers,
+    }
+    provenance_parameters |= {"threshold": SINK, **mitigated.said}
+    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=provenance_parameters))
 
 
 def _carriers(
-    model: TransformerBridge, one: str | Prompt | Posed, prompt: Prompt, carriers: Sequence[int] | None
+    model: TransformerBridge, entry: str | Prompt | Posed, prompt: Prompt, carriers: Sequence[int] | None
 ) -> tuple[int, ...]:
     """Which tokens of the prompt carry the answer."""
-    if isinstance(one, Posed):
+    if isinstance(entry, Posed):
         if carriers is not None:
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")
-        if prompt.ids.tolist() != one.prompt.ids.tolist():
+        if prompt.ids.tolist() != entry.prompt.ids.tolist():
             raise InputError(
                 "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
                 "mitigation, and give here only one with hooks"
             )
-        chosen = carrier_positions(model, one)
+        carrier_list = carrier_positions(model, entry)
     else:
-        chosen = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
+        carrier_list = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
-    if wrong := [place for place in chosen if type(place) is not int or not 0 <= place < n]:
+    if wrong := [place for place in carrier_list if type(place) is not int or not 0 <= place < n]:
         raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
-    return chosen
+    return carrier_list
 
 
 def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]) -> list[Mapping[str, PerHead]]:
@@ -148,14 +153,14 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
     reducers = {"scores": room, "pattern": reduced}
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
         model(ids, logits_to_keep=unread(model))
-    found = []
+    layer_scores = []
     for layer in range(int(model.cfg.n_layers)):
         scores = dict(record["pattern"][layer])
         entropies, most = scores.pop("entropies"), record["scores"][layer][:, 1:].double().log()
         # A query that may see one key alone has no choice whose entropy could be large or small.
         normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
-        found.append(scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised})
-    return found
+        layer_scores.append(scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised})
+    return layer_scores
 
 
 def _of_pattern(

@@ -82,12 +82,12 @@ def attention_variation(
     are not finite; and for whatever `collapse` refuses about tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3,
     equation 2, Lemmas B.1 and B.2.
     """
-    given, wanted = optional(mitigation), checked_lengths(lengths)
-    pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, given, False)
+    mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
+    pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False)
     checked = seeds_of(pairs, seeds)
     _check_model(model)
-    sets = [PromptSet.build(model, pairs, wanted, seed, bos) for seed in checked]
-    found = variation_of(model, sets, pairs.name, given, progress)
+    sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
+    measured_variation = variation_of(model, sets, pairs.name, mitigation_object, progress)
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -95,13 +95,13 @@ def attention_variation(
         task=pairs.name,
         items=pairs.items,
         bos=bos,
-        mitigation=label(given),
-        lengths=wanted,
+        mitigation=label(mitigation_object),
+        lengths=length_list,
         seeds=checked,
         dtype=PRECISION.name,
-        route=found.route,
+        route=measured_variation.route,
     )
-    return AttentionVariation(found.rows, provenance)
+    return AttentionVariation(measured_variation.rows, provenance)
 
 
 def _check_model(model: TransformerBridge) -> None:

@@ -152,65 +152,68 @@ def collapse(
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    given = optional(mitigation)
+    mitigation_object = optional(mitigation)
     given_as: Any = repeating(task, prompt, item)
     is_one = isinstance(given_as, str) or not isinstance(given_as, Sequence)
-    several: list[Any] = [given_as] if is_one else list(given_as)
-    if not several:
+    task_list: list[Any] = [given_as] if is_one else list(given_as)
+    if not task_list:
         raise InputError("expected a task or a list of them, found an empty list")
-    pairs = [as_pairs(model, each, given, chat) for each in several]
-    wanted, precisions = checked_lengths(lengths), checked_precisions(dtypes)
-    drawn = [seeds_of(each, seeds) for each in pairs]
+    pairs = [as_pairs(model, pair_task, mitigation_object, chat) for pair_task in task_list]
+    length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
+    seeds_by_task = [seeds_of(each, seeds) for each in pairs]
     _check_model(model)
-    kept = () if layers is None else checked_layers(model, layers)
+    layer_indices = () if layers is None else checked_layers(model, layers)
     # All prompts of all tasks before the first pass: what does not fit is refused at once.
     sets = [
-        [PromptSet.build(model, each, wanted, seed, bos) for seed in own]
-        for each, own in zip(pairs, drawn, strict=True)
+        [PromptSet.build(model, each, length_list, seed, bos) for seed in task_seeds]
+        for each, task_seeds in zip(pairs, seeds_by_task, strict=True)
     ]
     views, described = Views(model), Provenance.collect(model, measurement="collapse")
     results = []
-    for index, (each, own, prompts) in enumerate(zip(pairs, drawn, sets, strict=True)):
-        told = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
-        run = Run(views, each.name, prompts, precisions, given, kept)
-        asked = {"items": each.items, "bos": bos, "chat": chat, "lengths": wanted, "seeds": own}
-        asked |= each.told() if isinstance(each, TaskOfIds) else {}
-        results.append(_measured(run, layers is not None and variation, described, asked, told))
+    for index, (each, own_values, prompts) in enumerate(zip(pairs, seeds_by_task, sets, strict=True)):
+        task_progress = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
+        run = Run(views, each.name, prompts, precisions, mitigation_object, layer_indices)
+        call_parameters = {"items": each.items, "bos": bos, "chat": chat, "lengths": length_list, "seeds": own_values}
+        call_parameters |= each.told() if isinstance(each, TaskOfIds) else {}
+        results.append(_measured(run, layers is not None and variation, described, call_parameters, task_progress))
     return results[0] if is_one else results
 
 
 def _measured(
-    run: Run, beside: bool, described: Provenance, asked: Mapping[str, Any], progress: Progress | None
+    run: Run, with_variation: bool, described: Provenance, call_parameters: Mapping[str, Any], progress: Progress | None
 ) -> Collapse:
-    """One task's result. `beside`: with the attention's total variation; `described`: the model, `asked`: the arguments."""
-    found = run.found(part_of(progress, 0, 1, 2, 100) if beside else progress)
-    moved, told = None, {}
-    if beside:
+    """One task's result. `with_variation`: with the attention's total variation; `described`: the model, `call_parameters`: the arguments."""
+    run_tables = run.found(part_of(progress, 0, 1, 2, 100) if with_variation else progress)
+    variation_rows, variation_parameters = None, {}
+    if with_variation:
         last = part_of(progress, 1, 2, 2, 100)
-        moved, words = _variation(run.views.model, run.sets, run.task, run.mitigation, last)
-        told = {"variation": words}
+        variation_rows, words = _variation(run.views.model, run.sets, run.task, run.mitigation, last)
+        variation_parameters = {"variation": words}
     parameters = {
         **described.parameters,
         "task": run.task,
-        **asked,
+        **call_parameters,
         "mitigation": label(run.mitigation),
         "dtypes": [precision.name for precision in run.precisions],
         "layers": run.layers,
-        "route": found.way.name,
-        "route_reason": found.way.reason,
-        "difference_at_probed_lengths": found.differences,
-        "lengths_in_passes_of_their_own": found.own,
-        "not_finite": found.not_finite,
+        "route": run_tables.way.name,
+        "route_reason": run_tables.way.reason,
+        "difference_at_probed_lengths": run_tables.differences,
+        "lengths_in_passes_of_their_own": run_tables.own,
+        "not_finite": run_tables.not_finite,
         "limits": {
             "sliding_windows": sorted(set(own_windows(run.views.model).values())),
             "context": context_length(run.views.model),
         },
-        **told,
+        **variation_parameters,
     }
     longest = max((prompts.longest() for prompts in run.sets), key=len)
     provenance = replace(described, parameters=parameters, token_ids=longest)
-    frame, reference = pd.concat(found.tables.values(), ignore_index=True), pd.concat(found.curves, ignore_index=True)
-    return Collapse(frame, provenance, reference, variation=moved)
+    frame, reference = (
+        pd.concat(run_tables.tables.values(), ignore_index=True),
+        pd.concat(run_tables.curves, ignore_index=True),
+    )
+    return Collapse(frame, provenance, reference, variation=variation_rows)
 
 
 def _variation(
@@ -222,10 +225,10 @@ def _variation(
 ) -> tuple[pd.DataFrame | None, str]:
     """Its rows and by which passes; or None and why there is none, which is no reason to lose the distances."""
     try:
-        found = variation_of(model, sets, task, mitigation, progress)
+        measured_variation = variation_of(model, sets, task, mitigation, progress)
     except (InputError, hooks.HookError) as error:
         return None, f"left out: {error}"
-    return found.rows, found.route
+    return measured_variation.rows, measured_variation.route
 
 
 def _check_model(model: TransformerBridge) -> None:

@@ -80,9 +80,9 @@ class LastTokens:
         """A site's vectors, a chunk of rows at a time. Rows at the same places of two indices go through products of one shape:
         where they are equal, so are their logits, to the bit."""
         step = max(1, chunk(CHUNK) // self.width(site))
-        together = step if site != "logits" else step * max(1, logits_rows(self.unembedding.d_vocab) // step)
-        for start in range(0, len(index), together):
-            yield from self.at(site, index[start : start + together], layer).split(step)
+        rows_at_once = step if site != "logits" else step * max(1, logits_rows(self.unembedding.d_vocab) // step)
+        for start in range(0, len(index), rows_at_once):
+            yield from self.at(site, index[start : start + rows_at_once], layer).split(step)
 
     def width(self, site: str) -> int:
         """How many numbers a site has per row."""
@@ -106,7 +106,7 @@ class References:
 
 
 def pair_columns(
-    here: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    last_tokens: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> Iterator[tuple[dict[str, Any], Columns]]:
     """For each (site, layer, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
 
@@ -115,35 +115,35 @@ def pair_columns(
     did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common; float64_distance: the
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
-    n_heads = int(here.w_o.shape[0])
-    for site, layer in here.places:
+    n_heads = int(last_tokens.w_o.shape[0])
+    for site, layer in last_tokens.places:
         parts: dict[tuple[str, str], list[Columns]] = {}
         same, given_weights = references.same_weights, references.given_weights
-        readings = ((here, first), (here, second), (same, first), (same, second), (given_weights, first))
+        readings = ((last_tokens, first), (last_tokens, second), (same, first), (same, second), (given_weights, first))
         read = [repeat(None) if run is None else run.read(site, index, layer) for run, index in readings]
-        for v, v_star, exact, exact_star, given in zip(*read, strict=False):  # None as often as it is asked for
-            said = _said(v, v_star) if site == "logits" else {}
-            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, given), n_heads):
-                for norm, columns in _floors_and_distances(pieces, here.precision):
-                    parts.setdefault((per, norm), []).append(columns | said)
+        for v, v_star, exact, exact_star, as_given in zip(*read, strict=False):  # None as often as it is asked for
+            logit_columns = _said(v, v_star) if site == "logits" else {}
+            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, as_given), n_heads):
+                for norm, columns in _floors_and_distances(pieces, last_tokens.precision):
+                    parts.setdefault((per, norm), []).append(columns | logit_columns)
         for (per, norm), chunks in parts.items():
             names = {"site": site, "layer": layer, "per": per, "norm": norm}
             yield names, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def vector_distances(
-    here: LastTokens, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    last_tokens: LastTokens, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> dict[str, tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]]:
     """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
-    found = {}
+    distances_by_site = {}
     for site in VECTOR_SITES:
         parts, sizes = [], []
-        for v, v_star in zip(here.read(site, first), here.read(site, second), strict=True):
+        for v, v_star in zip(last_tokens.read(site, first), last_tokens.read(site, second), strict=True):
             parts.append(distances.distance(v.double(), v_star.double(), "l2"))
             sizes.append(distances.vector_norm(v.double(), "l2"))
         distance = torch.cat(parts)
-        found[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
-    return found
+        distances_by_site[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
+    return distances_by_site
 
 
 # v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
@@ -164,34 +164,34 @@ def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pi
 
 def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
     v, v_star, *references = pieces
-    exact, exact_star, given = (None if one is None else cut(one) for one in references)
-    return cut(v), cut(v_star), exact, exact_star, given
+    exact, exact_star, as_given = (None if reference is None else cut(reference) for reference in references)
+    return cut(v), cut(v_star), exact, exact_star, as_given
 
 
 def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
-    v, v_star, exact, exact_star, given = pieces
+    v, v_star, exact, exact_star, as_given = pieces
     steps = precision.steps(v, v_star)
     for norm in distances.NORMS:
-        found = distances.distance(v, v_star, norm)
-        unknown = torch.full_like(found, _NA)
+        pair_distance = distances.distance(v, v_star, norm)
+        unknown = torch.full_like(pair_distance, _NA)
         relative, ulps, line = unknown, unknown, unknown
         if norm != "cosine":  # it has no length, so neither a share of one nor a step
             size = distances.vector_norm(v, norm)
             line = distances.vector_norm(steps, norm)
-            relative, ulps = torch.where(size > 0, found / size, unknown), found / line
-        noise, pair_noise, exact_distance = unknown, unknown, found
+            relative, ulps = torch.where(size > 0, pair_distance / size, unknown), pair_distance / line
+        noise, pair_noise, exact_distance = unknown, unknown, pair_distance
         if exact is not None and exact_star is not None:
             noise = distances.distance(v, exact, norm)
             exact_distance = distances.distance(exact, exact_star, norm)
             if norm != "cosine":
                 pair_noise = distances.distance(v - v_star, exact - exact_star, norm)
-        shift = torch.zeros_like(found)
-        if given is not None:
-            shift = distances.distance(v if exact is None else exact, given, norm)
+        shift = torch.zeros_like(pair_distance)
+        if as_given is not None:
+            shift = distances.distance(v if exact is None else exact, as_given, norm)
         columns = {
-            "mean": found.mean(-1),
-            "minimum": found.amin(-1),
-            "maximum": found.amax(-1),
+            "mean": pair_distance.mean(-1),
+            "minimum": pair_distance.amin(-1),
+            "maximum": pair_distance.amax(-1),
             "relative": relative.mean(-1),
             "ulps": ulps.mean(-1),
             "float64_distance": exact_distance.mean(-1),
@@ -219,13 +219,13 @@ def logits_rows(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def require_finite(found: LastTokens, what: str, lengths: list[int]) -> None:
+def require_finite(last_tokens: LastTokens, what: str, lengths: list[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
-    name, dtype = found.precision.name, found.precision.dtype
-    places = sorted(found.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
+    name, dtype = last_tokens.precision.name, last_tokens.precision.dtype
+    places = sorted(last_tokens.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
     for site, layer in places:
         start = 0
-        for rows in found.read(site, torch.arange(len(lengths)), layer):
+        for rows in last_tokens.read(site, torch.arange(len(lengths)), layer):
             wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
@@ -249,5 +249,5 @@ def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *,
     chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
     streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
-    held = largest + 12 * 8 * max(chunks) + streams + logits
-    return held if layers == 1 else max(held, patterns_bytes(shape, pos, element=8))
+    frozen_parts = largest + 12 * 8 * max(chunks) + streams + logits
+    return frozen_parts if layers == 1 else max(frozen_parts, patterns_bytes(shape, pos, element=8))

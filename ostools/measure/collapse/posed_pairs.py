@@ -36,8 +36,8 @@ class PosedPairs(NextPairs):
     chat: bool | None = None
 
     def __post_init__(self) -> None:
-        posed = self._posed(1, 0)
-        if not posed.chat and not self.form.parts(posed.pieces)[2]:
+        task_prompt = self._posed(1, 0)
+        if not task_prompt.chat and not self.form.parts(task_prompt.pieces)[2]:
             raise InputError(
                 f"{self.form.name}: expected a task with text after its sequence, so that the prompts of n and n + 1 items end "
                 "in the same token, found one that ends in the sequence; 'figure-5a' and 'figure-5c' compare such prompts"
@@ -56,10 +56,12 @@ class PosedPairs(NextPairs):
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         """In a chat template the prompt is the template's; else the encoder's, which may leave the BOS out."""
-        posed = [self._posed(n, seed) for n in counts]
-        if posed[0].chat:
-            return {n: tuple(each.prompt.ids.tolist()) for n, each in zip(counts, posed, strict=True)}
-        return dict(zip(counts, encoder.ids([each.text for each in posed]), strict=True))
+        task_prompts = [self._posed(n, seed) for n in counts]
+        if task_prompts[0].chat:
+            return {
+                n: tuple(task_prompt.prompt.ids.tolist()) for n, task_prompt in zip(counts, task_prompts, strict=True)
+            }
+        return dict(zip(counts, encoder.ids([each.text for each in task_prompts]), strict=True))
 
 
 def repeating(task: Any, prompt: str | Prompt | None, item: str | None) -> Any:

@@ -34,14 +34,14 @@ class ModelEncoder:
         """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the first text, and for text
         that becomes a control or unknown token in the others."""
         tokenizer: Any = self.model.tokenizer
-        known = self._checked(texts[0])
-        found = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
-        for index in set().union(*map(set, found)) - known:
+        known_ids = self._checked(texts[0])
+        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
+        for index in set().union(*map(set, id_rows)) - known_ids:
             if index in control_ids(tokenizer):
                 raise InputError(
                     f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
                 )
-        return [tuple(ids) if self.bos else self._without_bos(ids) for ids in found]
+        return [tuple(ids) if self.bos else self._without_bos(ids) for ids in id_rows]
 
     def token(self, index: int) -> str:
         return token_text(self.model.tokenizer, index)
@@ -97,11 +97,11 @@ class PromptSet:
 
     def only(self, pairs: Sequence[int]) -> tuple[PromptSet, Int[Tensor, " prompt"]]:
         """Some of the pairs alone, by number, and which of the prompts are theirs."""
-        both = torch.stack([self.first, self.second])[:, list(pairs)]
-        kept, (first, second) = torch.unique(both, return_inverse=True)
-        prompts = tuple(self.prompts[prompt] for prompt in kept.tolist())
-        chosen = tuple(self.pairs[pair] for pair in pairs)
-        return PromptSet(self.seed, chosen, prompts, first, second, prefix_tree(prompts)), kept
+        pair_indices = torch.stack([self.first, self.second])[:, list(pairs)]
+        prompt_indices, (first, second) = torch.unique(pair_indices, return_inverse=True)
+        prompts = tuple(self.prompts[prompt] for prompt in prompt_indices.tolist())
+        chosen_pairs = tuple(self.pairs[pair] for pair in pairs)
+        return PromptSet(self.seed, chosen_pairs, prompts, first, second, prefix_tree(prompts)), prompt_indices
 
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
@@ -114,11 +114,11 @@ class PromptSet:
 
     def prompt_lengths(self) -> list[int]:
         """How many items the pair has in which each prompt first occurs: what an error message names."""
-        found: dict[int, int] = {}
+        length_by_prompt: dict[int, int] = {}
         for pair, *prompts in zip(self.pairs, self.first.tolist(), self.second.tolist(), strict=True):
             for prompt in prompts:
-                found.setdefault(prompt, pair.length)
-        return [found[prompt] for prompt in range(len(self.prompts))]
+                length_by_prompt.setdefault(prompt, pair.length)
+        return [length_by_prompt[prompt] for prompt in range(len(self.prompts))]
 
     def columns(self) -> dict[str, Any]:
         """pair, seed, length and tokens of each pair."""

@@ -58,10 +58,10 @@ class Reading:
         site = checked_name("site", site, (*READINGS, *_PAPERS))
         site = _PAPERS.get(site, site)
         checked_name("norm", norm, NORMS)
-        known = READINGS[site]
-        if per is not None and per not in known:
-            raise InputError(f"at {site}: expected per {' or '.join(known)}, found {per!r}")
-        return cls(site, per or known[-1 if over_heads else 0], norm)
+        known_pers = READINGS[site]
+        if per is not None and per not in known_pers:
+            raise InputError(f"at {site}: expected per {' or '.join(known_pers)}, found {per!r}")
+        return cls(site, per or known_pers[-1 if over_heads else 0], norm)
 
     def of(self, frame: Frame, *, every_layer: bool = False) -> Frame:
         """The rows of a `Collapse`'s table that are read so, after the last block or after every one that was measured.
@@ -69,11 +69,13 @@ class Reading:
         Raises `InputError` where there are none, with those there are.
         """
         table = frame if every_layer else behind_all_blocks(frame)
-        found = table[(table["site"] == self.site) & (table["per"] == self.per) & (table["norm"] == self.norm)]
-        if found.empty:
-            known = table[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
-            raise InputError(f"no rows of {'/'.join(astuple(self))} in this result: there are {', '.join(known)}")
-        return found
+        rows = table[(table["site"] == self.site) & (table["per"] == self.per) & (table["norm"] == self.norm)]
+        if rows.empty:
+            known_readings = table[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
+            raise InputError(
+                f"no rows of {'/'.join(astuple(self))} in this result: there are {', '.join(known_readings)}"
+            )
+        return rows
 
     @property
     def distance(self) -> str:

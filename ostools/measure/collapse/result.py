@@ -71,8 +71,8 @@ class Collapse(Result):
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
         table: Any = self.reference
-        chosen = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
-        return chosen.groupby("length")[["distance", "relative"]].mean().sort_index()
+        rows = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
+        return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
 
     def hidden(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """At which lengths the pair is hidden, of each (task, pair, seed, dtype, site, layer): what `hidden_ranges` reads.
@@ -104,8 +104,8 @@ class Collapse(Result):
         for curve in self._curves(per, norm):
             for span in hidden_ranges(curve.hidden, curve.lengths):
                 after = [n for n in curve.lengths if n > span.last]
-                apart = after[0] if after else None
-                rows.append((*curve.key, span.first, span.last, span.tried, span.hidden, span.open, apart))
+                first_apart = after[0] if after else None
+                rows.append((*curve.key, span.first, span.last, span.tried, span.hidden, span.open, first_apart))
         names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
 
@@ -119,21 +119,21 @@ class Collapse(Result):
         """
         rows = []
         for curve in self._curves(per, norm):
-            found = judge(curve, self._limits())
-            longest = found.lengths[-1] if found.lengths else None
-            ends = (found.ranges[0].first, found.ranges[0].last) if found.ranges else (None, None)
-            counts = (len(found.ranges), *ends, len(found.lengths), found.hidden, longest)
-            rows.append((*curve.key, found.kind, *counts, found.words))
+            verdict = judge(curve, self._limits())
+            longest = verdict.lengths[-1] if verdict.lengths else None
+            ends = (verdict.ranges[0].first, verdict.ranges[0].last) if verdict.ranges else (None, None)
+            counts = (len(verdict.ranges), *ends, len(verdict.lengths), verdict.hidden, longest)
+            rows.append((*curve.key, verdict.kind, *counts, verdict.words))
         names = [*ONE_CURVE, "verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
         return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(("first", "last", "longest"), "Int64"))
 
     def verdicts_over_seeds(self, per: str = VECTOR, norm: str = "l2") -> dict[tuple[str, str, str, int], Verdict]:
         """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is hidden in every seed."""
-        found = {}
+        verdict_by_curve = {}
         for curve in over_seeds(self._curves(per, norm)):
             _, pair, _, dtype, site, layer = curve.key
-            found[pair, dtype, site, layer] = judge(curve, self._limits())
-        return found
+            verdict_by_curve[pair, dtype, site, layer] = judge(curve, self._limits())
+        return verdict_by_curve
 
     def overflowing(self) -> dict[str, str]:
         """The dtypes that overflow on this model, of which nothing was measured, each with where it does."""
@@ -176,6 +176,6 @@ def float64_rounding(table: pd.DataFrame) -> Column:
 def exact_from(curve: pd.DataFrame) -> int | None:
     """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
     relative: Any = curve["relative"]
-    apart = relative[relative > SAME_IN_FLOAT64].index
-    later = relative.index[relative.index > (apart.max() if len(apart) else 0)]
+    apart_lengths = relative[relative > SAME_IN_FLOAT64].index
+    later = relative.index[relative.index > (apart_lengths.max() if len(apart_lengths) else 0)]
     return int(later.min()) if len(later) else None

@@ -24,14 +24,14 @@ def as_rows(result: Collapse) -> pd.DataFrame:
     On the L2 rows of whole vectors; NA elsewhere, as a reference has no other.
     """
     frame, reference = result.frame, result.reference
-    given: Any = reference[reference["weights"] == "given"].drop(columns="weights")
+    reference_rows: Any = reference[reference["weights"] == "given"].drop(columns="weights")
     stored: Any = reference.drop(columns="distance").rename(columns=_RELATIVE)
-    found: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
-    found = found.merge(given.rename(columns=_GIVEN), on=_PAIR, how="left", validate="many_to_one")
-    of_vectors = _of_vectors(found)
+    rows: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
+    rows = rows.merge(reference_rows.rename(columns=_GIVEN), on=_PAIR, how="left", validate="many_to_one")
+    of_vectors = _of_vectors(rows)
     for name in (*_RELATIVE.values(), *_GIVEN.values()):
-        found[name] = found[name].where(of_vectors)
-    return found
+        rows[name] = rows[name].where(of_vectors)
+    return rows
 
 
 def _of_vectors(rows: Frame) -> Column:

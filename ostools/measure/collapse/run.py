@@ -126,33 +126,35 @@ class Run:
         """Every precision beside the float64 run of the same stored weights."""
         by_weights = self._by_weights()
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
-        whole = rising(progress)
-        told = (part_of(whole, index, index + 1, parts) for index in range(parts))
-        found = Found({}, [], self._way(), {}, {}, {})
-        given: Passes | None = None
+        rising_progress = rising(progress)
+        part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
+        run_tables = Found({}, [], self._way(), {}, {}, {})
+        as_given: Passes | None = None
         for key, precisions in by_weights.items():
-            step = next(told)
+            step = next(part_progress)
             try:
-                exact = self._exact(key, precisions, found.way, step)
+                exact = self._exact(key, precisions, run_tables.way, step)
             except _OVERFLOWS as error:
                 for precision in precisions or [REFERENCE]:
-                    self._leave_out(found, precision, key, given, error)
-                    tell(next(told), 1, 1)
+                    self._leave_out(run_tables, precision, key, as_given, error)
+                    tell(next(part_progress), 1, 1)
                 tell(step, 1, 1)
                 continue
-            given = given or exact
-            found = replace(found, way=exact.way)
-            found.differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
+            as_given = as_given or exact
+            run_tables = replace(run_tables, way=exact.way)
+            run_tables.differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
             for precision in precisions:
-                here = None if precision == REFERENCE else next(told)
+                precision_progress = None if precision == REFERENCE else next(part_progress)
                 try:
-                    self._measure(found, precision, key, exact, given, here)
+                    self._measure(run_tables, precision, key, exact, as_given, precision_progress)
                 except _OVERFLOWS as error:
-                    self._leave_out(found, precision, key, given, error)
-                    tell(here, 1, 1)
-            if key == GIVEN or not {precision.name for precision in precisions} <= found.not_finite.keys():
-                found.curves.append(self._curves(exact, key))
-        return replace(found, tables={precision.name: found.tables[precision.name] for precision in self.precisions})
+                    self._leave_out(run_tables, precision, key, as_given, error)
+                    tell(precision_progress, 1, 1)
+            if key == GIVEN or not {precision.name for precision in precisions} <= run_tables.not_finite.keys():
+                run_tables.curves.append(self._curves(exact, key))
+        return replace(
+            run_tables, tables={precision.name: run_tables.tables[precision.name] for precision in self.precisions}
+        )
 
     def _exact(self, key: str, precisions: list[Precision], way: Way, progress: Progress | None) -> Passes:
         """The float64 run of the weights as these precisions store them."""
@@ -160,43 +162,54 @@ class Run:
         return self._passes(REFERENCE, stored, way, progress)
 
     def _measure(
-        self, found: Found, precision: Precision, key: str, exact: Passes, given: Passes, progress: Progress | None
+        self,
+        run_tables: Found,
+        precision: Precision,
+        key: str,
+        exact: Passes,
+        as_given: Passes,
+        progress: Progress | None,
     ) -> None:
-        """Put the table of one precision into `found`, beside the float64 run of the same stored weights."""
-        here, references = exact, [References(None, None)] * len(self.sets)
+        """Put the table of one precision into `run_tables`, beside the float64 run of the same stored weights."""
+        passes, references = exact, [References(None, None)] * len(self.sets)
         if precision != REFERENCE:
-            here = self._passes(precision, self.views.prepared(precision), found.way, progress)
-            moved = [None] * len(self.sets) if key == GIVEN else given.tokens
-            references = [References(*runs) for runs in zip(exact.tokens, moved, strict=True)]
-        table, difference = self._table(here.tokens, references, key), here.difference
-        if precision.dtype in _SIXTEEN_BITS and here.way.name != "loop":
-            found.own[precision.name], error = self._decided(table, here.tokens, references)
+            passes = self._passes(precision, self.views.prepared(precision), run_tables.way, progress)
+            given_tokens = [None] * len(self.sets) if key == GIVEN else as_given.tokens
+            references = [References(*runs) for runs in zip(exact.tokens, given_tokens, strict=True)]
+        table, difference = self._table(passes.tokens, references, key), passes.difference
+        if precision.dtype in _SIXTEEN_BITS and passes.way.name != "loop":
+            run_tables.own[precision.name], error = self._decided(table, passes.tokens, references)
             difference = max(difference, error)
         if precision != REFERENCE:
-            found.differences[precision.name] = difference
-        found.tables[precision.name] = table
+            run_tables.differences[precision.name] = difference
+        run_tables.tables[precision.name] = table
 
     def _leave_out(
-        self, found: Found, precision: Precision, key: str, given: Passes | None, error: InputError | hooks.HookError
+        self,
+        run_tables: Found,
+        precision: Precision,
+        key: str,
+        as_given: Passes | None,
+        error: InputError | hooks.HookError,
     ) -> None:
-        """Put the rows of a precision that overflows into `found`: they hold no number, and say why in `status`.
+        """Put the rows of a precision that overflows into `run_tables`: they hold no number, and say why in `status`.
 
         Raises `InputError` for a precision that cannot overflow where float64 does not: there the weights are broken.
         """
-        if given is None or not precision.narrow:
+        if as_given is None or not precision.narrow:
             raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
-        found.not_finite[precision.name] = str(error)
-        table = self._table(given.tokens, [References(None, None)] * len(self.sets), key)
+        run_tables.not_finite[precision.name] = str(error)
+        table = self._table(as_given.tokens, [References(None, None)] * len(self.sets), key)
         blank = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(_FLAGS, pd.NA)
         table = table.assign(dtype=precision.name, status=OVERFLOWS, **blank)
-        found.tables[precision.name] = table.astype(_KINDS)
+        run_tables.tables[precision.name] = table.astype(_KINDS)
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
-        found: dict[str, list[Precision]] = {GIVEN: []}
+        precisions_by_weights: dict[str, list[Precision]] = {GIVEN: []}
         for precision in self.precisions:
-            found.setdefault(precision.weights_key(self.views.model), []).append(precision)
-        return found
+            precisions_by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
+        return precisions_by_weights
 
     def _way(self) -> Way:
         """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
@@ -209,9 +222,9 @@ class Run:
         tokens, differences = [], []
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-                found, difference = _last_tokens(prepared, precision, prompts, way, self)
-                logits = found.unembedding(found.rows.y[:1]) if changes_pass(self.mitigation) else None
-            if logits is not None and not torch.equal(found.unembedding(found.rows.y[:1]), logits):
+                last_tokens, difference = _last_tokens(prepared, precision, prompts, way, self)
+                logits = last_tokens.unembedding(last_tokens.rows.y[:1]) if changes_pass(self.mitigation) else None
+            if logits is not None and not torch.equal(last_tokens.unembedding(last_tokens.rows.y[:1]), logits):
                 raise InputError(
                     f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
                     "over: its logits would be those of the model without it"
@@ -219,7 +232,7 @@ class Run:
             if precision == REFERENCE and way.name != "loop" and not difference <= _SAME:
                 reason = f"the {way.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
                 return self._passes(precision, prepared, Way("loop", reason), progress)
-            tokens.append(found)
+            tokens.append(last_tokens)
             differences.append(difference)
             tell(progress, len(tokens), len(self.sets))
         return Passes(tokens, way, max(differences))
@@ -232,21 +245,23 @@ class Run:
 
         In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
         """
-        done: set[tuple[str, int, int]] = set()
+        measured: set[tuple[str, int, int]] = set()
         largest, key = 0.0, str(table["weights"].iloc[0])
-        while asked := deciding(hidden_curves(table, REFERENCE.name)) - done:
-            for prompts, here, reference in zip(self.sets, tokens, references, strict=True):
-                chosen = [i for i, pair in enumerate(prompts.pairs) if (pair.kind, prompts.seed, pair.length) in asked]
-                if not chosen:
+        while undecided := deciding(hidden_curves(table, REFERENCE.name)) - measured:
+            for prompts, last_tokens, reference in zip(self.sets, tokens, references, strict=True):
+                pair_indices = [
+                    i for i, pair in enumerate(prompts.pairs) if (pair.kind, prompts.seed, pair.length) in undecided
+                ]
+                if not pair_indices:
                     continue
-                cut, kept = prompts.only(chosen)
-                shared = here.of(kept)
-                own = replace(shared, rows=self._in_own_passes(here.precision, cut))
-                largest = max(largest, *map(_relative, shared.rows.y, own.rows.y))
-                new = self._rows(cut, own, reference.of(kept), key)
+                cut, prompt_indices = prompts.only(pair_indices)
+                shared = last_tokens.of(prompt_indices)
+                own_passes = replace(shared, rows=self._in_own_passes(last_tokens.precision, cut))
+                largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
+                new = self._rows(cut, own_passes, reference.of(prompt_indices), key)
                 _put(table, new)
-            done |= asked
-        return sorted({length for _, _, length in done}), largest
+            measured |= undecided
+        return sorted({length for _, _, length in measured}), largest
 
     def _in_own_passes(self, precision: Precision, prompts: PromptSet) -> LastRows:
         prepared = self.views.prepared(precision)
@@ -258,11 +273,16 @@ class Run:
         parts = zip(self.sets, tokens, references, strict=True)
         return pd.concat([self._rows(*part, key) for part in parts], ignore_index=True)
 
-    def _rows(self, prompts: PromptSet, here: LastTokens, reference: References, key: str) -> pd.DataFrame:
+    def _rows(self, prompts: PromptSet, last_tokens: LastTokens, reference: References, key: str) -> pd.DataFrame:
         """The rows of one set of prompts."""
-        same = prompts.columns() | {"task": self.task, "dtype": here.precision.name, "weights": key, "status": MEASURED}
-        found = pair_columns(here, reference, prompts.first, prompts.second)
-        parts = [same | names | columns for names, columns in found]
+        same = prompts.columns() | {
+            "task": self.task,
+            "dtype": last_tokens.precision.name,
+            "weights": key,
+            "status": MEASURED,
+        }
+        column_sets = pair_columns(last_tokens, reference, prompts.first, prompts.second)
+        parts = [same | names | columns for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]
         table = {
             column: np.concatenate([np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)])
@@ -273,14 +293,14 @@ class Run:
     def _curves(self, exact: Passes, key: str) -> pd.DataFrame:
         """The float64 distances that collapse lengths are read from."""
         parts = []
-        for prompts, here in zip(self.sets, exact.tokens, strict=True):
+        for prompts, last_tokens in zip(self.sets, exact.tokens, strict=True):
             same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
-            for site, (found, relative) in vector_distances(here, prompts.first, prompts.second).items():
+            for site, (distance, relative) in vector_distances(last_tokens, prompts.first, prompts.second).items():
                 columns = same | {
                     "task": self.task,
                     "weights": key,
                     "site": site,
-                    "distance": found,
+                    "distance": distance,
                     "relative": relative,
                 }
                 parts.append(pd.DataFrame(columns, columns=pd.Index([*CURVE, "distance", "relative"])))
@@ -289,8 +309,8 @@ class Run:
 
 def _put(table: pd.DataFrame, new: pd.DataFrame) -> None:
     """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in one order."""
-    there, here = (each.set_index(["pair", "seed", "length"]).index for each in (table, new))
-    replaced = there.isin(here)
+    old_index, new_index = (rows.set_index(["pair", "seed", "length"]).index for rows in (table, new))
+    replaced = old_index.isin(new_index)
     for column in COLUMNS:
         table.loc[replaced, column] = new[column].array
 
@@ -306,19 +326,19 @@ def _last_tokens(
     """
     rows = last_rows(model, prompts.prompts, prompts.tree, way, run.layers)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
-    found = LastTokens(precision, rows, Unembedding.of(model), w_o)
-    require_finite(found, run.task, prompts.prompt_lengths())
+    last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
+    require_finite(last_tokens, run.task, prompts.prompt_lengths())
     differences = []
     for probe in prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1):
         alone, logits = separate_rows(model, prompts.prompts[probe])
-        error = _relative(found.unembedding(alone.y)[0], logits)
+        error = _relative(last_tokens.unembedding(alone.y)[0], logits)
         if not error <= _SAME_LOGITS[precision.dtype]:
             raise InputError(
                 f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
                 f"{model.cfg.architecture} does something after the final norm that collapse does not know"
             )
         differences.append(_relative(rows.y[probe], alone.y[0]))
-    return found, max(differences)
+    return last_tokens, max(differences)
 
 
 def _relative(x: torch.Tensor, y: torch.Tensor) -> float:

@@ -60,19 +60,23 @@ def variation_of(
     """
     _check_pairs(sets[0], task)
     way = way_of(model, [prompts.tree for prompts in sets])
-    apart = way.name == "loop" or changes_pass(mitigation)
-    plans = [list(_passes(prompts, apart)) for prompts in sets]
-    work, done = PRECISION.prepared(model), 0
+    separate_passes = way.name == "loop" or changes_pass(mitigation)
+    plans = [list(_passes(prompts, separate_passes)) for prompts in sets]
+    work, passes_done = PRECISION.prepared(model), 0
     tables = []
     for prompts, plan in zip(sets, plans, strict=True):
-        for ids, chosen in plan:
+        for ids, pair_numbers in plan:
             with running(work, mitigation):
-                found = _separate(work, prompts, chosen) if apart else _together(work, ids, prompts, chosen)
-            done += 1
-            tell(progress, done, sum(map(len, plans)))
-            tables.append(_table(found, prompts, chosen, task))
-    whole: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
-    return Variation(whole, "v and v* apart" if apart else "v inside the pass of v*")
+                variations = (
+                    _separate(work, prompts, pair_numbers)
+                    if separate_passes
+                    else _together(work, ids, prompts, pair_numbers)
+                )
+            passes_done += 1
+            tell(progress, passes_done, sum(map(len, plans)))
+            tables.append(_table(variations, prompts, pair_numbers, task))
+    table: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
+    return Variation(table, "v and v* apart" if separate_passes else "v inside the pass of v*")
 
 
 def _check_pairs(prompts: PromptSet, name: str) -> None:
@@ -83,21 +87,25 @@ def _check_pairs(prompts: PromptSet, name: str) -> None:
         )
 
 
-def _passes(prompts: PromptSet, apart: bool) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[int, ...], list[int]]]:
     """The prompts to be run, each with the pairs that are read out of it: their v* begins it, or is it."""
-    left = [number for number, pair in enumerate(prompts.pairs) if pair.kind == "theorem"]
-    left.sort(key=lambda number: len(prompts.pairs[number].extended), reverse=True)
-    while left:
-        ids = prompts.pairs[left[0]].extended
-        chosen = [n for n in left if not apart and ids[: len(prompts.pairs[n].extended)] == prompts.pairs[n].extended]
-        chosen = chosen or left[:1]
-        yield ids, chosen
-        left = [number for number in left if number not in set(chosen)]
+    remaining = [number for number, pair in enumerate(prompts.pairs) if pair.kind == "theorem"]
+    remaining.sort(key=lambda number: len(prompts.pairs[number].extended), reverse=True)
+    while remaining:
+        ids = prompts.pairs[remaining[0]].extended
+        pair_numbers = [
+            n
+            for n in remaining
+            if not separate_passes and ids[: len(prompts.pairs[n].extended)] == prompts.pairs[n].extended
+        ]
+        pair_numbers = pair_numbers or remaining[:1]
+        yield ids, pair_numbers
+        remaining = [number for number in remaining if number not in set(pair_numbers)]
 
 
-def _together(model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, chosen: Sequence[int]) -> Found:
+def _together(model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, pair_numbers: Sequence[int]) -> Found:
     """Every chosen pair out of one pass: rows n - 1 and n, counted from 0, of a pattern are v's last and the repeated one."""
-    last = torch.tensor([len(prompts.pairs[number].ids) for number in chosen])
+    last = torch.tensor([len(prompts.pairs[number].ids) for number in pair_numbers])
 
     def compared(pattern: Tensor, layer: int | None) -> Tensor:
         rows = last.to(pattern.device)
@@ -107,9 +115,9 @@ def _together(model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, 
     return _captured(model, ids, compared)
 
 
-def _separate(model: TransformerBridge, prompts: PromptSet, chosen: Sequence[int]) -> Found:
+def _separate(model: TransformerBridge, prompts: PromptSet, pair_numbers: Sequence[int]) -> Found:
     """One pair, each of its prompts in a pass of its own."""
-    (pair,) = (prompts.pairs[number] for number in chosen)
+    (pair,) = (prompts.pairs[number] for number in pair_numbers)
 
     def of_last(pattern: Tensor, layer: int | None) -> Tensor:
         return pattern[0, :, -1:].clone()
@@ -122,8 +130,8 @@ def _separate(model: TransformerBridge, prompts: PromptSet, chosen: Sequence[int
 
 def _compared(alpha: Tensor, alpha_star: Tensor, last: Int[Tensor, "*batch"]) -> Tensor:
     """[quantity, ...]: in the order of `QUANTITIES`."""
-    delta, own, divergence = proof_variation(alpha.double(), alpha_star.double(), last)
-    return torch.stack([delta, own, delta + own, divergence])
+    delta, self_weight, divergence = proof_variation(alpha.double(), alpha_star.double(), last)
+    return torch.stack([delta, self_weight, delta + self_weight, divergence])
 
 
 def _captured(
@@ -136,13 +144,13 @@ def _captured(
     return torch.stack([record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked)
 
 
-def _table(found: Found, prompts: PromptSet, chosen: Sequence[int], task: str) -> pd.DataFrame:
-    _, layers, heads, _ = found.shape
-    values = found.cpu().numpy()
-    if not bool(torch.isfinite(found[:3]).all()):
+def _table(variations: Found, prompts: PromptSet, pair_numbers: Sequence[int], task: str) -> pd.DataFrame:
+    _, layers, heads, _ = variations.shape
+    values = variations.cpu().numpy()
+    if not bool(torch.isfinite(variations[:3]).all()):
         raise InputError(f"{task}: the attention weights are not finite: the model's weights or its dtype are broken")
     tables = []
-    for place, number in enumerate(chosen):
+    for place, number in enumerate(pair_numbers):
         pair = prompts.pairs[number]
         same = {"task": task, "seed": prompts.seed, "length": pair.length, "tokens": len(pair.ids)}
         numbers = {name: values[row, :, :, place].ravel() for row, name in enumerate(QUANTITIES)}

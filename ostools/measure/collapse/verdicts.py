@@ -55,9 +55,9 @@ class Limits:
 
     @classmethod
     def of(cls, provenance: Provenance, task: str) -> Limits:
-        known: Any = provenance.parameters.get("limits", {})
+        limits: Any = provenance.parameters.get("limits", {})
         trained = trained_length(task, provenance.model.get("trained_lengths"))
-        return cls(tuple(known.get("sliding_windows", ())), known.get("context"), trained)
+        return cls(tuple(limits.get("sliding_windows", ())), limits.get("context"), trained)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Verdict:
 
 def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
     """The longest sequence of this task that the model was trained on, in items; None where its card does not say."""
-    known = tasks.task(task, CollapseTask).trained_as if task in tasks.COLLAPSE_TASKS else None
-    return None if known is None else (trained or {}).get(known)
+    trained_name = tasks.task(task, CollapseTask).trained_as if task in tasks.COLLAPSE_TASKS else None
+    return None if trained_name is None else (trained or {}).get(trained_name)
 
 
 def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
@@ -118,8 +118,8 @@ def over_seeds(curves: Iterable[Curve]) -> list[Curve]:
     """One curve for all seeds of a pair, dtype, site and layer: hidden at a length where it is in every seed."""
     groups: dict[tuple[Any, ...], list[Curve]] = {}
     for curve in curves:
-        task, pair, _, *rest = curve.key
-        groups.setdefault((task, pair, None, *rest), []).append(curve)
+        task, pair, _, *other_keys = curve.key
+        groups.setdefault((task, pair, None, *other_keys), []).append(curve)
     return [_in_every(key, group) for key, group in groups.items()]
 
 
@@ -137,66 +137,70 @@ def _in_every(key: tuple[Any, ...], curves: list[Curve]) -> Curve:
 
 def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
     """(pair, seed, length) of the lengths that decide where a range begins and ends: both ends, and the lengths beside them."""
-    chosen = set()
+    deciding_lengths = set()
     for curve in curves:
         _, pair, seed, *_ = curve.key
         for span in hidden_ranges(curve.hidden, curve.lengths):
             start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
-            beside = {*curve.lengths[max(start - 1, 0) : start + 1], *curve.lengths[end : end + 2]}
-            chosen |= {(pair, seed, n) for n in beside}
-    return chosen
+            neighbours = {*curve.lengths[max(start - 1, 0) : start + 1], *curve.lengths[end : end + 2]}
+            deciding_lengths |= {(pair, seed, n) for n in neighbours}
+    return deciding_lengths
 
 
 def judge(curve: Curve, limits: Limits) -> Verdict:
     """The verdict of one curve; the rule is that of `theory.hidden_ranges`."""
-    hidden, apart = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
+    hidden, apart_word = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
     if not curve.finite:
         dtype = curve.key[ONE_CURVE.index("dtype")]
         return Verdict(OVERFLOWS, (), [], 0, f"not measured: {dtype} overflows on this model")
     ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
     if ranges:
         kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
-        words = _in_words(curve, ranges, limits, hidden, apart)
+        words = _in_words(curve, ranges, limits, hidden, apart_word)
     else:
         kind, words = _without_range(curve, count, hidden)
     return Verdict(kind, ranges, curve.lengths, count, words)
 
 
 def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
-    tried, longest = len(curve.lengths), curve.lengths[-1]
+    count_tried, longest = len(curve.lengths), curve.lengths[-1]
     if not count:
-        return APART, f"not {hidden} at any of the {tried} lengths tried, up to {longest}"
-    where = f"{hidden} at {count} of the {tried} lengths tried, up to {longest}"
-    if curve.hidden[-1] or tried < IN_A_ROW:
+        return APART, f"not {hidden} at any of the {count_tried} lengths tried, up to {longest}"
+    where = f"{hidden} at {count} of the {count_tried} lengths tried, up to {longest}"
+    if curve.hidden[-1] or count_tried < IN_A_ROW:
         return UNDECIDED, f"not decided: {where}; a range needs {IN_A_ROW} in a row"
     return APART, f"{where}, but not at {IN_A_ROW} in a row, which a range needs"
 
 
-def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart: str) -> str:
-    parts = [_range_in_words(curve, span, limits, apart) for span in ranges]
-    rest = sum(curve.hidden) - sum(span.hidden for span in ranges)
-    single = f"; and at {rest} more length{'s' * (rest != 1)}, fewer than {IN_A_ROW} in a row" if rest else ""
+def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart_word: str) -> str:
+    parts = [_range_in_words(curve, span, limits, apart_word) for span in ranges]
+    single_lengths = sum(curve.hidden) - sum(span.hidden for span in ranges)
+    single = (
+        f"; and at {single_lengths} more length{'s' * (single_lengths != 1)}, fewer than {IN_A_ROW} in a row"
+        if single_lengths
+        else ""
+    )
     return f"{hidden} {'; '.join(parts)}{single}"
 
 
-def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart: str) -> str:
+def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart_word: str) -> str:
     start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
     shortest = ", the shortest tried," if start == 0 else ""
     where = f"from {span.first}{shortest} to {span.last}"
     if span.open:
         where = f"from {span.first}{shortest} on, up to {span.last}, the last length tried"
-    counted = f"all {span.tried}" if span.hidden == span.tried else f"{span.hidden} of the {span.tried}"
+    count_words = f"all {span.tried}" if span.hidden == span.tried else f"{span.hidden} of the {span.tried}"
     spread = span.last - span.first + 1
-    tried = "lengths tried" if spread == span.tried else f"lengths tried, of {spread}"
+    tried_words = "lengths tried" if spread == span.tried else f"lengths tried, of {spread}"
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
     ends = ""
     if len(after) == IN_A_ROW:
-        ends = f", {apart} again from {curve.lengths[end + 1]}"
+        ends = f", {apart_word} again from {curve.lengths[end + 1]}"
     elif after:
-        ends = f", {apart} at {after.count(False)} of the {len(after)} longer lengths tried"
+        ends = f", {apart_word} at {after.count(False)} of the {len(after)} longer lengths tried"
     reasons = [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]
     why = "; ".join(reason for reason in reasons if reason)
-    return f"{where} ({counted} {tried}){ends}{f' ({why})' if why else ''}"
+    return f"{where} ({count_words} {tried_words}){ends}{f' ({why})' if why else ''}"
 
 
 def _limit(curve: Curve, index: int, limits: Limits) -> str:
@@ -205,11 +209,11 @@ def _limit(curve: Curve, index: int, limits: Limits) -> str:
     if index == len(curve.lengths) - 1:
         full = limits.context is not None and tokens + 1 >= limits.context
         return f"no longer prompt fits the model's context of {limits.context} tokens" if full else ""
-    after, reached = curve.lengths[index + 1], curve.tokens[index + 1]
+    after, tokens_after = curve.lengths[index + 1], curve.tokens[index + 1]
     for window in limits.windows:
-        if tokens < window == reached:
+        if tokens < window == tokens_after:
             return f"at {after} the prompt has {window} tokens, the model's sliding window"
-        if tokens < window < reached:
+        if tokens < window < tokens_after:
             return f"between {before} and {after} the prompt reaches {window} tokens, the model's sliding window"
     if limits.trained is not None and before <= limits.trained < after:
         return f"{limits.trained} is the longest sequence that the model was trained on"

@@ -76,13 +76,13 @@ class Contributions(Result):
                 "contributions: expected norms at the embeddings, layer 0: measure with layers=[0] or 'all'"
             )
         sizes = self.of_tokens["contribution"].abs().to_numpy()
-        found = []
+        result = []
         for name, group in rows.groupby("linearisation", sort=False):
             for norm in ("operator", "frobenius"):
                 correlation = rank_correlation(sizes, group[f"{norm}_norm"].to_numpy())
                 method = group["method"].iloc[0]
-                found.append({"linearisation": name, "norm": norm, "method": method, "spearman": correlation})
-        return pd.DataFrame(found)
+                result.append({"linearisation": name, "norm": norm, "method": method, "spearman": correlation})
+        return pd.DataFrame(result)
 
 
 @measurement
@@ -107,27 +107,27 @@ def contributions(
     With v_i = 0 the held network's logit loses the part of token i; this is checked for the largest part and two others.
     Refused are experts, because their router is not a linear map, and a `towards` of several tokens.
     """
-    under = Under.of("contributions", model, [prompt], mitigation)
-    tokens = under.prompt
+    mitigated = Under.of("contributions", model, [prompt], mitigation)
+    tokens = mitigated.prompt
     target = None if towards is None else one_token(model, towards)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
     work = full_precision(model, "contributions")
     with (
         torch.inference_mode(False),
-        under.acting(work),
+        mitigated.acting(work),
         true_arithmetic(work),
         strips_where_long(work, len(tokens.ids)),
     ):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
             raise InputError("contributions holds what it needs; leave the block of hooks.frozen() first")
-        parts, said = _parts(work, tokens, target)
-    said = {
-        "token": token_text(model.tokenizer, said["towards"]),
+        parts, parameters = _parts(work, tokens, target)
+    parameters = {
+        "token": token_text(model.tokenizer, parameters["towards"]),
         "linearisation": _LINEARISATION,
-        **under.said,
-        **said,
+        **mitigated.said,
+        **parameters,
     }
-    return Contributions(_table(tokens, parts), replace(provenance, parameters=said))
+    return Contributions(_table(tokens, parts), replace(provenance, parameters=parameters))
 
 
 def _parts(
@@ -140,23 +140,23 @@ def _parts(
         embedded = model.input_to_embed(ids[None])[0][0].detach()
     if not bool(torch.isfinite(logits).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
-    chosen = int(logits.argmax()) if target is None else target
-    row, constant = output_row(model, chosen, embedded[-1])
+    target_id = int(logits.argmax()) if target is None else target
+    row, constant = output_row(model, target_id, embedded[-1])
     route, how = _route(model, tokens, embedded)
     of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
-    tried = _tried(of_tokens)
-    whole, bias, *without = (row.double() @ _held(model, embedded, tried).double().T).tolist()
+    checked_positions = _tried(of_tokens)
+    total_output, bias, *without = (row.double() @ _held(model, embedded, checked_positions).double().T).tolist()
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
-    total, logit, cap = float(parts.sum()), float(logits[chosen]), soft_cap(model)
+    total, logit, cap = float(parts.sum()), float(logits[target_id]), soft_cap(model)
     capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
     size = float(parts.abs().sum() + abs(logit))
     error, within = abs(capped - logit) / size, ADDS_UP[embedded.dtype]
     require_adds_up(error, within, "the sum of the parts", "the logit")
-    for place, left in zip(tried, without, strict=True):
-        off = abs(whole - left - float(parts[place])) / size
+    for place, without_token in zip(checked_positions, without, strict=True):
+        off = abs(total_output - without_token - float(parts[place])) / size
         require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
-    said = {"towards": chosen, "logit": logit, "soft_cap": cap, "adds_up_within": error, "route": how}
-    return parts, said
+    parameters = {"towards": target_id, "logit": logit, "soft_cap": cap, "adds_up_within": error, "route": how}
+    return parts, parameters
 
 
 def _tried(parts: Float[Tensor, " pos"]) -> list[int]:
@@ -168,11 +168,11 @@ def _held(
     model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], without: list[int]
 ) -> Float[Tensor, "row d_model"]:
     """y_n of the network held at this prompt: of the prompt, of v = 0, and with v_i = 0 for each i of `without`."""
-    moved = embedded.repeat(2 + len(without), 1, 1)
-    moved[1] = 0.0
+    ablated = embedded.repeat(2 + len(without), 1, 1)
+    ablated[1] = 0.0
     for index, place in enumerate(without, start=2):
-        moved[index, place] = 0.0
-    return held_last_tokens(model, embedded, moved, _LINEARISATION)
+        ablated[index, place] = 0.0
+    return held_last_tokens(model, embedded, ablated, _LINEARISATION)
 
 
 def _route(model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"]) -> tuple[Route, str]:

@@ -37,21 +37,23 @@ class Deleting:
         seed: int,
     ) -> Deleting:
         """`profiles`: over all tokens of the prompt; `orders`: so many random ones."""
-        chosen, generator = np.array(places, dtype=int), np.random.default_rng(seed)
-        named = {name: chosen[deletion_order(values[chosen])] for name, values in profiles.items()}
-        drawn = [generator.permutation(chosen) for _ in range(orders)]
-        return cls(chosen, named, drawn, deletion_steps(len(chosen), steps))
+        positions, generator = np.array(places, dtype=int), np.random.default_rng(seed)
+        orders_by_name = {name: positions[deletion_order(values[positions])] for name, values in profiles.items()}
+        random_orders = [generator.permutation(positions) for _ in range(orders)]
+        return cls(positions, orders_by_name, random_orders, deletion_steps(len(positions), steps))
 
     def curves(self, make: Callable[[Sequence[int]], Case], measure: Measure) -> tuple[Any, Any]:
         """The rows of the curves and of their areas, of one way of taking tokens out (`make`)."""
         every = [*self.named.values(), *self.random]
         cases = [make(order[:out].tolist()) for order in every for out in self.steps]
         drops = measure(cases)[:, EFFECTS.index("log_prob_drop")].reshape(len(every), len(self.steps))
-        own, random = drops[: len(self.named)], drops[len(self.named) :]
+        profile_drops, random = drops[: len(self.named)], drops[len(self.named) :]
         low, high = np.quantile(random, [0.025, 0.975], axis=0)
-        curves = [self._curve(name, row, row, row) for name, row in zip(self.named, own, strict=True)]
+        curves = [self._curve(name, row, row, row) for name, row in zip(self.named, profile_drops, strict=True)]
         curves.append(self._curve(RANDOM, random.mean(0), low, high))
-        rows = [self._area(name, area, aopc(random)) for name, area in zip(self.named, aopc(own), strict=True)]
+        rows = [
+            self._area(name, area, aopc(random)) for name, area in zip(self.named, aopc(profile_drops), strict=True)
+        ]
         return pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
 
     def _curve(self, name: str, drop: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
@@ -61,8 +63,8 @@ class Deleting:
         """An order beside the random ones. It is one of them by chance in a share p of cases, itself counted."""
         low, high = np.quantile(random, [0.025, 0.975])
         as_large = int((random >= area).sum())
-        found = {"order": name, "aopc": float(area), "random": float(random.mean())}
-        return found | {
+        row = {"order": name, "aopc": float(area), "random": float(random.mean())}
+        return row | {
             "random_low": float(low),
             "random_high": float(high),
             "p": (1 + as_large) / (1 + len(random)),

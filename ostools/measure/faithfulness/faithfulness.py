@@ -111,11 +111,11 @@ def faithfulness(
     model or of several prompts, for prompts of fewer than three tokens, while edits are active (because positions move), and,
     as `ost.contributions` does, for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
-    given: list[Any] = [profiles]
+    profile_list: list[Any] = [profiles]
     if isinstance(profiles, Iterable) and not isinstance(profiles, Given | Several):
-        given = list(profiles)
-    held, at = profiles_of(given)
-    chosen = checked_names("way", ways, WAYS)
+        profile_list = list(profiles)
+    profile_by_name, at = profiles_of(profile_list)
+    way_names = checked_names("way", ways, WAYS)
     numbers = {
         "draws": whole_number("draws", draws, 1),
         "orders": whole_number("orders", orders, FEWEST_ORDERS),
@@ -128,10 +128,10 @@ def faithfulness(
             "tokens are taken out; leave its block"
         )
     acting = mitigations.optional(mitigation)
-    require_mitigation(given, acting)
-    said: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
-    provenance = Provenance.collect(model, **said)
-    whole_ids = require_of_model(given[0], provenance)
+    require_mitigation(profile_list, acting)
+    mitigation_entry: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
+    provenance = Provenance.collect(model, **mitigation_entry)
+    whole_ids = require_of_model(profile_list[0], provenance)
     ids = whole_ids if at is None else whole_ids[: at + 1]
     if len(ids) < 3:
         raise InputError(
@@ -139,22 +139,31 @@ def faithfulness(
         )
     target = None if towards is None else one_token(model, towards)
     work = full_precision(model, "faithfulness")
-    under = Under.again("faithfulness", Prompt.from_ids(model, ids), acting)
-    with torch.inference_mode(False), under.acting(work):
-        whole = Whole.of(work, ids, target)
-        prompt = _Prompt(work, ids, Kinds.of(model), whole, numbers)
-        tables = [prompt.measured(way, held, part_of(progress, index, index + 1, len(chosen), units=100)) for index, way in
-                  enumerate(chosen)]  # fmt: skip
-    said |= {"towards": whole.answer, "token": token_text(model.tokenizer, whole.answer)}
-    said |= {} if at is None else {"at": at}
-    said |= {"log_prob": float(whole.log_probs[whole.answer]), "ways": chosen, "profiles": list(held), **numbers}
+    mitigated = Under.again("faithfulness", Prompt.from_ids(model, ids), acting)
+    with torch.inference_mode(False), mitigated.acting(work):
+        whole_prompt = Whole.of(work, ids, target)
+        prompt = _Prompt(work, ids, Kinds.of(model), whole_prompt, numbers)
+        tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for index, way in
+                  enumerate(way_names)]  # fmt: skip
+    mitigation_entry |= {"towards": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
+    mitigation_entry |= {} if at is None else {"at": at}
+    mitigation_entry |= {
+        "log_prob": float(whole_prompt.log_probs[whole_prompt.answer]),
+        "ways": way_names,
+        "profiles": list(profile_by_name),
+        **numbers,
+    }
     single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    named = frame_of(given[0])[named_by(frame_of(given[0]))].drop_duplicates("position").dropna(subset="position")
-    frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(chosen))
+    named = (
+        frame_of(profile_list[0])[named_by(frame_of(profile_list[0]))]
+        .drop_duplicates("position")
+        .dropna(subset="position")
+    )
+    frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(way_names))
     return Faithfulness(
         frame.reset_index(drop=True),
-        replace(provenance, token_ids=whole_ids, parameters=said),
-        correlations=_correlations(frame, held),
+        replace(provenance, token_ids=whole_ids, parameters=mitigation_entry),
+        correlations=_correlations(frame, profile_by_name),
         deletion=deletion,
         areas=areas,
     )
@@ -170,37 +179,45 @@ class _Prompt:
     whole: Whole
     numbers: dict[str, int]
 
-    def measured(self, way: str, held: dict[str, OneProfile], progress: Progress | None) -> tuple[Any, Any, Any]:
+    def measured(
+        self, way: str, profile_by_name: dict[str, OneProfile], progress: Progress | None
+    ) -> tuple[Any, Any, Any]:
         """One way: a row a token, curves, areas."""
-        others = [self._others(place) for place in range(len(self.ids) - 1)]
-        cases, places = self._single(way, others)
-        found = effects(self.model, self.whole, cases, part_of(progress, 0, 1, 2, units=100))
-        single = pd.DataFrame(found, columns=list(EFFECTS)).assign(position=places, way=way)
+        replacements = [self._others(place) for place in range(len(self.ids) - 1)]
+        cases, places = self._single(way, replacements)
+        effect_rows = effects(self.model, self.whole, cases, part_of(progress, 0, 1, 2, units=100))
+        single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(position=places, way=way)
         means: Any = single.groupby(["position", "way"], sort=False)
         table = means.mean().assign(draws=means.size()).reset_index()
         # Without a tokenizer every id has others; with one, control tokens have none, and stay.
-        if not (may_go := [place for place, known in enumerate(others) if known]):
+        if not (may_go := [place for place, token_replacements in enumerate(replacements) if token_replacements]):
             raise InputError("faithfulness: expected tokens before the last that can go, found control tokens alone")
-        values = {name: one.values for name, one in held.items()}
+        values = {name: token_profile.values for name, token_profile in profile_by_name.items()}
         numbers = self.numbers
         deleting = Deleting.of(may_go, values, numbers["orders"], numbers["steps"], numbers["seed"])
-        first = {place: others[place][0] for place in may_go}
+        first = {place: replacements[place][0] for place in may_go}
         curves, areas = deleting.curves(
             lambda out: without(self.ids, out, way, first),
-            lambda asked: effects(self.model, self.whole, asked, part_of(progress, 1, 2, 2, units=100)),
+            lambda case_list: effects(self.model, self.whole, case_list, part_of(progress, 1, 2, 2, units=100)),
         )
-        areas = areas.assign(kind=[held[name].kind for name in areas["order"]])
+        areas = areas.assign(kind=[profile_by_name[name].kind for name in areas["order"]])
         return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
 
     def _others(self, place: int) -> list[int]:
         return self.kinds.others(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
 
-    def _single(self, way: str, others: list[list[int]]) -> tuple[list[Case], list[int]]:
+    def _single(self, way: str, replacements: list[list[int]]) -> tuple[list[Case], list[int]]:
         """Each token out by itself: the cases, and the place of each."""
         if way != REPLACED:
-            return [without(self.ids, [place], way, {}) for place in range(len(others))], list(range(len(others)))
-        pairs = [(place, other) for place, known in enumerate(others) for other in known]
-        return [without(self.ids, [place], way, {place: other}) for place, other in pairs], [
+            return [without(self.ids, [place], way, {}) for place in range(len(replacements))], list(
+                range(len(replacements))
+            )
+        pairs = [
+            (place, replacement)
+            for place, token_replacements in enumerate(replacements)
+            for replacement in token_replacements
+        ]
+        return [without(self.ids, [place], way, {place: second}) for place, second in pairs], [
             place for place, _ in pairs
         ]
 
@@ -210,16 +227,20 @@ def _in_order(ways: Sequence[str]) -> Any:
     return lambda column: column.map(order) if column.name == "way" else column
 
 
-def _correlations(frame: Frame, held: dict[str, OneProfile]) -> pd.DataFrame:
+def _correlations(frame: Frame, profile_by_name: dict[str, OneProfile]) -> pd.DataFrame:
     rows = []
     for way, group in frame.groupby("way", sort=False):
-        for kept, part in ((NO_LAST, group), (BETWEEN, group[group["position"] > 0])):
+        for token_set, part in ((NO_LAST, group), (BETWEEN, group[group["position"] > 0])):
             for effect in EFFECTS:
                 size = np.abs(part[effect].to_numpy())
-                for name, one in held.items():
-                    found = rank_correlation(size, one.values[part["position"].to_numpy()])
-                    low, high = spearman_interval(found, len(part))
-                    about = {"kind": one.kind, "linearisation": one.linearisation, "norm": one.norm}
-                    asked = {"way": way, "effect": effect, "profile": name, "kept": kept, **about}
-                    rows.append({**asked, "tokens": len(part), "spearman": found, "low": low, "high": high})
+                for name, token_profile in profile_by_name.items():
+                    correlation = rank_correlation(size, token_profile.values[part["position"].to_numpy()])
+                    low, high = spearman_interval(correlation, len(part))
+                    about = {
+                        "kind": token_profile.kind,
+                        "linearisation": token_profile.linearisation,
+                        "norm": token_profile.norm,
+                    }
+                    keys = {"way": way, "effect": effect, "profile": name, "kept": token_set, **about}
+                    rows.append({**keys, "tokens": len(part), "spearman": correlation, "low": low, "high": high})
     return pd.DataFrame(rows)

@@ -36,39 +36,41 @@ class OneProfile:
     values: Float[np.ndarray, " pos"]
 
 
-def profiles_of(given: Sequence[Given]) -> tuple[dict[str, OneProfile], int | None]:
+def profiles_of(results: Sequence[Given]) -> tuple[dict[str, OneProfile], int | None]:
     """By name: the linearisation of a sensitivity, the variant of a path sum, "contributions"; and the position that all are
     of, None for the last one.
 
     A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
     taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts, models or positions.
     """
-    if not given:
+    if not results:
         raise InputError(
             "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
         )
-    found: dict[str, OneProfile] = {}
-    for one in given:
-        if not isinstance(one, Given):
+    profile_by_name: dict[str, OneProfile] = {}
+    for result in results:
+        if not isinstance(result, Given):
             raise InputError(
-                f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(one).__name__}"
-                f"{one_of_several(one, (Sensitivity, PathSum))}"
+                f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(result).__name__}"
+                f"{one_of_several(result, (Sensitivity, PathSum))}"
             )
-        require_of_all("faithfulness", one.provenance, ("towards",))
-        require_same_run("faithfulness", given[0].provenance, one.provenance, "another that was given", whole=False)
-    at = _position(given)
-    for one in given:
-        for name, held in _of(one, at).items():
-            if name in found:
+        require_of_all("faithfulness", result.provenance, ("towards",))
+        require_same_run(
+            "faithfulness", results[0].provenance, result.provenance, "another that was given", whole_output=False
+        )
+    at = _position(results)
+    for result in results:
+        for name, token_profile in _of(result, at).items():
+            if name in profile_by_name:
                 raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
-            found[name] = held
-    return found, at
+            profile_by_name[name] = token_profile
+    return profile_by_name, at
 
 
-def _position(given: Sequence[Given]) -> int | None:
+def _position(results: Sequence[Given]) -> int | None:
     """The position whose y is meant by all, None where it is the last one of the prompt."""
-    last = len(given[0].provenance.token_ids or ()) - 1
-    of_each = [one.provenance.parameters.get("at", last) for one in given if not isinstance(one, PathSum)]
+    last = len(results[0].provenance.token_ids or ()) - 1
+    of_each = [result.provenance.parameters.get("at", last) for result in results if not isinstance(result, PathSum)]
     if len(set(of_each)) > 1:
         raise InputError(
             f"faithfulness: expected profiles of one position, found some of {of_each[0]} and of "
@@ -77,32 +79,32 @@ def _position(given: Sequence[Given]) -> int | None:
     return of_each[0] if of_each and of_each[0] != last else None
 
 
-def require_mitigation(given: Sequence[Given], acting: Mitigation | None) -> None:
+def require_mitigation(results: Sequence[Given], acting: Mitigation | None) -> None:
     """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
-    wanted = mitigations.label(acting)
-    for one in given:
-        if (found := one.provenance.under or NONE) != wanted:
+    label = mitigations.label(acting)
+    for result in results:
+        if (measured_under := result.provenance.under or NONE) != label:
             raise InputError(
-                f"faithfulness: expected profiles under mitigation={wanted!r}, found one under {found!r}: measure all of them, "
+                f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure all of them, "
                 "and ask here, with one mitigation"
             )
 
 
-def require_of_model(given: Given, model: Provenance) -> tuple[int, ...]:
+def require_of_model(result: Given, model: Provenance) -> tuple[int, ...]:
     """The prompt's token ids. Raises `InputError` for a profile of another model, or under an edit."""
-    ids = given.provenance.token_ids
+    ids = result.provenance.token_ids
     if ids is None:
         raise InputError("faithfulness: expected a profile of one prompt, found one of several: give each by itself")
-    require_same_run("faithfulness", given.provenance, replace(model, token_ids=ids), "the model", whole=False)
+    require_same_run("faithfulness", result.provenance, replace(model, token_ids=ids), "the model", whole_output=False)
     return ids
 
 
-def _of(given: Given, at: int | None) -> Mapping[str, OneProfile]:
-    if isinstance(given, Contributions):
-        sizes = given.of_tokens["contribution"].abs().to_numpy(dtype=float)
+def _of(result: Given, at: int | None) -> Mapping[str, OneProfile]:
+    if isinstance(result, Contributions):
+        sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
         return {"contributions": OneProfile("parts", "detached", "logit", sizes)}
-    table: Frame = frame_of(profile(given)) if isinstance(given, Sensitivity) else frame_of(given)
-    if isinstance(given, PathSum):
+    table: Frame = frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
+    if isinstance(result, PathSum):
         table = table[table["last"] == (table["last"].max() if at is None else at)]
         if table.empty:
             raise InputError(

@@ -60,8 +60,10 @@ class Whole:
         change = (y - self.y).norm(dim=-1)
         drop = self.log_probs[self.answer] - log_probs[:, self.answer]
         # A next token that has no probability at all (a logit of -inf) adds nothing.
-        apart = torch.where(self.log_probs.exp() > 0, self.log_probs.exp() * (self.log_probs - log_probs), 0.0)
-        return torch.stack([change, drop, apart.sum(-1).clamp_min(0.0)], dim=-1)
+        divergence_terms = torch.where(
+            self.log_probs.exp() > 0, self.log_probs.exp() * (self.log_probs - log_probs), 0.0
+        )
+        return torch.stack([change, drop, divergence_terms.sum(-1).clamp_min(0.0)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -76,23 +78,23 @@ class Kinds:
     def of(cls, model: TransformerBridge) -> Kinds:
         tokenizer, count = model.tokenizer, int(model.W_E.shape[0])
         if tokenizer is None:
-            found = dict.fromkeys(range(count), "id")
+            kind_by_id = dict.fromkeys(range(count), "id")
         else:
             control, texts = control_ids(tokenizer), tokenizer.convert_ids_to_tokens(range(count))
-            known = ((index, text) for index, text in enumerate(texts) if text and index not in control)
-            found = {index: _kind(text) for index, text in known}
+            text_by_id = ((index, text) for index, text in enumerate(texts) if text and index not in control)
+            kind_by_id = {index: _kind(text) for index, text in text_by_id}
         members: dict[str, list[int]] = {}
-        for index, kind in found.items():
+        for index, kind in kind_by_id.items():
             members.setdefault(kind, []).append(index)
-        return cls(found, members)
+        return cls(kind_by_id, members)
 
     def others(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
         """So many others of the token's kind, each once, drawn from the seed; all where there are fewer; none of no kind."""
         if token not in self.of_token:
             return []
-        known = [one for one in self.members[self.of_token[token]] if one != token]
-        drawn = np.random.default_rng(list(seed)).permutation(len(known))[:draws]
-        return [known[index] for index in drawn]
+        candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]
+        order = np.random.default_rng(list(seed)).permutation(len(candidates))[:draws]
+        return [candidates[index] for index in order]
 
 
 def _kind(text: str) -> str:
@@ -106,26 +108,26 @@ def _kind(text: str) -> str:
 
 def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]) -> Case:
     """The prompt with these places taken out; `stand_ins`: by place, what replaces a token."""
-    gone = set(out)
+    removed = set(out)
     if way == REMOVED:
-        return Case(tuple(token for place, token in enumerate(ids) if place not in gone))
+        return Case(tuple(token for place, token in enumerate(ids) if place not in removed))
     if way == REPLACED:
-        return Case(tuple(stand_ins[place] if place in gone else token for place, token in enumerate(ids)))
-    return Case(tuple(ids), tuple(sorted(gone)))
+        return Case(tuple(stand_ins[place] if place in removed else token for place, token in enumerate(ids)))
+    return Case(tuple(ids), tuple(sorted(removed)))
 
 
 def effects(
-    model: TransformerBridge, whole: Whole, cases: Sequence[Case], progress: Progress | None = None
+    model: TransformerBridge, whole_prompt: Whole, cases: Sequence[Case], progress: Progress | None = None
 ) -> Float[np.ndarray, "case effect"]:
     """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
-    found, done, rows = np.empty((len(cases), len(EFFECTS))), 0, together(len(whole.log_probs))
-    for batch in batches([len(one.ids) for one in cases], False, chunk(TOKENS)):
+    effect_rows, cases_done, rows = np.empty((len(cases), len(EFFECTS))), 0, together(len(whole_prompt.log_probs))
+    for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
         for part in (batch[start : start + rows] for start in range(0, len(batch), rows)):
-            changes = whole.effects(*_pass(model, [cases[index] for index in part]))
-            found[part] = changes.cpu().numpy()
-            done += len(part)
-            tell(progress, done, len(cases))
-    return found
+            changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
+            effect_rows[part] = changes.cpu().numpy()
+            cases_done += len(part)
+            tell(progress, cases_done, len(cases))
+    return effect_rows
 
 
 def together(d_vocab: int) -> int:
@@ -144,10 +146,10 @@ def _pass(
     model: TransformerBridge, cases: Sequence[Case]
 ) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
     """y of the last token and the log probabilities of the next one, in float64, of prompts of one length."""
-    ids = torch.tensor([one.ids for one in cases], device=next(model.parameters()).device)
+    ids = torch.tensor([case.ids for case in cases], device=next(model.parameters()).device)
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    for row, one in enumerate(cases):
-        hidden[row, list(one.hidden)] = True
+    for row, entry in enumerate(cases):
+        hidden[row, list(entry.hidden)] = True
     masked = hooks.mask_scores(model, _seen(hidden)) if bool(hidden.any()) else nullcontext()
     with (
         torch.no_grad(),

@@ -59,55 +59,59 @@ def begun_prompts(
     Raises `InputError` where all right answers are the same, where a tokenizer cuts the line before the right answer otherwise
     than before others, and for a prompt that leaves no room for its answer in the context.
     """
-    posed = [pose(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds]
-    if len({one.key for one in posed}) < 2:
-        drawn = "give it an option that draws its items, such as uniform=true, or more seeds"
+    task_prompts = [
+        pose(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds
+    ]
+    if len({prompt.key for prompt in task_prompts}) < 2:
+        advice = "give it an option that draws its items, such as uniform=true, or more seeds"
         raise InputError(
-            f"{form.name}: expected questions with different right answers, found that all have {posed[0].key!r}: "
-            + (drawn if not form.numeric else "give more lengths")
+            f"{form.name}: expected questions with different right answers, found that all have {task_prompts[0].key!r}: "
+            + (advice if not form.numeric else "give more lengths")
         )
-    found: dict[tuple[int, ...], Begun] = {}
-    for one in _begun(model, form, posed):
-        found.setdefault(one.ids, replace(one, group=one.posed.seed if form.random else one.posed.length))
-    prompts = list(found.values())
+    prompt_by_ids: dict[tuple[int, ...], Begun] = {}
+    for entry in _begun(model, form, task_prompts):
+        prompt_by_ids.setdefault(
+            entry.ids, replace(entry, group=entry.posed.seed if form.random else entry.posed.length)
+        )
+    prompts = list(prompt_by_ids.values())
     _require_room(model, form, prompts)
     return prompts
 
 
 def answer_room(prompts: Sequence[Begun]) -> int:
     """How many tokens an answer may have."""
-    return max(len(one.answer) for one in prompts) + SPARE
+    return max(len(prompt.answer) for prompt in prompts) + SPARE
 
 
-def _begun(model: TransformerBridge, form: Task, posed: Sequence[Posed]) -> Iterator[Begun]:
-    lines = [line_ids(model, one.prompt, written(one)).ids for one in posed]
+def _begun(model: TransformerBridge, form: Task, task_prompts: Sequence[Posed]) -> Iterator[Begun]:
+    lines = [line_ids(model, task_prompt.prompt, written(task_prompt)).ids for task_prompt in task_prompts]
     # What the least and the greatest have in common, all between them have.
     shared = None if form.numeric else _common(min(lines), max(lines))
-    for one, line in zip(posed, lines, strict=True):
-        begin = shared if shared is not None else _before_numbers(model, one)
+    for entry, line in zip(task_prompts, lines, strict=True):
+        begin = shared if shared is not None else _before_numbers(model, entry)
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
-                f"{form.name} at length {one.length}: expected the answer {one.key!r} to begin with a token of its own, found "
+                f"{form.name} at length {entry.length}: expected the answer {entry.key!r} to begin with a token of its own, found "
                 "that this tokenizer cuts the line before it otherwise than before other answers"
             )
-        ids = (*one.prompt.ids.tolist(), *begin)
-        yield Begun(one, ids, line[len(begin) :], len(begin), 0)
+        ids = (*entry.prompt.ids.tolist(), *begin)
+        yield Begun(entry, ids, line[len(begin) :], len(begin), 0)
 
 
-def _before_numbers(model: TransformerBridge, posed: Posed) -> tuple[int, ...]:
+def _before_numbers(model: TransformerBridge, task_prompt: Posed) -> tuple[int, ...]:
     """The line's tokens up to the first in which 1 and 2 differ."""
-    texts = (replace(posed, line=posed.task.answer_line(number)) for number in _TWO_NUMBERS)
-    one, two = (line_ids(model, posed.prompt, written(text)).ids for text in texts)
-    return _common(one, two)
+    texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
+    first_ids, two = (line_ids(model, task_prompt.prompt, written(text)).ids for text in texts)
+    return _common(first_ids, two)
 
 
-def _common(one: Sequence[int], two: Sequence[int]) -> tuple[int, ...]:
+def _common(first: Sequence[int], two: Sequence[int]) -> tuple[int, ...]:
     """How both begin."""
-    return tuple(token for token, _ in takewhile(lambda both: both[0] == both[1], zip(one, two, strict=False)))
+    return tuple(token for token, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, two, strict=False)))
 
 
 def _require_room(model: TransformerBridge, form: Task, prompts: Sequence[Begun]) -> None:
-    longest, context = max(prompts, key=lambda one: len(one.ids)), context_length(model)
+    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
     needed = len(longest.ids) + answer_room(prompts)
     if needed > context:
         raise InputError(
@@ -124,5 +128,7 @@ class BegunPairs(PosedPairs):
         """All end in the words of the line, whatever the task."""
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        posed = [self._posed(n, seed) for n in counts]
-        return dict(zip(counts, (one.ids for one in _begun(self.model, self.form, posed)), strict=True))
+        task_prompts = [self._posed(n, seed) for n in counts]
+        return dict(
+            zip(counts, (prefilled.ids for prefilled in _begun(self.model, self.form, task_prompts)), strict=True)
+        )

@@ -57,20 +57,20 @@ def captured(model: TransformerBridge, prompts: Sequence[Begun], progress: Progr
     sites = [name for name in _SITES if name in hooks.available_sites(model)]
     parts: dict[Place, list[Tensor]] = {}
     order: list[int] = []
-    for batch in batches([len(one.ids) for one in prompts], False, chunk(TOKENS)):
+    for batch in batches([len(prompt.ids) for prompt in prompts], False, chunk(TOKENS)):
         ids = torch.tensor([prompts[index].ids for index in batch], device=next(model.parameters()).device)
         for place, rows in _last(model, ids, sites):
             parts.setdefault(place, []).append(rows.cpu())
         order += batch
         tell(progress, len(order), len(prompts))
     back = torch.argsort(torch.tensor(order))
-    found = {place: torch.cat(parts[place])[back] for place in sorted(parts)}
-    for place, rows in found.items():
+    rows_by_place = {place: torch.cat(parts[place])[back] for place in sorted(parts)}
+    for place, rows in rows_by_place.items():
         if not bool(torch.isfinite(rows).all()):
             raise InputError(
                 f"the representations at {place.site} (layer {place.layer}) are not finite in {rows.dtype}: use another dtype"
             )
-    return found
+    return rows_by_place
 
 
 def _last(

@@ -122,48 +122,52 @@ def decodable(
     Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
     selectivity.
     """
-    asked = Asked.of(model, task, lengths, seeds, target, mitigation, chat)
-    precisions, kept = checked_precisions(dtypes), checked_layers(model, layers)
-    labelled = asked.labelled
-    told = partial(part_of, progress, whole=len(precisions) * (1 + random_weights), units=100)
-    said = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
-    for done, precision in enumerate(precisions):
-        found = in_layers(asked.captured(precision, told(done, done + 1)), kept)
-        said.append(said_by_probes(labelled, found, ("none", "shuffled")).assign(dtype=precision.name))
+    probe_task = Asked.of(model, task, lengths, seeds, target, mitigation, chat)
+    precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
+    labelled = probe_task.labelled
+    part_progress = partial(part_of, progress, shares=len(precisions) * (1 + random_weights), units=100)
+    words = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
+    for steps_done, precision in enumerate(precisions):
+        representations = in_layers(
+            probe_task.captured(precision, part_progress(steps_done, steps_done + 1)), layer_indices
+        )
+        words.append(said_by_probes(labelled, representations, ("none", "shuffled")).assign(dtype=precision.name))
     if random_weights:
-        other = replace(asked, model=null_model(model, seed=0))
-        for done, precision in enumerate(precisions, start=len(precisions)):
-            found = in_layers(other.captured(precision, told(done, done + 1)), kept)
-            untrained = said_by_probes(labelled, found, ("none",))
-            said.append(untrained.assign(dtype=precision.name, control="random weights"))
-    predictions = pd.concat(said, ignore_index=True)
-    names = asked.names | {"target": asked.target}
+        untrained_task = replace(probe_task, model=null_model(model, seed=0))
+        for steps_done, precision in enumerate(precisions, start=len(precisions)):
+            representations = in_layers(
+                untrained_task.captured(precision, part_progress(steps_done, steps_done + 1)), layer_indices
+            )
+            untrained = said_by_probes(labelled, representations, ("none",))
+            words.append(untrained.assign(dtype=precision.name, control="random weights"))
+    predictions = pd.concat(words, ignore_index=True)
+    names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(
         model,
         measurement="decodable",
         **names,
-        **asked.described,
+        **probe_task.described,
         dtypes=[precision.name for precision in precisions],
-        layers=list(kept),
+        layers=list(layer_indices),
         random_weights=random_weights,
     )
-    return of_predictions(predictions, names, asked.form.random, provenance)
+    return of_predictions(predictions, names, probe_task.form.random, provenance)
 
 
 def of_predictions(
-    predictions: pd.DataFrame, names: Mapping[str, str], drawn: bool, provenance: Provenance
+    predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
 ) -> Decodable:
-    """The result of what probes said of every prompt. `names`: task, mitigation, target; `drawn`: the task draws sequences."""
-    frame: Any = rows_of(predictions, kind_of(names["target"]), drawn).assign(**names)
+    """The result of what probes said of every prompt. `names`: task, mitigation, target; `is_random`: the task draws sequences."""
+    frame: Any = rows_of(predictions, kind_of(names["target"]), is_random).assign(**names)
     return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 
 
-def in_layers(found: Captured, layers: Sequence[int]) -> Captured:
+def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
     """Without the v^(l) that were not asked for, and without the places before the MLPs that write them."""
     dropped = {"residual": 0, "embedding": 0, "residual_mid": 1}
     return {
         place: rows
-        for place, rows in found.items()
+        for place, rows in representations.items()
         if place.site not in dropped or place.layer + dropped[place.site] in layers
     }
 
@@ -205,34 +209,34 @@ class Asked:
         chat: bool | None,
     ) -> Asked:
         """Checked, the prompts made. Raises `InputError`."""
-        form, given = tasks.task(task), mitigations.optional(mitigation)
-        chosen = seeds_asked(form, seeds)
+        form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
+        seed_list = seeds_asked(form, seeds)
         target = default_target(form) if target is None else checked_name("target", target, TARGETS)
         if target == "number" and not form.numeric:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
-        prompts = begun_prompts(model, form, checked_lengths(lengths), chosen, given, chat)
+        prompts = begun_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
         if target == POSITION:
             _require_places(form, prompts)
-        return cls(model, form, prompts, target, given)
+        return cls(model, form, prompts, target, mitigation_object)
 
     @property
     def labelled(self) -> Labelled:
         """Lengths, groups and labels. Raises `InputError` for too few of them."""
         return Labelled.of(
-            [one.posed.length for one in self.prompts],
-            [one.posed.seed for one in self.prompts],
+            [prompt.posed.length for prompt in self.prompts],
+            [entry.posed.seed for entry in self.prompts],
             [one.group for one in self.prompts],
             [self._label(one) for one in self.prompts],
             kind_of(self.target),
             self.form.random,
         )
 
-    def _label(self, one: Begun) -> int:
+    def _label(self, prompt: Begun) -> int:
         if self.target == POSITION:
-            return _carriers(one)[0]
-        return int(one.posed.key) if self.target == "number" else one.token
+            return _carriers(prompt)[0]
+        return int(prompt.posed.key) if self.target == "number" else prompt.token
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
@@ -243,7 +247,7 @@ class Asked:
     def running(self, precision: Precision) -> Iterator[TransformerBridge]:
         """The model as that precision prepares it, while it rounds and the mitigation acts."""
         prepared = precision.prepared(self.model)
-        longest = max((one.ids for one in self.prompts), key=len)
+        longest = max((prompt.ids for prompt in self.prompts), key=len)
         with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
             yield prepared
 
@@ -255,21 +259,21 @@ class Asked:
     def described(self) -> dict[str, Any]:
         """For the provenance."""
         return {
-            "lengths": sorted({one.posed.length for one in self.prompts}),
-            "seeds": sorted({one.posed.seed for one in self.prompts}),
+            "lengths": sorted({prompt.posed.length for prompt in self.prompts}),
+            "seeds": sorted({entry.posed.seed for entry in self.prompts}),
             "chat": self.prompts[0].posed.chat,
             "prompts": len(self.prompts),
             "line_tokens": sorted({one.line for one in self.prompts}),
         }
 
 
-def _carriers(one: Begun) -> tuple[int, ...]:
-    return one.posed.task.carriers(one.posed.task.items(one.posed.length, one.posed.seed))
+def _carriers(prompt: Begun) -> tuple[int, ...]:
+    return prompt.posed.task.carriers(prompt.posed.task.items(prompt.posed.length, prompt.posed.seed))
 
 
 def _require_places(form: Task, prompts: Sequence[Begun]) -> None:
     """Refuse where the position is not one, or where the length tells it."""
-    places = {(one.posed.length, _carriers(one)) for one in prompts}
+    places = {(prompt.posed.length, _carriers(prompt)) for prompt in prompts}
     if any(len(carriers) != 1 for _, carriers in places):
         raise InputError(
             f"{form.name}: expected a task in which one item carries the answer, found several or none: target='position' is "
@@ -296,7 +300,7 @@ def probes_bytes(
     prompts, places = lengths * seeds, 2 * shape.n_layers + 3
     pos = longest.tokens + longest.answer
     batch = max(batch_bytes(shape, seeds, pos, element=Precision.named(name).dtype.itemsize) for name in dtypes)
-    held = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
+    frozen_parts = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     if not random:
-        return held
-    return max(held + shape.element * shape.parameters, _DRAWING * shape.parameters)
+        return frozen_parts
+    return max(frozen_parts + shape.element * shape.parameters, _DRAWING * shape.parameters)

@@ -108,11 +108,15 @@ class Fate(Result):
         table = table[table["verdict"].isin(list(STAGES))]
         keys = ["dtype", "length"]
         without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(columns={"verdict": "before"})
-        under = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
-        both = under[["mitigation", *keys, "verdict"]].merge(without, on=keys).rename(columns={"verdict": "after"})
-        both = both[both["before"] != both["after"]].reset_index(drop=True)
-        come = both["after"].map(STAGES.index) > both["before"].map(STAGES.index)
-        return both[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
+        mitigated_rows = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
+        joined = (
+            mitigated_rows[["mitigation", *keys, "verdict"]]
+            .merge(without, on=keys)
+            .rename(columns={"verdict": "after"})
+        )
+        joined = joined[joined["before"] != joined["after"]].reset_index(drop=True)
+        come = joined["after"].map(STAGES.index) > joined["before"].map(STAGES.index)
+        return joined[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
 
 
 @measurement
@@ -145,26 +149,26 @@ def fate(
     arms = [None, *_mitigations(mitigation)]
     precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts = []
-    for number, given in enumerate(arms):
-        asked = Asked.of(model, task, lengths, seeds, target, given, chat)
-        told = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(arm(asked, precisions, chat=chat, random_weights=random_weights, progress=told))
+    for number, mitigation_object in enumerate(arms):
+        probe_task = Asked.of(model, task, lengths, seeds, target, mitigation_object, chat)
+        arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
+        parts.append(arm(probe_task, precisions, chat=chat, random_weights=random_weights, progress=arm_progress))
     table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
-    said = pd.concat([part.answers for part in parts], ignore_index=True)
-    names = [mitigations.label(given) for given in arms]
-    under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
+    answer_rows = pd.concat([part.answers for part in parts], ignore_index=True)
+    names = [mitigations.label(given_value) for given_value in arms]
+    probes_under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
     asked_for = parts[0].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
     provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
-    return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, said, parts[0].probes, under)
+    return Fate(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, parts[0].probes, probes_under)
 
 
-def _mitigations(given: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
+def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
     """Each once. Raises `InputError` for what is none."""
-    if given is None:
+    if mitigations_or_names is None:
         return []
-    one = isinstance(given, str | Mitigation) or not isinstance(given, Sequence)
-    each: Any = [given] if one else given
-    return list({mitigations.label(part): part for part in map(mitigations.mitigation, each)}.values())
+    is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(mitigations_or_names, Sequence)
+    candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names
+    return list({mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values())
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class Arm:
 
 
 def arm(
-    asked: Asked,
+    probe_task: Asked,
     names: Sequence[str],
     *,
     chat: bool | None = None,
@@ -185,55 +189,61 @@ def arm(
     progress: Progress | None = None,
 ) -> Arm:
     """What `fate` measures of one mitigation, in the dtypes of these names."""
-    told = partial(part_of, progress, whole=4, units=100)
-    described = asked.described
+    part_progress = partial(part_of, progress, shares=4, units=100)
+    described = probe_task.described
     lengths, seeds = described["lengths"], described["seeds"]
     probes = decodable(
-        asked.model,
-        asked.form,
+        probe_task.model,
+        probe_task.form,
         lengths=lengths,
         dtypes=names,
         seeds=seeds,
-        target=asked.target,
-        mitigation=asked.mitigation,
+        target=probe_task.target,
+        mitigation=probe_task.mitigation,
         chat=chat,
         random_weights=random_weights,
-        progress=told(0, 2),
+        progress=part_progress(0, 2),
     )
     steps = range(len(names))
-    each = (part_of(told(2, 3), step, step + 1, len(names), units=100) for step in steps)
-    said = pd.concat([_said(asked, name, part) for name, part in zip(names, each, strict=True)], ignore_index=True)
-    pairs = BegunPairs(asked.model, asked.form, asked.mitigation, chat)
+    step_progress = (part_of(part_progress(2, 3), step, step + 1, len(names), units=100) for step in steps)
+    answer_rows = pd.concat(
+        [_said(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)], ignore_index=True
+    )
+    pairs = BegunPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
     curve = collapse(
-        asked.model,
+        probe_task.model,
         pairs,
         lengths=lengths,
         dtypes=names,
         seeds=seeds[:PAIR_SEEDS],
-        mitigation=asked.mitigation,
+        mitigation=probe_task.mitigation,
         chat=chat,
-        progress=told(3, 4),
+        progress=part_progress(3, 4),
     )
-    frame = pd.DataFrame(list(_rows(said, probes, _pairs(curve.frame))))
-    status = said.groupby(["dtype", "length"])["status"].agg(lambda each: min(each, key=_STATUS.index))
+    frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
+    status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda each: min(each, key=_STATUS.index))
     frame = frame.join(status, on=["dtype", "length"])
-    return Arm(frame.assign(**asked.names, target=asked.target), said.assign(**asked.names), probes)
+    return Arm(
+        frame.assign(**probe_task.names, target=probe_task.target), answer_rows.assign(**probe_task.names), probes
+    )
 
 
-def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
+def _said(probe_task: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
     """The model's answer to every prompt in one precision."""
     precision = Precision.named(name)
-    prepared, prompts = precision.prepared(asked.model), asked.prompts
-    longest = max((one.ids for one in prompts), key=len)
+    prepared, prompts = precision.prepared(probe_task.model), probe_task.prompts
+    longest = max((prompt.ids for prompt in prompts), key=len)
     tokenizer: Any = prepared.tokenizer
-    with mitigations.running(prepared, asked.mitigation), precision.running(prepared, longest):
-        chosen = [Prompt.from_ids(prepared, one.ids) for one in prompts]
-        ends = [line_written] * len(chosen)
-        found = answers(prepared, chosen, max_new_tokens=answer_room(prompts), stops=ends, progress=progress)
-    acted, rows = Acted(asked.model, asked.mitigation), []
-    for one, answer in zip(prompts, found, strict=True):
-        begun = decoded(tokenizer, one.ids[-one.line :]) if one.line else ""
-        verdict = judge(one.posed, replace(answer, text=begun + answer.text))
+    with mitigations.running(prepared, probe_task.mitigation), precision.running(prepared, longest):
+        encoded_prompts = [Prompt.from_ids(prepared, entry.ids) for entry in prompts]
+        ends = [line_written] * len(encoded_prompts)
+        answer_list = answers(
+            prepared, encoded_prompts, max_new_tokens=answer_room(prompts), stops=ends, progress=progress
+        )
+    effect_status, rows = Acted(probe_task.model, probe_task.mitigation), []
+    for one, answer in zip(prompts, answer_list, strict=True):
+        prefix_text = decoded(tokenizer, one.ids[-one.line :]) if one.line else ""
+        verdict = judge(one.posed, replace(answer, text=prefix_text + answer.text))
         rows.append(
             {
                 "dtype": name,
@@ -244,7 +254,7 @@ def _said(asked: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
                 "correct": verdict.correct,
                 "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
                 "first_token_right": answer.ids[0] == one.token,
-                "status": acted.status(one.posed, prepared)[0],
+                "status": effect_status.status(one.posed, prepared)[0],
             }
         )
     return pd.DataFrame(rows)
@@ -262,15 +272,15 @@ def _pairs(frame: Frame) -> Frame:
     return at_y.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
 
 
-def _rows(said: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, Any]]:
+def _rows(answer_rows: Frame, probes: Decodable, pairs: Frame) -> Iterator[dict[str, Any]]:
     """A row per dtype and length."""
-    for dtype, here in said.groupby("dtype", sort=False):
+    for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
-        both = here.merge(
+        joined = dtype_rows.merge(
             tested[["length", "seed", "right", "said", "label", "test"]], on=["length", "seed"], how="left"
         )
-        for length, prompts in both.groupby("length"):
+        for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
             place = {name: best[name] for name in ("site", "layer", "trained")}
             yield (
@@ -294,9 +304,9 @@ def best_probe(probes: Decodable, dtype: str) -> tuple[Row, Frame]:
     main = SAME if (table["test"] == SAME).any() else BETWEEN
     table = table[table["test"] == main]
     best = table.loc[table["accuracy"].idxmax()]
-    here = every[(every["site"] == best["site"]) & (every["layer"] == best["layer"])]
-    order = here["test"].map({main: 0, BEYOND: 1})
-    once = here[order.notna()].assign(order=order).sort_values("order", kind="stable")
+    place_rows = every[(every["site"] == best["site"]) & (every["layer"] == best["layer"])]
+    order = place_rows["test"].map({main: 0, BEYOND: 1})
+    once = place_rows[order.notna()].assign(order=order).sort_values("order", kind="stable")
     return best, once.drop_duplicates(["length", "seed"])
 
 
@@ -316,25 +326,25 @@ def untrained_as_good(probes: Decodable, best: Row) -> str:
 
 def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
     tested = prompts[prompts["right"].notna()]
-    counted = tested if len(tested) else prompts
-    correct, right = counted["correct"].to_numpy(bool), counted["right"].eq(True).to_numpy(bool)
+    counted_rows = tested if len(tested) else prompts
+    correct, right = counted_rows["correct"].to_numpy(bool), counted_rows["right"].eq(True).to_numpy(bool)
     shares = {READ: correct.mean(), UNREAD: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
-    found: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
-    found["answer_error"] = counted["absolute_error"].mean()
+    row: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
+    row["answer_error"] = counted_rows["absolute_error"].mean()
     numbers = best["target"] == "number"
-    found["probe_error"] = (counted["said"] - counted["label"]).abs().mean() if numbers else np.nan
-    found["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
+    row["probe_error"] = (counted_rows["said"] - counted_rows["label"]).abs().mean() if numbers else np.nan
+    row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
-        found |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
+        row |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
     mostly = len(tested) > 0 and right.mean() > 0.5
-    named = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
-    found["verdict"], found["reason"] = named, ""
-    if named == UNREAD and as_good:
-        found |= {"verdict": UNDECIDED, "reason": as_good}
-    elif named == SAME_VECTOR and mostly:
+    verdict_name = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    row["verdict"], row["reason"] = verdict_name, ""
+    if verdict_name == UNREAD and as_good:
+        row |= {"verdict": UNDECIDED, "reason": as_good}
+    elif verdict_name == SAME_VECTOR and mostly:
         reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
-        found |= {"verdict": UNDECIDED, "reason": reason}
-    return found
+        row |= {"verdict": UNDECIDED, "reason": reason}
+    return row
 
 
 def _named(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:

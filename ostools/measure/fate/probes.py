@@ -64,11 +64,11 @@ def fitted(target: str, rows: Rows, labels: Labels, groups: Labels) -> Probe:
         centred, size = np.zeros_like(centred), 1.0
     basis = _basis(centred)
     x = centred @ basis.T / size
-    known = PENALTIES if target == "number" else INVERSE_PENALTIES
-    errors = np.zeros(len(known))
-    for train, held in _inner(groups, _INNER[target]):
-        errors += _errors(target, x, labels, train, held)
-    penalty = known[int(errors.argmin())]
+    penalties = PENALTIES if target == "number" else INVERSE_PENALTIES
+    errors = np.zeros(len(penalties))
+    for train, held_out in _inner(groups, _INNER[target]):
+        errors += _errors(target, x, labels, train, held_out)
+    penalty = penalties[int(errors.argmin())]
     fit = _ridge(x, labels, (penalty,)) if target == "number" else _logistic(x, labels, penalty)
     return Probe(mean, fit[0] @ basis / size, fit[1], fit[2], penalty)
 
@@ -85,15 +85,15 @@ def _inner(groups: Labels, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]
         yield from GroupKFold(folds).split(groups[:, None], groups=groups)
 
 
-def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held: np.ndarray) -> np.ndarray:
+def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
     """Of each penalty: squared errors of a number, wrong classes."""
     if target == "number":
         weights, offset, _ = _ridge(x[train], labels[train], PENALTIES)
-        return ((x[held] @ weights.T + offset - labels[held, None]) ** 2).sum(0)
+        return ((x[held_out] @ weights.T + offset - labels[held_out, None]) ** 2).sum(0)
     wrong = []
     for penalty in INVERSE_PENALTIES:
         weights, offset, classes = _logistic(x[train], labels[train], penalty)
-        wrong.append((classes[(x[held] @ weights.T + offset).argmax(1)] != labels[held]).sum())
+        wrong.append((classes[(x[held_out] @ weights.T + offset).argmax(1)] != labels[held_out]).sum())
     return np.array(wrong)
 
 
@@ -101,8 +101,8 @@ def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.nd
     """Weights [penalty, d] and offsets, of all penalties out of one decomposition."""
     targets = np.tile(labels.astype(float)[:, None], len(penalties))
     strengths: Any = np.array(penalties) * len(x)  # one a target
-    found: Any = Ridge(alpha=strengths, solver="svd").fit(x, targets)
-    return found.coef_.reshape(len(penalties), -1), np.atleast_1d(found.intercept_), None
+    ridge: Any = Ridge(alpha=strengths, solver="svd").fit(x, targets)
+    return ridge.coef_.reshape(len(penalties), -1), np.atleast_1d(ridge.intercept_), None
 
 
 def _logistic(x: Rows, labels: Labels, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -113,9 +113,9 @@ def _logistic(x: Rows, labels: Labels, penalty: float) -> tuple[np.ndarray, np.n
     with warnings.catch_warnings():
         # Stopping early is one more penalty, and what is tested is what was found.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Any = LogisticRegression(C=penalty, max_iter=_STEPS, tol=1e-3).fit(x, labels)
+        regression: Any = LogisticRegression(C=penalty, max_iter=_STEPS, tol=1e-3).fit(x, labels)
     if len(classes) > 2:
-        return found.coef_, found.intercept_, classes
+        return regression.coef_, regression.intercept_, classes
     # One score, of the second class against the first: half of it for each.
-    half = found.coef_ / 2, found.intercept_ / 2
+    half = regression.coef_ / 2, regression.intercept_ / 2
     return np.concatenate([-half[0], half[0]]), np.concatenate([-half[1], half[1]]), classes

@@ -95,59 +95,65 @@ def readout(
     begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
     answers.
     """
-    asked, precisions = Asked.of(model, task, lengths, seeds, "number", mitigation, chat), checked_precisions(dtypes)
-    tokens = first_tokens(asked)
+    probe_task, precisions = (
+        Asked.of(model, task, lengths, seeds, "number", mitigation, chat),
+        checked_precisions(dtypes),
+    )
+    tokens = first_tokens(probe_task)
     parts = []
     for number, precision in enumerate(precisions):
-        told = part_of(progress, number, number + 1, len(precisions), units=100)
-        rows = _rows(asked, precision, tokens, told)
+        part_progress = part_of(progress, number, number + 1, len(precisions), units=100)
+        rows = _rows(probe_task, precision, tokens, part_progress)
         parts.append(pd.DataFrame(rows).assign(dtype=precision.name))
     provenance = Provenance.collect(
         model,
         measurement="readout",
-        **asked.names,
-        **asked.described,
+        **probe_task.names,
+        **probe_task.described,
         dtypes=[precision.name for precision in precisions],
         tokens={str(number): token for number, token in tokens.items()},
     )
-    frame: Any = pd.concat(parts, ignore_index=True).assign(**asked.names, prompts=len(asked.prompts))
+    frame: Any = pd.concat(parts, ignore_index=True).assign(**probe_task.names, prompts=len(probe_task.prompts))
     return Readout(frame[list(COLUMNS)].astype(COLUMNS), provenance)
 
 
 def _rows(
-    asked: Asked, precision: Precision, tokens: dict[int, int], progress: Progress | None
+    probe_task: Asked, precision: Precision, tokens: dict[int, int], progress: Progress | None
 ) -> list[dict[str, Any]]:
     """Every place and direction in one precision."""
-    numbers = np.array([int(one.posed.key) for one in asked.prompts])
-    groups = np.array([one.group for one in asked.prompts])
-    found = asked.captured(precision)
-    places = [place for place in found if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
+    numbers = np.array([int(prompt.posed.key) for prompt in probe_task.prompts])
+    groups = np.array([entry.group for entry in probe_task.prompts])
+    representations = probe_task.captured(precision)
+    places = [place for place in representations if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
     rows = []
-    with torch.no_grad(), asked.running(precision) as prepared:
-        output = _Output.of(prepared, asked.prompts, tokens, found)
+    with torch.no_grad(), probe_task.running(precision) as prepared:
+        output = _Output.of(prepared, probe_task.prompts, tokens, representations)
         for number, place in enumerate(places):
-            probe = fitted("number", found[place].double().numpy(), numbers, groups)
-            lens = output.lens(found[place], place)
+            probe = fitted("number", representations[place].double().numpy(), numbers, groups)
+            lens = output.lens(representations[place], place)
             for direction in DIRECTIONS:
-                rows.append(_row(output, found, place, probe, direction) | lens)
+                rows.append(_row(output, representations, place, probe, direction) | lens)
             tell(progress, number + 1, len(places))
     return rows
 
 
-def first_tokens(asked: Asked) -> dict[int, int]:
+def first_tokens(probe_task: Asked) -> dict[int, int]:
     """Of every right answer, in order, the token that it begins with. Raises `InputError` where two begin with the same."""
-    found = {int(one.posed.key): one.token for one in sorted(asked.prompts, key=lambda one: int(one.posed.key))}
+    token_by_number = {
+        int(entry.posed.key): entry.token
+        for entry in sorted(probe_task.prompts, key=lambda prompt: int(prompt.posed.key))
+    }
     first: dict[int, int] = {}
-    for number, token in found.items():
+    for number, token in token_by_number.items():
         if token in first:
-            tokenizer: Any = asked.model.tokenizer
+            tokenizer: Any = probe_task.model.tokenizer
             raise InputError(
-                f"{asked.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
+                f"{probe_task.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
                 f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said "
                 "of both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
         first[token] = number
-    return found
+    return token_by_number
 
 
 def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
@@ -155,11 +161,11 @@ def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], directi
 
     Raises `InputError` for a probe without weights: it decodes nothing, in no direction.
     """
-    moved = weights if direction == "probe" else torch.cov(rows.T) @ weights
-    by = float(moved @ weights)
+    step = weights if direction == "probe" else torch.cov(rows.T) @ weights
+    by = float(step @ weights)
     if not by > 0:
         raise InputError("readout: expected a probe that depends on the representation, found one that does not")
-    return moved / by
+    return step / by
 
 
 def largest_cosine(
@@ -173,8 +179,8 @@ def largest_cosine(
 
 def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
     """How much of the moves is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
-    left = (rows + steps.to(rows)).double() - rows.double()
-    return float((left * steps).sum() / (steps**2).sum())
+    actual_steps = (rows + steps.to(rows)).double() - rows.double()
+    return float((actual_steps * steps).sum() / (steps**2).sum())
 
 
 def moved_answers(
@@ -189,8 +195,8 @@ def moved_answers(
     """
     before, after = before.double(), after.double()
     expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
-    here = torch.arange(len(right))
-    odds = [logits[here, right + 1] - logits[here, right] for logits in (before, after)]
+    row_indices = torch.arange(len(right))
+    odds = [logits[row_indices, right + 1] - logits[row_indices, right] for logits in (before, after)]
     was_right = before.argmax(1) == right
     follows = (after.argmax(1) == right + 1)[was_right].double()
     return {
@@ -216,12 +222,16 @@ class _Output:
     before: Float[Tensor, "moved answer"]
 
     @classmethod
-    def of(cls, model: TransformerBridge, prompts: list[Begun], tokens: dict[int, int], found: Captured) -> _Output:
+    def of(
+        cls, model: TransformerBridge, prompts: list[Begun], tokens: dict[int, int], representations: Captured
+    ) -> _Output:
         numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
-        right = torch.searchsorted(numbers, torch.tensor([int(one.posed.key) for one in prompts]))
+        right = torch.searchsorted(numbers, torch.tensor([int(prompt.posed.key) for prompt in prompts]))
         moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
         gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
-        return cls(model, prompts, numbers, ids, right, moves, gaps, found[max(found)][moves][:, ids])
+        return cls(
+            model, prompts, numbers, ids, right, moves, gaps, representations[max(representations)][moves][:, ids]
+        )
 
     def logits(self, y: Float[Tensor, "prompt d"]) -> Float[Tensor, "prompt d_vocab"]:
         device = next(self.model.parameters()).device
@@ -240,8 +250,11 @@ class _Output:
     def lens(self, rows: Float[Tensor, "prompt d"], place: Place) -> dict[str, float]:
         """The right token at that place."""
         scores = self.logits(self.normed(rows, place)).double().log_softmax(1)
-        own = scores.gather(1, self.tokens[self.right][:, None])
-        return {"rank": float(((scores > own).sum(1) + 1).double().median()), "log_probability": float(own.mean())}
+        right_scores = scores.gather(1, self.tokens[self.right][:, None])
+        return {
+            "rank": float(((scores > right_scores).sum(1) + 1).double().median()),
+            "log_probability": float(right_scores.mean()),
+        }
 
     def rows(self, place: Place) -> Float[Tensor, "answer d"]:
         """The output rows of the answers; at v^(l) as the norm's gain weighs them."""
@@ -255,14 +268,14 @@ class _Output:
         """The logits of the answers once the last token of every moved prompt is moved there."""
         steps = self.gaps[:, None] * step
         if place.site == FINAL or place.layer == int(self.model.cfg.n_layers):
-            there = rows[self.moves] + steps.to(rows)
-            return self.logits(self.normed(there, place))[:, self.tokens]
-        found = torch.empty_like(self.before)
+            stepped_rows = rows[self.moves] + steps.to(rows)
+            return self.logits(self.normed(stepped_rows, place))[:, self.tokens]
+        logits_after = torch.empty_like(self.before)
         lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
         for batch in batches(lengths, False, chunk(TOKENS)):
             ids = torch.tensor([self.prompts[int(self.moves[index])].ids for index in batch])
-            found[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(found)
-        return found
+            logits_after[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(logits_after)
+        return logits_after
 
     def _through(
         self, ids: Int[Tensor, "batch pos"], layer: int, steps: Float[Tensor, "batch d"]
@@ -276,25 +289,25 @@ class _Output:
             return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
-def _row(output: _Output, found: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:
-    rows = found[place].double()
+def _row(output: _Output, representations: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:
+    rows = representations[place].double()
     weights = torch.from_numpy(probe.weights[0])
     step = along(rows, weights, direction)
     outputs = output.rows(place)
     centred = rows - rows.mean(0)
-    drawn = torch.randn(_RANDOM, len(rows), generator=torch.Generator().manual_seed(0)).double()
+    random_weights = torch.randn(_RANDOM, len(rows), generator=torch.Generator().manual_seed(0)).double()
     # Of covariance S; weights of a probe have its inverse, here on the directions in which the prompts differ.
-    random = drawn @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
+    random = random_weights @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
     ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
-    after = output.after(found[place], place, step)
-    moved = moved_answers(output.before, after, output.numbers, output.right[output.moves])
-    named: dict[str, Any] = {
+    after = output.after(representations[place], place, step)
+    answer_columns = moved_answers(output.before, after, output.numbers, output.right[output.moves])
+    row: dict[str, Any] = {
         "site": place.site,
         "layer": place.layer,
         "direction": direction,
         "moved": len(output.moves),
     }
-    left = arrived(found[place][output.moves], output.gaps[:, None] * step)
-    named |= {"arrived": left, "predicted": float(output.gaps.mean())}
+    arrived_share = arrived(representations[place][output.moves], output.gaps[:, None] * step)
+    row |= {"arrived": arrived_share, "predicted": float(output.gaps.mean())}
     cosine = float(largest_cosine(step[None], outputs))
-    return named | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | moved
+    return row | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | answer_columns

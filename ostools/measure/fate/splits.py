@@ -35,44 +35,44 @@ class Split:
     held: Int[np.ndarray, " tested"]
 
 
-def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], drawn: bool) -> list[Split]:
-    """Every probe's prompts. `drawn`: groups are drawn sequences (seeds); else each length is a group of its own.
+def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool) -> list[Split]:
+    """Every probe's prompts. `is_random`: groups are drawn sequences (seeds); else each length is a group of its own.
 
     Raises `InputError` for too few groups or lengths.
     """
-    _require_enough(len(np.unique(groups)), len(np.unique(lengths)), drawn)
-    known, rank = np.unique(lengths, return_inverse=True)
+    _require_enough(len(np.unique(groups)), len(np.unique(lengths)), is_random)
+    distinct_lengths, rank = np.unique(lengths, return_inverse=True)
     sequence = np.unique(groups, return_inverse=True)[1] % FOLDS
-    inner = (rank > 0) & (rank < len(known) - 1)
-    upper = rank >= len(known) - max(1, len(known) // FOLDS)
+    inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
+    upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
     return [
-        Split(test, np.flatnonzero(train), np.flatnonzero(held))
-        for test, train, held in _masks(rank, inner, upper, sequence, drawn)
-        if train.any() and held.any()
+        Split(test, np.flatnonzero(train), np.flatnonzero(held_out))
+        for test, train, held_out in _masks(rank, inner, upper, sequence, is_random)
+        if train.any() and held_out.any()
     ]
 
 
 def _masks(
-    rank: np.ndarray, inner: np.ndarray, upper: np.ndarray, sequence: np.ndarray, drawn: bool
+    rank: np.ndarray, inner: np.ndarray, upper: np.ndarray, sequence: np.ndarray, is_random: bool
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     for fold in range(FOLDS):
-        here, others = (sequence == fold, sequence != fold) if drawn else (np.full(len(rank), True),) * 2
+        in_fold, out_of_fold = (sequence == fold, sequence != fold) if is_random else (np.full(len(rank), True),) * 2
         left_out = inner & (rank % FOLDS == fold)
-        if drawn:
-            yield SAME, others, here
-        yield BETWEEN, others & ~left_out, here & left_out
-        if drawn or fold == 0:
-            yield BEYOND, others & ~upper, here & upper
+        if is_random:
+            yield SAME, out_of_fold, in_fold
+        yield BETWEEN, out_of_fold & ~left_out, in_fold & left_out
+        if is_random or fold == 0:
+            yield BEYOND, out_of_fold & ~upper, in_fold & upper
 
 
-def _require_enough(groups: int, lengths: int, drawn: bool) -> None:
+def _require_enough(groups: int, lengths: int, is_random: bool) -> None:
     if lengths < FEWEST_LENGTHS:
         raise InputError(
             f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
             f"{lengths}; for example range(4, 33, 4)"
         )
     if groups < FEWEST_GROUPS:
-        what, example = ("seeds", "seeds=range(12)") if drawn else ("lengths", "lengths=range(1, 33)")
+        what, example = ("seeds", "seeds=range(12)") if is_random else ("lengths", "lengths=range(1, 33)")
         raise InputError(
             f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {groups}: of fewer there is no "
             f"interval; for example {example}"

@@ -175,8 +175,8 @@ class Block:
         assert read.attention is not None
         assert read.size is not None
         # Of the block the strips keep only this, so that its sites can go.
-        found = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
-        return RemadeStrips(read.attention, rows, read.size, self.dtype, found)
+        slopes = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
+        return RemadeStrips(read.attention, rows, read.size, self.dtype, slopes)
 
     @cached_property
     def heads(self) -> Heads:
@@ -248,19 +248,21 @@ class Block:
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
         weights, layer = self.weights, self.layer
-        moved = sum(self._moved(), weights.out_bias)
-        require_close(moved / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention")
+        attention_output = sum(self._moved(), weights.out_bias)
+        require_close(
+            attention_output / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention"
+        )
         read = self._without_gain(self.layout.before_mlp, self._mlp_input, self.norm2_direction)
         require_close(read @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
         if weights.up is not None:
             require_close(read @ weights.up.T + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
         require_close(added / self.post_norm2_scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
-        left = self._site("residual_pre") + self._site("attention_output")
+        residual = self._site("residual_pre") + self._site("attention_output")
         if not self.layout.parallel:
-            require_close(left, self._sites["residual_mid"], layer, "the sum behind attention")
-        left = left + self._site("mlp_output")
-        require_close(left, self._sites["residual_post"], layer, "the sum of the residual stream")
+            require_close(residual, self._sites["residual_mid"], layer, "the sum behind attention")
+        residual = residual + self._site("mlp_output")
+        require_close(residual, self._sites["residual_post"], layer, "the sum of the residual stream")
 
     def check_scores(self) -> None:
         """Where attention runs in strips: every strip is what the formulas of the real derivative say; else `InputError`."""
@@ -270,10 +272,12 @@ class Block:
     def _moved(self) -> Iterator[Float[Tensor, "query d_model"]]:
         """What each head moves into the residual stream; one pattern in this dtype at a time."""
         if self.attention is not None:
-            yield from (mean @ left.T for mean, left in zip(self.mean_value, self.weights.left, strict=True))
+            yield from (
+                mean @ left_factor.T for mean, left_factor in zip(self.mean_value, self.weights.left, strict=True)
+            )
             return
-        for pattern, value, left in zip(self.raw_pattern, self.value, self.weights.left, strict=True):
-            yield pattern.to(value) @ value @ left.T
+        for pattern, value, remaining in zip(self.raw_pattern, self.value, self.weights.left, strict=True):
+            yield pattern.to(value) @ value @ remaining.T
 
     def _site(self, name: str) -> Tensor:
         return self._sites[name].to(self.dtype)

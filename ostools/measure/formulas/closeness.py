@@ -22,8 +22,8 @@ class Closeness:
         self._sizes: list[Tensor] = []
         self._rounding = 0.0
 
-    def see(self, found: Tensor, computed: Tensor) -> None:
-        self._errors.append(_largest(found - computed))
+    def see(self, measured: Tensor, computed: Tensor) -> None:
+        self._errors.append(_largest(measured - computed))
         self._sizes.append(_largest(computed))
         self._rounding = _ROUNDING[computed.dtype]
 
@@ -43,8 +43,8 @@ def _largest(numbers: Tensor) -> Tensor:
     return torch.maximum(-low, high)
 
 
-def require_close(found: Tensor, computed: Tensor, layer: int, what: str) -> None:
+def require_close(measured: Tensor, computed: Tensor, layer: int, what: str) -> None:
     """What every formula stands on: what is computed from the weights is what the model itself computed."""
     close = Closeness(layer, what)
-    close.see(found, computed)
+    close.see(measured, computed)
     close.require()

@@ -25,8 +25,8 @@ def row_devices(model: TransformerBridge) -> tuple[torch.device, ...]:
     """The device that computes, and the other GPUs that hold weights of the model."""
     computing = next(model.parameters()).device
     places = (metadata_of(model).device_map or {}).values()
-    others = sorted({place for place in places if place.startswith("cuda")} - {str(computing)})
-    return computing, *(torch.device(place) for place in others if computing.type == "cuda")
+    other_devices = sorted({place for place in places if place.startswith("cuda")} - {str(computing)})
+    return computing, *(torch.device(place) for place in other_devices if computing.type == "cuda")
 
 
 def shares(rows: int, devices: int) -> list[slice]:
@@ -37,20 +37,20 @@ def shares(rows: int, devices: int) -> list[slice]:
 
 def at(maps: Maps, device: torch.device) -> Maps:
     """The maps with every tensor of theirs on the device; those that lie there are not copied."""
-    moved: Any
+    copied: Any
     if isinstance(maps, Tensor):
-        moved = maps.to(device, non_blocking=True)
+        copied = maps.to(device, non_blocking=True)
     elif isinstance(maps, RemadeStrips):
-        moved = _StripsAt(maps, device)
+        copied = _StripsAt(maps, device)
     elif isinstance(maps, list | tuple):
-        moved = type(maps)(at(part, device) for part in maps)
+        copied = type(maps)(at(part, device) for part in maps)
     elif hasattr(maps, "__dict__"):
-        moved = copy.copy(maps)
+        copied = copy.copy(maps)
         # The dictionary itself: frozen dataclasses set no attribute.
-        vars(moved).update({name: at(part, device) for name, part in vars(maps).items()})
+        vars(copied).update({name: at(part, device) for name, part in vars(maps).items()})
     else:
-        moved = maps
-    return moved
+        copied = maps
+    return copied
 
 
 @dataclass(frozen=True)

@@ -89,17 +89,17 @@ class Forward:
         return Block(self.model, layer, read, weights, self.norms, self.available, dtype, self.scaled)
 
     def _weights(self, layer: int, dtype: torch.dtype, layout: Layout) -> BlockWeights:
-        found = self.weights.get((layer, dtype)) or block_weights(self.model, layer, layout, dtype)
+        weights = self.weights.get((layer, dtype)) or block_weights(self.model, layer, layout, dtype)
         if kept_weights(self.shape, dtype.itemsize):
-            self.weights[layer, dtype] = found
-        return found
+            self.weights[layer, dtype] = weights
+        return weights
 
-    def _read(self, layer: int, wanted: Sequence[str]) -> Read:
+    def _read(self, layer: int, site_names: Sequence[str]) -> Read:
         bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
-        if self.kept and all(name in self.kept for name in wanted if name in self.available):
-            return Read({name: self.kept[name][layer] for name in wanted if name in self.kept}, bias=bias)
+        if self.kept and all(name in self.kept for name in site_names if name in self.available):
+            return Read({name: self.kept[name][layer] for name in site_names if name in self.kept}, bias=bias)
         strips = hooks.active_strips(self.model)
-        names = [name for name in (wanted if strips is None else IN_STRIPS) if name in self.available]
+        names = [name for name in (site_names if strips is None else IN_STRIPS) if name in self.available]
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(true_arithmetic(self.model, [layer]))
@@ -118,8 +118,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
     `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
     Raises what `forwards` raises.
     """
-    (found,) = forwards(model, ids[None], live=live)
-    return found
+    (single,) = forwards(model, ids[None], live=live)
+    return single
 
 
 def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: bool = True) -> list[Forward]:
@@ -146,8 +146,8 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     device = next(model.parameters()).device
     calls: list[Call] = []
     blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
-    wanted = SITES + LIVE_SITES if live else SITES
-    names = [name for name in wanted if name in available] if is_kept else []
+    site_names = SITES + LIVE_SITES if live else SITES
+    names = [name for name in site_names if name in available] if is_kept else []
     norms = hooks.norms(model)
     with (
         torch.no_grad(),
@@ -163,13 +163,13 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
     scale = record["final_norm_scale"].double()
     direction = norms["ln_final"].centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
-    found, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
+    runs, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
     weights: dict[tuple[int, torch.dtype], BlockWeights] = {}
     for index in range(len(ids)):
-        kept = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
+        kept_sites = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
         final = logits[index], scale[index, :, 0], direction[index]
-        found.append(Forward(model, norms, available, scaled, calls, kept, *final, shape, weights))
-    return found
+        runs.append(Forward(model, norms, available, scaled, calls, kept_sites, *final, shape, weights))
+    return runs
 
 
 def _note(calls: list[Call]) -> Any:

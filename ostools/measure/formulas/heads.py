@@ -31,15 +31,17 @@ class Rotation:
     sin: Float[Tensor, "pos turns"]
 
     def __call__(self, x: PerHead) -> PerHead:
-        (first, second, rest), (cos, cos_2), (sin, sin_2) = self._halves(x)
+        (first, second, unrotated), (cos, cos_2), (sin, sin_2) = self._halves(x)
         return torch.cat(
-            [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos_2, first, sin_2), rest], -1
+            [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos_2, first, sin_2), unrotated],
+            -1,
         )
 
     def transposed(self, x: PerHead) -> PerHead:
-        (first, second, rest), (cos, cos_2), (sin, sin_2) = self._halves(x)
+        (first, second, unrotated), (cos, cos_2), (sin, sin_2) = self._halves(x)
         return torch.cat(
-            [torch.addcmul(first * cos, second, sin_2), torch.addcmul(second * cos_2, first, sin, value=-1), rest], -1
+            [torch.addcmul(first * cos, second, sin_2), torch.addcmul(second * cos_2, first, sin, value=-1), unrotated],
+            -1,
         )
 
     def _halves(self, x: PerHead) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -96,7 +98,7 @@ class HeadMap:
     def at(self, rows: slice) -> HeadMap:
         """The same map at some positions only."""
         rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
-        norm, direction = (None if kept is None else kept[:, rows] for kept in (self.norm, self.direction))
+        norm, direction = (None if values is None else values[:, rows] for values in (self.norm, self.direction))
         return replace(self, rotation=rotation, norm=norm, direction=direction)
 
 
@@ -132,9 +134,9 @@ def read_heads(
     qk_norms = [norms.get(f"blocks.{layer}.attn.{name}") for name in ("q_norm", "k_norm")]
     query, query_map = _mapped(weights.query, weights.query_bias, normalised, rotation, qk_norms[0], 1)
     key, key_map = _mapped(weights.key, weights.key_bias, normalised, rotation, qk_norms[1], group)
-    for name, found in (("rotary_q", query), ("rotary_k", key[::group])):
+    for name, rotated in (("rotary_q", query), ("rotary_k", key[::group])):
         if name in computed:
-            require_close(found.transpose(0, 1), computed[name], layer, f"{name} of attention")
+            require_close(rotated.transpose(0, 1), computed[name], layer, f"{name} of attention")
     return Heads(query, key, value, query_map, key_map)
 
 
@@ -160,5 +162,5 @@ def _mapped(
         direction, factor = (part.unflatten(1, heads).transpose(0, 1) if joint else part for part in parts)
         raw = raw * factor
     turned = raw if rotation is None else rotation(raw)
-    found = HeadMap(group, rotation, factor, direction, joint)
-    return turned.repeat_interleave(group, dim=0), found
+    head_map = HeadMap(group, rotation, factor, direction, joint)
+    return turned.repeat_interleave(group, dim=0), head_map

@@ -81,21 +81,23 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
         )
 
 
-def position_bias(model: TransformerBridge, given: Mapping[str, Any], pos: int) -> Float[Tensor, "head 1 key"] | None:
+def position_bias(
+    model: TransformerBridge, forward_kwargs: Mapping[str, Any], pos: int
+) -> Float[Tensor, "head 1 key"] | None:
     """What ALiBi adds to a block's scores, out of what the model called the block with; None where it adds nothing.
 
     The same for every prompt of a batch, because none is padded. MPT makes it for its longest prompt, and reads its end.
     """
-    bias = given.get("alibi", given.get("position_bias"))
+    bias = forward_kwargs.get("alibi", forward_kwargs.get("position_bias"))
     return None if bias is None else bias.reshape(-1, int(model.cfg.n_heads), 1, bias.shape[-1])[0, ..., -pos:]
 
 
 def activation(mlp: Any) -> Any:
     """The activation function of an MLP."""
-    found = hooks.activation_of(mlp)
-    if found is None:
+    function = hooks.activation_of(mlp)
+    if function is None:
         raise InputError(f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none")
-    return found
+    return function
 
 
 def identity_scale(like: Float[Tensor, "pos d_model"]) -> Float[Tensor, " pos"]:

@@ -76,14 +76,14 @@ class ScoresCheck:
         self._scores = Closeness(layer, "the scores of attention")
         self._is_softmax = True
 
-    def see_scores(self, found: Tensor, computed: Tensor) -> None:
-        self._scores.see(found, computed)
+    def see_scores(self, measured: Tensor, computed: Tensor) -> None:
+        self._scores.see(measured, computed)
 
     def see_pattern(self, scores: Tensor, pattern: Tensor, dtype: torch.dtype) -> None:
-        own = torch.softmax(scores.to(dtype), dim=-1)
-        pattern = pattern.to(own)
+        softmax_pattern = torch.softmax(scores.to(dtype), dim=-1)
+        pattern = pattern.to(softmax_pattern)
         # What is no number is above no limit, and below none.
-        self._is_softmax &= bool((own.sub_(pattern).abs_() <= pattern.abs().mul_(1e-3).add_(1e-5)).all())
+        self._is_softmax &= bool((softmax_pattern.sub_(pattern).abs_() <= pattern.abs().mul_(1e-3).add_(1e-5)).all())
 
     def require(self) -> None:
         """Raises `InputError` for what was seen and must not be."""
@@ -112,33 +112,33 @@ def slopes(
     cap = getattr(attention, "attn_logit_softcapping", None)
     if check is None and cap is None and not scaled:
         return visible.to(query) * scale
-    found = scale * query @ key.mT
+    raw_scores = scale * query @ key.mT
     slope = visible.to(query) * scale
     if cap is not None:
-        found = cap * torch.tanh(found / cap)
-        slope = slope * (1.0 - (found / cap).square())
+        raw_scores = cap * torch.tanh(raw_scores / cap)
+        slope = slope * (1.0 - (raw_scores / cap).square())
     if bias is not None:
-        found = found + bias.to(found)
+        raw_scores = raw_scores + bias.to(raw_scores)
     if scaled:
-        temperature = _temperature(found, scores.to(found), visible, layer)
-        found, slope = temperature * found, temperature * slope
+        temperature = _temperature(raw_scores, scores.to(raw_scores), visible, layer)
+        raw_scores, slope = temperature * raw_scores, temperature * slope
     if check is not None:
-        check.see_scores(torch.where(visible, found, 0.0), torch.where(visible, scores, 0.0))
+        check.see_scores(torch.where(visible, raw_scores, 0.0), torch.where(visible, scores, 0.0))
     return slope
 
 
 def _temperature(
-    found: Float[Tensor, "head query key"],
+    raw_scores: Float[Tensor, "head query key"],
     scores: Float[Tensor, "head query key"],
     visible: Bool[Tensor, "head query key"],
     layer: int,
 ) -> Float[Tensor, "head query 1"]:
     """What an edit multiplied each query's scores with, read off its largest visible score."""
-    largest = torch.where(visible, found.abs(), -1.0).argmax(-1, keepdim=True)
-    own, seen = found.gather(-1, largest), scores.gather(-1, largest)
-    if bool((own == 0).any()):
+    largest = torch.where(visible, raw_scores.abs(), -1.0).argmax(-1, keepdim=True)
+    formula_score, model_score = raw_scores.gather(-1, largest), scores.gather(-1, largest)
+    if bool((formula_score == 0).any()):
         raise InputError(
             f"block {layer}: every score of a query is exactly 0, so that the temperature that scale_scores gave it cannot "
             f"be read off; leave the edit's block, or measure with sensitivity()"
         )
-    return seen / own
+    return model_score / formula_score

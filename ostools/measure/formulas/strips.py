@@ -40,15 +40,17 @@ def strip_bounds(queries: int, size: int | None = None) -> list[tuple[int, int]]
 
 def whole_strips(pattern: Pattern, slope: Pattern | None) -> list[Strip]:
     """The strips of a pattern that is there as a whole."""
-    seen = (pattern != 0).any(0)
-    found = []
+    visible = (pattern != 0).any(0)
+    strips = []
     for start, stop in strip_bounds(pattern.shape[1]):
         queries = slice(start, stop)
-        columns = seen[queries].any(0).nonzero().flatten().tolist() or [0]
+        columns = visible[queries].any(0).nonzero().flatten().tolist() or [0]
         keys = slice(columns[0], columns[-1] + 1)
-        here = pattern[:, queries, keys].contiguous()
-        found.append(Strip(queries, keys, here, None if slope is None else here * slope[:, queries, keys]))
-    return found
+        strip_pattern = pattern[:, queries, keys].contiguous()
+        strips.append(
+            Strip(queries, keys, strip_pattern, None if slope is None else strip_pattern * slope[:, queries, keys])
+        )
+    return strips
 
 
 Slopes = Callable[[slice, Pattern, ScoresCheck | None], Pattern]
@@ -86,13 +88,13 @@ class RemadeStrips:
     @torch.no_grad()
     def _strip(self, start: int, stop: int, check: ScoresCheck | None) -> Strip:
         queries = slice(self.rows.start + start, self.rows.start + stop)
-        scores, pattern = (found[0] for found in self.attention.strip(queries.start, queries.stop))
-        seen = (pattern != 0).any(0).any(0).nonzero().flatten().tolist() or [0]
-        keys = slice(seen[0], seen[-1] + 1)
-        here, answer = pattern[..., keys].to(self.dtype).contiguous(), None
+        scores, pattern = (tensor[0] for tensor in self.attention.strip(queries.start, queries.stop))
+        visible_keys = (pattern != 0).any(0).any(0).nonzero().flatten().tolist() or [0]
+        keys = slice(visible_keys[0], visible_keys[-1] + 1)
+        strip_pattern, answer = pattern[..., keys].to(self.dtype).contiguous(), None
         if self.slopes is not None:
             slope = self.slopes(queries, scores, check)
             if check is not None:
                 check.see_pattern(scores, pattern, self.dtype)
-            answer = here * slope[..., keys]
-        return Strip(slice(start, stop), keys, here, answer)
+            answer = strip_pattern * slope[..., keys]
+        return Strip(slice(start, stop), keys, strip_pattern, answer)

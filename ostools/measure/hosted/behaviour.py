@@ -29,7 +29,7 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
 
     Raises `InputError` for questions of several tasks or mitigations.
     """
-    kinds = {(tasks.label(one.task), one.mitigation) for one in hosted.asked}
+    kinds = {(tasks.label(item.task), item.mitigation) for item in hosted.asked}
     if len(kinds) != 1:
         raise InputError(
             f"expected questions of one task and one mitigation, found {sorted(kinds)}: read them one by one"
@@ -43,7 +43,7 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
     provenance = hosted.provenance(
         measurement="behaviour",
         **names,
-        lengths=sorted({one.length for one in hosted.asked}),
+        lengths=sorted({entry.length for entry in hosted.asked}),
         seeds=sorted({one.seed for one in hosted.asked}),
         samples=1,
         chat=None,
@@ -53,27 +53,27 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
         trained_length=None,
         level=LEVEL,
     )
-    drawn = bool(hosted.settings.get("temperature"))
-    return Behaviour(frame, provenance, summarise(frame, random=form.random, drawn=drawn))
+    sampled = bool(hosted.settings.get("temperature"))
+    return Behaviour(frame, provenance, summarise(frame, random=form.random, sampled=sampled))
 
 
-def hosted_rows(hosted: Hosted, asked: Sequence[Question]) -> pd.DataFrame:
+def hosted_rows(hosted: Hosted, question_list: Sequence[Question]) -> pd.DataFrame:
     """A row a question, with the columns of `Behaviour` but task, mode and mitigation."""
-    return pd.DataFrame([_row(one, hosted.said.get(one.id)) for one in asked])
+    return pd.DataFrame([_row(item, hosted.said.get(item.id)) for item in question_list])
 
 
-def _row(asked: Question, said: Said | None) -> dict[str, Any]:
-    rest = {
-        "status": "none" if asked.mitigation == "none" else "active" if asked.rewritten else "inactive",
+def _row(item: Question, hosted_answer: Said | None) -> dict[str, Any]:
+    common_columns = {
+        "status": "none" if item.mitigation == "none" else "active" if item.rewritten else "inactive",
         "sample": 0,
-        "tokens": None if said is None else said.tokens,
+        "tokens": None if hosted_answer is None else hosted_answer.tokens,
         "log_probability": math.nan,
         "rank": None,
-        "seconds": math.nan if said is None else said.seconds,
+        "seconds": math.nan if hosted_answer is None else hosted_answer.seconds,
         "within_training": None,
     }
-    if said is not None:
-        return answer_columns(asked, Answer((), said.text, said.ended)) | rest
-    known = answer_columns(asked, Answer((), "", "length"))
-    kept = {name: known[name] for name in ("length", "seed", "key")}
-    return dict.fromkeys(known) | kept | {"kind": UNANSWERED, "ended": UNANSWERED} | rest
+    if hosted_answer is not None:
+        return answer_columns(item, Answer((), hosted_answer.text, hosted_answer.ended)) | common_columns
+    empty_columns = answer_columns(item, Answer((), "", "length"))
+    key_columns = {name: empty_columns[name] for name in ("length", "seed", "key")}
+    return dict.fromkeys(empty_columns) | key_columns | {"kind": UNANSWERED, "ended": UNANSWERED} | common_columns

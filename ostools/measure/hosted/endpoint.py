@@ -35,7 +35,7 @@ _SHOWN = 300  # characters of what a server says
 def ask_endpoint(
     endpoint: str,
     model: str,
-    asked: Iterable[Question],
+    items: Iterable[Question],
     path: str | Path,
     *,
     max_tokens: int | None = None,
@@ -59,19 +59,19 @@ def ask_endpoint(
     that is not there or refuses, answers in the file of another model or with other settings, and a second run on the file.
     The answers until then are in the file.
     """
-    questions, file = checked_questions(asked), Path(path)
+    questions, file = checked_questions(items), Path(path)
     key = key_of(endpoint)
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
     how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
     with _mine(file):
-        left = _left(file, questions, how)
-        if left:
+        unanswered = _left(file, questions, how)
+        if unanswered:
             with closing(_Server(endpoint, model, max_tokens, key, file, timeout, retries)) as server:
                 server.require_somebody()
-                for done, one in enumerate(left, len(questions) - len(left) + 1):
-                    _append(file, how | {"id": one.id} | server.answer(one))
-                    tell(progress, done, len(questions))
+                for count_done, item in enumerate(unanswered, len(questions) - len(unanswered) + 1):
+                    _append(file, how | {"id": item.id} | server.answer(item))
+                    tell(progress, count_done, len(questions))
         return read_answers(file, questions)
 
 
@@ -110,10 +110,10 @@ class _Server:
         except InputError as error:
             raise self._odd(str(error)) from None
 
-    def answer(self, asked: Question) -> dict[str, Any]:
+    def answer(self, item: Question) -> dict[str, Any]:
         """What a row says of the answer."""
         start = time.perf_counter()
-        message: Any = {"role": "user", "content": asked.text}
+        message: Any = {"role": "user", "content": item.text}
         try:
             response = self.client.chat.completions.with_raw_response.create(
                 model=self.model, messages=[message], temperature=0, **self.options
@@ -123,7 +123,7 @@ class _Server:
         except InputError as error:
             raise self._odd(str(error)) from None
         row = self._row(response.content) | {"seconds": time.perf_counter() - start}
-        check_values(f"{self.endpoint}: the answer to {asked.id!r} was not stored", row)
+        check_values(f"{self.endpoint}: the answer to {item.id!r} was not stored", row)
         return row
 
     def _row(self, body: bytes) -> dict[str, Any]:
@@ -152,31 +152,35 @@ class _Server:
         }
 
     def _refused(self, error: Any) -> InputError:
-        kept = f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
+        resume_words = (
+            f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
+        )
         where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
-        said = self._scrubbed(str(error))
+        error_text = self._scrubbed(str(error))
         if isinstance(error, self.library.APITimeoutError):
-            return InputError(f"{where}: no whole answer in time{kept}")
+            return InputError(f"{where}: no whole answer in time{resume_words}")
         if isinstance(error, self.library.APIConnectionError):
             cause = self._scrubbed(str(error.__cause__ or error))
-            return InputError(f"{where}: nobody answers there ({cause}): start the server, or mend the URL{kept}")
+            return InputError(
+                f"{where}: nobody answers there ({cause}): start the server, or mend the URL{resume_words}"
+            )
         if code in (401, 403):
             what = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
-            return InputError(f"{where} refuses {what} ({said}){kept}")
+            return InputError(f"{where} refuses {what} ({error_text}){resume_words}")
         if code == 404:
             return InputError(
-                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): {said}{kept}"
+                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): {error_text}{resume_words}"
             )
         if code is not None and 300 <= code < 400:
             elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
             return InputError(
-                f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts{kept}"
+                f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts{resume_words}"
             )
-        return InputError(f"{where} refuses: {said}{kept}")
+        return InputError(f"{where} refuses: {error_text}{resume_words}")
 
-    def _odd(self, found: str) -> InputError:
+    def _odd(self, body_text: str) -> InputError:
         return InputError(
-            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found {self._scrubbed(found)!r}"
+            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found {self._scrubbed(body_text)!r}"
         )
 
     def _scrubbed(self, text: str) -> str:
@@ -235,21 +239,21 @@ def _left(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -
                     f"{place}: expected answers with {name} {value!r}, found {row.get(name)!r}: name another file"
                 )
     read_answers(file, questions)  # all is checked as when it is read
-    there = {row.get("id") for _, row in rows}
-    return [one for one in questions if one.id not in there]
+    answered_ids = {row.get("id") for _, row in rows}
+    return [item for item in questions if item.id not in answered_ids]
 
 
 def _whole(file: Path) -> str:
     """The file's text in whole lines: a row that a kill cut short goes, another end of a line that is missing is added."""
     text = text_of(file)
-    kept, _, last = text.rpartition("\n")
+    whole_lines, _, last = text.rpartition("\n")
     if not last:
         return text
-    lines = f"{kept}\n" if kept else ""
-    whole = lines if last[: len(_FIRST)] == _FIRST[: len(last)] and not _is_json(last) else f"{text}\n"
-    list(rows_of(file, whole))
-    write_atomically(file, lambda part: part.write_text(whole, encoding="utf-8"))
-    return whole
+    lines = f"{whole_lines}\n" if whole_lines else ""
+    complete_text = lines if last[: len(_FIRST)] == _FIRST[: len(last)] and not _is_json(last) else f"{text}\n"
+    list(rows_of(file, complete_text))
+    write_atomically(file, lambda part: part.write_text(complete_text, encoding="utf-8"))
+    return complete_text
 
 
 def _is_json(text: str) -> bool:

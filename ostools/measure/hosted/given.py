@@ -60,9 +60,9 @@ class Hosted:
     said: Mapping[str, Said]
     settings: Mapping[str, Any]
 
-    def only(self, wanted: Sequence[Question]) -> Sequence[Question]:
-        """`wanted`, if these are the questions that were asked, in any order. Raises `InputError` where they are others."""
-        mine, theirs = ({one.id for one in several} for several in (self.asked, wanted))
+    def only(self, wanted_items: Sequence[Question]) -> Sequence[Question]:
+        """`wanted_items`, if these are the questions that were asked, in any order. Raises `InputError` where they are others."""
+        mine, theirs = ({item.id for item in item_list} for item_list in (self.asked, wanted_items))
         if mine != theirs:
             more, less = len(mine - theirs), len(theirs - mine)
             odd = min(mine ^ theirs)
@@ -70,7 +70,7 @@ class Hosted:
                 f"expected answers to the {len(theirs)} questions of this table, found answers to others: {more} too many, "
                 f"{less} not asked, such as {odd!r}; ask for the same lengths and seeds"
             )
-        return wanted
+        return wanted_items
 
     def provenance(self, **parameters: Any) -> Provenance:
         """Where the numbers come from: the model by its name alone, as nothing else is known of it."""
@@ -79,31 +79,31 @@ class Hosted:
 
 
 @checked_arguments(InputError)
-def read_answers(path: str | Path, asked: Iterable[Question], *, model: str | None = None) -> Hosted:
-    """The answers in a file to the questions `asked`.
+def read_answers(path: str | Path, items: Iterable[Question], *, model: str | None = None) -> Hosted:
+    """The answers in a file to the questions `items`.
 
     Args:
         path: JSON Lines; this module lists the keys. `finish_reason` is taken as "stop" if a row has none.
-        asked: every question, also those without an answer. Those are counted, but are not part of any mean.
+        items: every question, also those without an answer. Those are counted, but are not part of any mean.
         model: what the model is called, if the answers do not say it.
 
     Raises `InputError`, with the line, for a file that is not of this form, an id that does not belong to a question, an id
     twice, a prompt that is not the question's, answers made in several ways (`SETTINGS`), answers of another model, and a file
     without a row. A file in which every text is null is read: all its questions are counted as unanswered.
     """
-    file, questions = Path(path), checked_questions(asked)
-    known = {one.id: one for one in questions}
-    if len(known) != len(questions):
-        raise InputError(f"expected every question once, found {len(questions)} of which {len(known)} differ")
-    rows = list(_checked(file, known))
+    file, questions = Path(path), checked_questions(items)
+    item_by_id = {item.id: item for item in questions}
+    if len(item_by_id) != len(questions):
+        raise InputError(f"expected every question once, found {len(questions)} of which {len(item_by_id)} differ")
+    rows = list(_checked(file, item_by_id))
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    said = {row["id"]: _said(row) for _, row in rows if _came(row)}
+    answer_by_id = {row["id"]: _said(row) for _, row in rows if _came(row)}
     settings = _settings(file, rows)
-    named = settings.pop("model", None)
-    if None not in (named, model) and named != model:
-        raise InputError(f"{file}: expected answers of {model!r}, found answers of {named!r}")
-    return Hosted(named or model or UNKNOWN, questions, said, settings)
+    model_name = settings.pop("model", None)
+    if None not in (model_name, model) and model_name != model:
+        raise InputError(f"{file}: expected answers of {model!r}, found answers of {model_name!r}")
+    return Hosted(model_name or model or UNKNOWN, questions, answer_by_id, settings)
 
 
 def text_of(file: Path) -> str:
@@ -132,20 +132,20 @@ def rows_of(file: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, row
 
 
-def _checked(file: Path, known: Mapping[str, Question]) -> Iterator[tuple[str, dict[str, Any]]]:
-    seen: dict[str, str] = {}
+def _checked(file: Path, item_by_id: Mapping[str, Question]) -> Iterator[tuple[str, dict[str, Any]]]:
+    place_by_id: dict[str, str] = {}
     for place, row in rows_of(file, text_of(file)):
         for key in ("id", "text"):
             if key not in row:
                 near = did_you_mean(key, tuple(row)) if row else ""
                 raise InputError(f"{place}: expected the key {key!r}: {near}found {', '.join(row) or 'none'}")
         name = row["id"]
-        if not isinstance(name, str) or name not in known:
-            raise _not_asked(place, name, known)
-        if name in seen:
-            raise InputError(f"{place}: expected every id once, found {name!r} again (first in {seen[name]})")
-        seen[name] = place
-        if row.get("prompt") not in (None, known[name].text):
+        if not isinstance(name, str) or name not in item_by_id:
+            raise _not_asked(place, name, item_by_id)
+        if name in place_by_id:
+            raise InputError(f"{place}: expected every id once, found {name!r} again (first in {place_by_id[name]})")
+        place_by_id[name] = place
+        if row.get("prompt") not in (None, item_by_id[name].text):
             raise InputError(
                 f"{place}: expected the prompt of {name!r} as `ostools prompts` writes it, found another: an answer to a "
                 "changed prompt answers another question"
@@ -154,17 +154,17 @@ def _checked(file: Path, known: Mapping[str, Question]) -> Iterator[tuple[str, d
         yield place, row
 
 
-def _not_asked(place: str, name: object, known: Mapping[str, Question]) -> InputError:
+def _not_asked(place: str, name: object, item_by_id: Mapping[str, Question]) -> InputError:
     """The nearest question; the same question with another text is one that has changed."""
     if not isinstance(name, str):
         return InputError(f"{place}: expected an id as `ostools prompts` writes it, found {name!r}")
     words, _, _ = name.partition(" #")
-    if same := [one for one in known if one.partition(" #")[0] == words]:
+    if same := [item_id for item_id in item_by_id if item_id.partition(" #")[0] == words]:
         return InputError(
             f"{place}: expected id {same[0]!r}, found {name!r}: the prompt has changed since; write the prompts and ask again"
         )
     return InputError(
-        f"{place}: id {name[:200]!r} is not among the {len(known)} questions asked here, such as {next(iter(known), None)!r}: "
+        f"{place}: id {name[:200]!r} is not among the {len(item_by_id)} questions asked here, such as {next(iter(item_by_id), None)!r}: "
         "give the options with which `ostools prompts` wrote it"
     )
 
@@ -226,14 +226,14 @@ def without_stop_tokens(text: str) -> str:
 
 def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """What every row says in one voice, and the names under which the server answered."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key in SETTINGS:
         values = {json.dumps(row.get(key)): place for place, row in rows}
         if len(values) > 1:
-            (one, _), (other, place) = list(values.items())[:2]
+            (first_value, _), (second_value, place) = list(values.items())[:2]
             raise InputError(
-                f"{file}: expected answers made in one way, found {key} {one} and {other} ({place}); one file for each"
+                f"{file}: expected answers made in one way, found {key} {first_value} and {second_value} ({place}); one file for each"
             )
-        found[key] = rows[0][1].get(key)
+        settings[key] = rows[0][1].get(key)
     served = {row.get("served") for _, row in rows} - {None}
-    return found | {"served": sorted(map(str, served))}
+    return settings | {"served": sorted(map(str, served))}

@@ -11,8 +11,8 @@ def asked_elsewhere(result: Result) -> str:
     """As far as the answers say it: temperature and endpoint."""
     how: Any = result.provenance.parameters
     temperature, endpoint = how.get("temperature"), how.get("endpoint")
-    drawn = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
-    return f"made elsewhere at {drawn}" if endpoint is None else f"given over an API at {drawn}"
+    temperature_words = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
+    return f"made elsewhere at {temperature_words}" if endpoint is None else f"given over an API at {temperature_words}"
 
 
 def unanswered(result: Result) -> list[str]:

@@ -79,22 +79,22 @@ def certify(
     """
     generator = torch.Generator().manual_seed(_SEED)
     stream = stream_of(model, embedded, layer)
-    drawn = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
-    field = drawn * (stream.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True))
+    gaussian = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
+    field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
     field = field * _evened(parts(field))[:, None].to(field)
     expected = parts(field).double().sum(0)
     size, passes, agrees = float(expected.norm()), 0, False
-    found, bar, error = expected, 0.0, 0.0
+    difference, bar, error = expected, 0.0, 0.0
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
-        moved = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
-        values = held_last_tokens(model, embedded, moved, linearisation, layer).double()
+        perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
+        values = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
         rounding = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
         if outputs is not None:
             # A sum like w^T y may be far smaller than what is added; its rounding is not.
             rounding *= float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
             values = values @ outputs.double().T
-        found, bar = _difference(values, steps, rounding)
-        passes, error = passes + len(moved), float((found - expected).norm())
+        difference, bar = _difference(values, steps, rounding)
+        passes, error = passes + len(perturbed), float((difference - expected).norm())
         agrees = error <= 4 * bar + _TOLERANCE[embedded.dtype] * size
         if agrees and bar < _SHARP * size:
             break
@@ -102,7 +102,7 @@ def certify(
         what = "y_n" if outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(found.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar {bar:.2g}); its "
+            f"{float(difference.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar {bar:.2g}); its "
             "norms are not to be trusted"
         )
     informative = bar < _INFORMATIVE * size
@@ -112,8 +112,8 @@ def certify(
 def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
     """How far each token is moved, at most 1: so far that no token's part is larger than the median part."""
     sizes = parts.double().norm(dim=-1)
-    counted = sizes[sizes > 0]
-    median = counted.median() if len(counted) else sizes.new_ones(())
+    positive_sizes = sizes[sizes > 0]
+    median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())
     return (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
 
 
@@ -156,11 +156,11 @@ def certify_sum(
     return error
 
 
-def require_adds_up(error: float, within: float, parts: str, whole: str) -> None:
+def require_adds_up(error: float, within: float, parts: str, total: str) -> None:
     """Refuse, with `InputError`, a sum that is off by more than rounding of its terms."""
     if not error <= within:
         raise InputError(
-            f"the detached linearisation failed its check: {parts} differs from {whole} by {error:.2g} of what is added, "
+            f"the detached linearisation failed its check: {parts} differs from {total} by {error:.2g} of what is added, "
             f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
@@ -211,23 +211,23 @@ def _imposed(
 def held_last_tokens(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
-    moved: Float[Tensor, "row pos d_model"],
+    streams: Float[Tensor, "row pos d_model"],
     linearisation: str,
     layer: int = 0,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
     parts = HELD[linearisation]
-    held = hooks.held(model, parts.attention, parts.norms, parts.activations)
-    together = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
-    found = []
-    with torch.no_grad(), held, hooks.capture(model, "final_norm") as record:
+    frozen_parts = hooks.held(model, parts.attention, parts.norms, parts.activations)
+    rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
+    last_rows = []
+    with torch.no_grad(), frozen_parts, hooks.capture(model, "final_norm") as record:
         if parts.any:
             run_from(model, embedded[None], logits_to_keep=unread(model))
-        for part in moved.split(together):
+        for part in streams.split(rows_at_once):
             with _imposed(model, layer, part):
                 run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), unread(model))
-            found.append(record["final_norm"][:, -1])
-    return torch.cat(found)
+            last_rows.append(record["final_norm"][:, -1])
+    return torch.cat(last_rows)
 
 
 def require_same_logits(

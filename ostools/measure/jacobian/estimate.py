@@ -125,22 +125,22 @@ def sketched(
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if stop.cotangents is None else stop.cotangents)
-    left = 1.0 - stop.confidence
+    remaining_risk = 1.0 - stop.confidence
     first = orthonormal_rows(min(count, BATCH), d_model, generator)
-    seen = [first]
+    used_rows = [first]
     with pulled(route, first.to(like), rows_on_disk) as rows:
         sketch = Sketch.of(rows)
         while True:
             while sketch.rows < count:
-                seen.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, seen))
-                with pulled(route, seen[-1].to(like), rows_on_disk) as more:
+                used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
+                with pulled(route, used_rows[-1].to(like), rows_on_disk) as more:
                     sketch += Sketch.of(more)
             is_last = stop.cotangents is not None or sketch.rows == d_model
-            level = left if is_last else left / 2
+            level = remaining_risk if is_last else remaining_risk / 2
             estimates = _estimates(sketch, level)
             if is_last or estimates.relative_error <= stop.relative_error:
                 break
-            count, left = min(d_model, 2 * count), left - level
+            count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
         yield Sketched(estimates, first, rows.transpose(0, 1))
 
 

@@ -38,8 +38,8 @@ def jacobians(
     rows at a time in memory.
     """
     d_model = like.shape[-1]
-    wanted = torch.eye(d_model, dtype=like.dtype, device=like.device) if towards is None else towards.to(like)[None]
-    with pulled(route, wanted, rows_on_disk, progress) as rows:
+    cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if towards is None else towards.to(like)[None]
+    with pulled(route, cotangents, rows_on_disk, progress) as rows:
         yield rows.transpose(0, 1)
 
 
@@ -51,18 +51,18 @@ class Norms:
     frobenius: Float[Tensor, " place"]
 
 
-def norms(found: Jacobians, device: torch.device) -> Norms:
+def norms(jacobian_rows: Jacobians, device: torch.device) -> Norms:
     """Operator norm as the root of the largest eigenvalue of J^T J, or of J J^T where that is smaller: exact to rounding, half
     the time of singular values.
 
     Every J is divided by its largest entry first, so that no square overflows. The norms of a J that is not finite are not.
     """
-    places, d_out, d_model = found.shape
+    places, d_out, d_model = jacobian_rows.shape
     operator, frobenius = [], []
-    for part in chunks(places, d_out * d_model * found.element_size(), NORM_BUDGET):
-        here = found[part].to(device)
-        largest = here.abs().amax((1, 2), keepdim=True)
-        unit = here / torch.where(largest > 0, largest, 1.0)
+    for part in chunks(places, d_out * d_model * jacobian_rows.element_size(), NORM_BUDGET):
+        matrices = jacobian_rows[part].to(device)
+        largest = matrices.abs().amax((1, 2), keepdim=True)
+        unit = matrices / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN
         gram = unit.mT @ unit if d_model <= d_out else unit @ unit.mT
         scale = largest[:, 0, 0].double()
@@ -71,19 +71,21 @@ def norms(found: Jacobians, device: torch.device) -> Norms:
     return Norms(torch.cat(operator), torch.cat(frobenius))
 
 
-def row(found: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
+def row(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
     """g^T J at every place, read off the rows themselves."""
 
     def read(cotangent: Float[Tensor, " d_out"]) -> Float[Tensor, "place d_model"]:
-        return torch.cat([cotangent @ part.to(cotangent) for part in found.split(1 + NORM_BUDGET // found[0].nbytes)])
+        return torch.cat(
+            [cotangent @ part.to(cotangent) for part in jacobian_rows.split(1 + NORM_BUDGET // jacobian_rows[0].nbytes)]
+        )
 
     return read
 
 
-def parts(found: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]:
+def parts(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]:
     """J_i t_i at the first places, as many as there are t_i, read off the rows themselves: what checks read."""
 
     def read(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_out"]:
-        return torch.stack([rows.to(vector) @ vector for rows, vector in zip(found, field, strict=False)])
+        return torch.stack([rows.to(vector) @ vector for rows, vector in zip(jacobian_rows, field, strict=False)])
 
     return read

@@ -79,8 +79,8 @@ def _mlp_parts(block: Block, rows: slice, live_activation: bool) -> tuple[Tensor
         (block.p, block.q) if live_activation else block.held_slopes,
         strict=True,
     )
-    there = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
-    return weights.bare_down, [weight for weight, _ in there], [slope for _, slope in there]
+    present = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
+    return weights.bare_down, [weight for weight, _ in present], [slope for _, slope in present]
 
 
 class LinearMlp:
@@ -131,12 +131,12 @@ class LinearScores:
         self.query_map, self.key_map = heads.query_map.at(rows), heads.key_map
         self.query_weight, self.key_weight = (dense(weight).to(self.query) for weight in (attention.W_Q, attention.W_K))
 
-    def pulled(self, moved: PerHead) -> PulledScores:
+    def pulled(self, value_gradient: PerHead) -> PulledScores:
         """Nothing yet of what strips give from what each head's output receives."""
-        along = moved @ self.mean[..., None]
-        own, (_, _, rows, d_head) = len(self.key_weight), moved.shape
-        d_key = moved.new_zeros(own, rows, self.key.shape[1], d_head)
-        return PulledScores(self, moved, along, torch.empty_like(moved), d_key)
+        along = value_gradient @ self.mean[..., None]
+        kv_heads, (_, _, rows, d_head) = len(self.key_weight), value_gradient.shape
+        d_key = value_gradient.new_zeros(kv_heads, rows, self.key.shape[1], d_head)
+        return PulledScores(self, value_gradient, along, torch.empty_like(value_gradient), d_key)
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,15 @@ class PulledScores:
     d_key: Float[Tensor, "kv_head row key d_head"]
 
     def see(self, strip: Strip, answer: Float[Tensor, "head query key"]) -> None:
-        here, keys = strip.queries, strip.keys
+        rows, keys = strip.queries, strip.keys
         heads, m, n = answer.shape
-        own, c, _, d_head = self.d_key.shape
-        d_score = self.moved[:, here].reshape(heads, m * c, d_head) @ self.scores.value[:, keys].mT
-        d_score = d_score.view(heads, m, c, n).sub_(self.along[:, here]).mul_(answer[:, :, None])
-        self.d_query[:, here] = (d_score.view(heads, m * c, n) @ self.scores.key[:, keys]).view(heads, m, c, d_head)
+        kv_heads, c, _, d_head = self.d_key.shape
+        d_score = self.moved[:, rows].reshape(heads, m * c, d_head) @ self.scores.value[:, keys].mT
+        d_score = d_score.view(heads, m, c, n).sub_(self.along[:, rows]).mul_(answer[:, :, None])
+        self.d_query[:, rows] = (d_score.view(heads, m * c, n) @ self.scores.key[:, keys]).view(heads, m, c, d_head)
         # Query heads that share a key are summed inside the product.
-        queries = self.scores.query[:, here].reshape(own, -1, d_head)
-        self.d_key[:, :, keys] += (d_score.view(own, -1, c * n).mT @ queries).view(own, c, n, d_head)
+        queries = self.scores.query[:, rows].reshape(kv_heads, -1, d_head)
+        self.d_key[:, :, keys] += (d_score.view(kv_heads, -1, c * n).mT @ queries).view(kv_heads, c, n, d_head)
 
     def to_residual(self) -> tuple[AtQueries, AtKeys]:
         """At the queries' positions, and at the keys'."""
@@ -172,9 +172,9 @@ def _to_residual(
     gradient: Float[Tensor, "row kv_head pos d_head"], weight: Float[Tensor, "kv_head d_model d_head"]
 ) -> Gradients:
     """sum_h g_h W_h^T."""
-    c, own, pos, d_head = gradient.shape
-    flat = gradient.permute(2, 0, 1, 3).reshape(pos, c, own * d_head)
-    return flat @ weight.mT.reshape(own * d_head, -1)
+    c, kv_heads, pos, d_head = gradient.shape
+    flat = gradient.permute(2, 0, 1, 3).reshape(pos, c, kv_heads * d_head)
+    return flat @ weight.mT.reshape(kv_heads * d_head, -1)
 
 
 class LinearAttention:
@@ -204,14 +204,14 @@ class LinearAttention:
     def pull(self, gradient: AtQueries) -> AtKeys:
         m, c, d_model = gradient.shape
         after = gradient if self.after is None else self.after.pull(gradient)
-        moved: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
-        own, d_head = len(self.value_weight), moved.shape[-1]
-        d_value = moved.new_zeros(own, self.pos, c, d_head)
-        scores = None if self.scores is None else self.scores.pulled(moved)
+        value_gradient: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+        kv_heads, d_head = len(self.value_weight), value_gradient.shape[-1]
+        d_value = value_gradient.new_zeros(kv_heads, self.pos, c, d_head)
+        scores = None if self.scores is None else self.scores.pulled(value_gradient)
         for strip in self.strips:
-            received = moved[:, strip.queries].reshape(own, -1, c * d_head)
-            to_keys = strip.pattern.view(own, received.shape[1], -1).mT @ received
-            d_value[:, strip.keys] += to_keys.view(own, -1, c, d_head)
+            received = value_gradient[:, strip.queries].reshape(kv_heads, -1, c * d_head)
+            to_keys = strip.pattern.view(kv_heads, received.shape[1], -1).mT @ received
+            d_value[:, strip.keys] += to_keys.view(kv_heads, -1, c, d_head)
             if scores is not None and strip.answer is not None:
                 scores.see(strip, strip.answer)
         x = _to_residual(d_value.permute(2, 0, 1, 3), self.value_weight)

@@ -41,5 +41,9 @@ LINEARISATIONS = tuple(HELD)
 
 def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
     """The context in which a forward pass has that linearisation."""
-    held = HELD[linearisation]
-    return hooks.frozen(model, held.attention, held.norms, held.activations) if held.any else nullcontext()
+    frozen_parts = HELD[linearisation]
+    return (
+        hooks.frozen(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
+        if frozen_parts.any
+        else nullcontext()
+    )

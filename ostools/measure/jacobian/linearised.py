@@ -38,8 +38,8 @@ def block_bytes(shape: Shape, pos: int, live: bool) -> int:
 
     Of a long prompt no pattern is held: strips of it are made anew at every walk.
     """
-    whole = strip_size(shape, pos) is None
-    square = shape.n_heads * sum((stop - start) * stop for start, stop in strip_bounds(pos)) if whole else 0
+    is_whole = strip_size(shape, pos) is None
+    square = shape.n_heads * sum((stop - start) * stop for start, stop in strip_bounds(pos)) if is_whole else 0
     slopes = pos * ((2 if shape.gated else 1) * shape.d_mlp + 4 * shape.d_model)
     scores = square + 5 * pos * shape.n_heads * shape.d_head if live else 0
     return (square + slopes + scores + (shape.block_parameters if shape.cast else 0)) * shape.element
@@ -73,13 +73,17 @@ class Linearised:
         run: Forward | None = None,
         cores: dict[int, Tensor] | None = None,
     ) -> None:
-        held = HELD[linearisation]
+        frozen_parts = HELD[linearisation]
         # A core is of live activations.
-        self._model, self._cores, self._parallel = model, None if held.activations else cores, is_parallel(model)
+        self._model, self._cores, self._parallel = (
+            model,
+            None if frozen_parts.activations else cores,
+            is_parallel(model),
+        )
         self._live_pattern, self._live_norms, self._live_activation = (
-            not held.attention,
-            not held.norms,
-            not held.activations,
+            not frozen_parts.attention,
+            not frozen_parts.norms,
+            not frozen_parts.activations,
         )
         if self._live_pattern:
             instead = "measure with sensitivity(), which goes through autograd"
@@ -92,7 +96,7 @@ class Linearised:
             self._run: Forward = run or forward(model, ids)
             last = slice(self.pos - 1, self.pos)
             scale, direction = (
-                found.to(self._dtype) for found in (self._run.final_norm_scale, self._run.final_norm_direction)
+                tensor.to(self._dtype) for tensor in (self._run.final_norm_scale, self._run.final_norm_direction)
             )
             self.norm = LinearNorm.of(self._run.norms["ln_final"], scale, direction, last, self._live_norms)
             self._kept: Mapping[int, Maps] = {}
@@ -133,33 +137,36 @@ class Linearised:
         Other GPUs (`row_devices`) carry a part of the rows each.
         """
         top = self.norm.pull(cotangents.to(self.norm.factor)[None])
-        found = top.new_empty(len(self.layers), self.pos, *top.shape[1:])
+        gradient_rows = top.new_empty(len(self.layers), self.pos, *top.shape[1:])
         lowest = min(self.layers)
-        carried: AtPlaces = found[self.layers.index(lowest)]
+        carried: AtPlaces = gradient_rows[self.layers.index(lowest)]
         carried.zero_()[-1:] = top
         blocks = shares(len(cotangents), len(self._devices))
         gradients = [carried[:, rows].to(device) for rows, device in zip(blocks, self._devices, strict=False)]
-        done, steps = count(1), (self.n_layers - lowest) * sum(len(self._parts(part.shape[1])) for part in gradients)
+        step_counter, steps = (
+            count(1),
+            (self.n_layers - lowest) * sum(len(self._parts(part.shape[1])) for part in gradients),
+        )
         for layer in range(self.n_layers, lowest, -1):
             if layer in self.layers:
-                _gather(gradients, blocks, found[self.layers.index(layer)])
+                _gather(gradients, blocks, gradient_rows[self.layers.index(layer)])
             maps = self._maps(layer - 1)
             for gradient in gradients:
-                here = maps if gradient.device == carried.device else at(maps, gradient.device)
+                device_maps = maps if gradient.device == carried.device else at(maps, gradient.device)
                 for part in self._parts(gradient.shape[1]):
-                    self._carry(here, gradient, part)
-                    tell(progress, next(done), steps)
-                del here
+                    self._carry(device_maps, gradient, part)
+                    tell(progress, next(step_counter), steps)
+                del device_maps
             del maps
         _gather(gradients, blocks, carried)
-        return found.flatten(0, 1).transpose(0, 1)
+        return gradient_rows.flatten(0, 1).transpose(0, 1)
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
         """Some rows through one block, in place."""
         mlp, attention = maps
-        here = gradient[attention.rows, rows].contiguous()
-        by_mlp = here + mlp.pull(here)
-        below = attention.pull(here if self._parallel else by_mlp)
+        part_gradient = gradient[attention.rows, rows].contiguous()
+        by_mlp = part_gradient + mlp.pull(part_gradient)
+        below = attention.pull(part_gradient if self._parallel else by_mlp)
         below[attention.rows] += by_mlp
         gradient[:, rows] = below
 

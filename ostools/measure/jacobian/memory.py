@@ -83,21 +83,21 @@ def plan(
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
-    asked = shape, pos, layers, live, rows
+    size_arguments = shape, pos, layers, live, rows
     cores, forecast = cores_bytes(shape, pos), None
     if rows is None and not by_autograd and cores <= chunk_of(KEPT):
-        forecast = replace(_forecast(*asked, largest, None, by_autograd), cores=cores)
+        forecast = replace(_forecast(*size_arguments, largest, None, by_autograd), cores=cores)
         if forecast.peak <= max_memory:
             return forecast
     for on_disk in (False, True):
         chunk = largest
         while chunk >= 1:
-            forecast = _forecast(*asked, chunk, 0 if on_disk else None, by_autograd)
-            left = max_memory - forecast.peak
-            if not on_disk and left >= 0:
+            forecast = _forecast(*size_arguments, chunk, 0 if on_disk else None, by_autograd)
+            free_bytes = max_memory - forecast.peak
+            if not on_disk and free_bytes >= 0:
                 return forecast
-            if on_disk and left >= chunk * forecast.one_row:
-                return replace(forecast, rows_on_disk=min(rows or d_model, left // forecast.one_row))
+            if on_disk and free_bytes >= chunk * forecast.one_row:
+                return replace(forecast, rows_on_disk=min(rows or d_model, free_bytes // forecast.one_row))
             chunk //= 2
     assert forecast is not None
     raise InsufficientMemoryError(
@@ -136,31 +136,35 @@ def _forecast(
     square, mask = heads * pos * (size or pos), 0 if size is None else 2 * pos**2
     cast = shape.view_bytes(element) // element if shape.cast else 0
     block = block_bytes(shape, pos, live)
-    kept = (block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) + kept_weights(shape, element)) // element
+    kept_numbers = (
+        block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) + kept_weights(shape, element)
+    ) // element
     vectors = pos * (7 * d_model + 3 * d_mlp) * element
     sites = shape.site_bytes(pos) if size is None else n_layers * vectors
     kept_sites = size is None and sites <= chunk_of(KEPT)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
     # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
-    reading = kept + (9 if live else 3) * square + mask + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
+    reading = (
+        kept_numbers + (9 if live else 3) * square + mask + pos * (6 * d_mlp + 12 * d_model) + shape.block_parameters
+    )
     plain = 2 * cast + 3 * square + mask + pos * (3 * d_mlp + 6 * d_model)
     strip = heads * max((stop - start) * stop for start, stop in bounds) if size is None else square
     strip = strip if live else 0
     work = chunk * (2 * strip + pos * (5 * d_model + 2 * d_mlp) + (6 if live else 3) * head_vectors)
     if by_autograd:
-        kept = chunk * graph_bytes(shape, pos) // element  # read and walked
-        reading, work = kept + cast, kept // n_layers + cast
+        kept_numbers = chunk * graph_bytes(shape, pos) // element  # read and walked
+        reading, work = kept_numbers + cast, kept_numbers // n_layers + cast
     places = pos * layers
     # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of all tokens in float64.
     norms = min(3 * places * d_model**2 * element, 3 * NORM_BUDGET) if rows is None else 3 * places * rows**2 * 8
     # Held patterns are one a layer, or of a long prompt its queries and keys.
-    held = 0 if live else n_layers * (square if size is None else 2 * head_vectors)
-    check = 3 * square + mask + held + cast
+    frozen_numbers = 0 if live else n_layers * (square if size is None else 2 * head_vectors)
+    check = 3 * square + mask + frozen_numbers + cast
     return MemoryPlan(
         chunk=chunk,
         rows_on_disk=rows_on_disk,
         reading=max(reading, plain) * element + (sites if kept_sites else sites // n_layers),
-        kept=kept * element,
+        kept=kept_numbers * element,
         work=work * element,
         rows=places * (rows or d_model) * d_model * element,
         one_row=places * d_model * element,
@@ -191,10 +195,10 @@ def sensitivity_bytes(
     work, d_model, peak = in_full(shape), shape.d_model, 0
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     for name in linearisations:
-        live, chosen = not HELD[name].attention, "exact" if one_row else method
-        if chosen == "auto":
+        live, selected = not HELD[name].attention, "exact" if one_row else method
+        if selected == "auto":
             there = fits(work, pos, layers, live=live, max_memory=limit)
-            chosen = choose_method(d_model, exact_fits=there).method
-        kept = 1 if one_row else None if chosen == "exact" else most_rows(d_model, chosen, cotangents)
-        peak = max(peak, plan(work, pos, layers, live=live, max_memory=limit, rows=kept).peak)
+            selected = choose_method(d_model, exact_fits=there).method
+        kept_rows = 1 if one_row else None if selected == "exact" else most_rows(d_model, selected, cotangents)
+        peak = max(peak, plan(work, pos, layers, live=live, max_memory=limit, rows=kept_rows).peak)
     return peak

@@ -127,7 +127,7 @@ class OneLinearisation:
         """
         linear = self._linearised(announce)
         norms = self._exact if linear.method == "exact" else self._sketched
-        with norms(linear, progress) as (columns, products, reached):
+        with norms(linear, progress) as (columns, products, reached_accuracy):
             _require_sound(columns["frobenius_norm"], self.name)
             if oracle is not None and linear.account["route"] == "analytic":
                 checked = self._agreed(oracle, products.row)
@@ -137,30 +137,30 @@ class OneLinearisation:
                 checked = {**checked, "adds_up_within": self._adds_up(products)}
         if linear.method != "exact":  # which tells each block of its rows
             tell(progress, 1, 1)
-        return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached})
+        return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached_accuracy})
 
     def _linearised(self, announce: Callable[[str], None] | None) -> _Linear:
         """By the formulas; by autograd where they do not know the model or an edit."""
         embedded, settings = self.start.embedded, self.settings
         limit = chunk(available_memory(embedded.device)) if settings.max_memory is None else settings.max_memory
-        asked = Shape.of(self.model), len(embedded), len(self.layers)
+        size_arguments = Shape.of(self.model), len(embedded), len(self.layers)
         within: dict[str, Any] = {"live": not HELD[self.name].attention, "max_memory": limit}
         method, reason = settings.method, "as asked"
         if self.towards is not None:
             method, reason = "exact", "one row"
         elif method == "auto":
-            method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*asked, **within))
+            method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*size_arguments, **within))
         exact_rows = None if self.towards is None else 1
         sketch_rows = most_rows(embedded.shape[-1], method, settings.cotangents)
         within["rows"] = exact_rows if method == "exact" else sketch_rows
-        way = plan(*asked, **within)
+        way = plan(*size_arguments, **within)
         if announce is not None:
             announce(f"{self.name}, {method}: {way}")
         account = {"route": "analytic", "reason": reason}
         try:
             route: Route = self._by_formulas(way)
         except InputError as error:
-            way = plan(*asked, **within, by_autograd=True)
+            way = plan(*size_arguments, **within, by_autograd=True)
             if announce is not None:
                 announce(f"{self.name}, {method}, by autograd: {way}")
             account |= {"route": "autograd", "why": str(error)}
@@ -176,8 +176,8 @@ class OneLinearisation:
         """After proving that what is held constant leaves the logits as they are."""
         if HELD[self.name].any:
             with torch.no_grad(), freezing(self.model, self.name):
-                held = self.model(self.start.ids[None], logits_to_keep=1)
-            require_same_logits(self.start.logits[None], held, f"the {self.name} forward pass", FROZEN)
+                frozen_logits = self.model(self.start.ids[None], logits_to_keep=1)
+            require_same_logits(self.start.logits[None], frozen_logits, f"the {self.name} forward pass", FROZEN)
         freeze = freezing(self.model, self.name)
         return AutogradRoute(self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.layers))
 
@@ -206,21 +206,21 @@ class OneLinearisation:
             # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
             operator = (torch.full_like(norms.frobenius, float("nan")), norms.operator_lower, norms.frobenius_upper)
             frobenius = (norms.frobenius, norms.frobenius_lower, norms.frobenius_upper)
-            reached = {"cotangents": len(norms.squares), "relative_error_reached": norms.relative_error}
+            reached_accuracy = {"cotangents": len(norms.squares), "relative_error_reached": norms.relative_error}
 
             def row(cotangent: Float[Tensor, " d_model"]) -> Float[Tensor, "place d_model"]:
                 return linear.route.pull(cotangent[None])[0]
 
             products = _Products(exact.parts(sketch.rows), row, sketch.cotangents.to(like.device))
-            yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached
+            yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached_accuracy
 
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
         """By finite differences; by autograd too where these say nothing."""
         where = self.model, self.start.embedded, self.name
-        found = asdict(certify(*where, products.parts, self.layers[0], products.outputs))
-        if linear.account["route"] == "analytic" and not found["informative"]:
-            found["against_autograd"] = self._against_autograd(products.row)
-        return {"certificate": found}
+        certificate_fields = asdict(certify(*where, products.parts, self.layers[0], products.outputs))
+        if linear.account["route"] == "analytic" and not certificate_fields["informative"]:
+            certificate_fields["against_autograd"] = self._against_autograd(products.row)
+        return {"certificate": certificate_fields}
 
     def _adds_up(self, products: _Products) -> float:
         """Of a linear network: its parts against y_n, at the lowest layer."""

@@ -56,11 +56,11 @@ def pulled(
         rows = None
         for start in range(0, count, rows_on_disk):
             part = slice(start, min(start + rows_on_disk, count))
-            found = route.pull(cotangents[part], part_of(progress, part.start, part.stop, count, units=100))
+            tangents = route.pull(cotangents[part], part_of(progress, part.start, part.stop, count, units=100))
             if rows is None:
-                rows = _in_a_file(Path(folder) / "rows", found, count)
-            rows[:, part] = found.transpose(0, 1)
-            del found
+                rows = _in_a_file(Path(folder) / "rows", tangents, count)
+            rows[:, part] = tangents.transpose(0, 1)
+            del tangents
         assert rows is not None
         yield rows.transpose(0, 1)
 
@@ -116,12 +116,12 @@ class AutogradRoute:
         if create_graph:
             return torch.cat([self._pulled(block, create_graph=True) for block in blocks])
         places = sum(stream.shape[1] for stream in self._inputs)
-        found = self._last.new_empty(places, *cotangents.shape)
+        tangents = self._last.new_empty(places, *cotangents.shape)
         for index, block in enumerate(blocks):
             start = index * self.rows
-            found[:, start : start + len(block)] = self._pulled(block, create_graph=False).transpose(0, 1)
+            tangents[:, start : start + len(block)] = self._pulled(block, create_graph=False).transpose(0, 1)
             tell(progress, start + len(block), len(cotangents))
-        return found.transpose(0, 1)
+        return tangents.transpose(0, 1)
 
     def _pulled(self, block: Cotangents, *, create_graph: bool) -> Tangents:
         filled = self._filled(block, self._last)

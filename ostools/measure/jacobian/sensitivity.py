@@ -81,8 +81,8 @@ class Sensitivities(Result, Several[Sensitivity]):
     def _profiles(cls, result: Sensitivity) -> Frame:
         frame: Frame = result.frame
         long = frame.assign(source=frame["linearisation"], kind=frame["method"].map(METHOD_KINDS))
-        both = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
-        table: Frame = pd.concat(both, ignore_index=True)
+        norm_tables = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
+        table: Frame = pd.concat(norm_tables, ignore_index=True)
         # Of a sketch's operator norm bounds are known.
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
@@ -205,28 +205,36 @@ def sensitivity(
     docs/theory.md 2.
     """
     settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed)
-    names, chosen = _validated(model, linearisations, layers, settings)
+    names, layer_indices = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
-    under = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
+    mitigated = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    provenance = Provenance.collect(model, linearisations=names, layers=chosen, **under.said, **asdict(settings))
+    provenance = Provenance.collect(
+        model, linearisations=names, layers=layer_indices, **mitigated.said, **asdict(settings)
+    )
     work = full_precision(model, "sensitivity")
-    with torch.inference_mode(False), under.acting(work), true_arithmetic(work):
+    with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         _refuse_frozen(work)
-        read = under.prompts if at is None else [begun(work, each, at) for each in under.prompts]
+        read = (
+            mitigated.prompts
+            if at is None
+            else [begun(work, encoded_prompt, at) for encoded_prompt in mitigated.prompts]
+        )
         output = None if towards is None else _output(work, towards, names, settings)
         row = None if output is None else output.row
         if output is not None:
             for each in read:
                 output.check(work, each)
-        norms = measured(work, read, Asked(names, chosen, settings, row), announce, progress)
-    meant = {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
+        norms = measured(work, read, Asked(names, layer_indices, settings, row), announce, progress)
+    output_parameters = (
+        {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
+    )
     results = []
-    for whole, part, found in zip(under.prompts, read, norms, strict=True):
+    for whole_prompt, part, prompt_norms in zip(mitigated.prompts, read, norms, strict=True):
         place = {} if at is None else {"at": len(part.ids) - 1}
-        given = {**provenance.parameters, **meant, **place}
-        where = replace(provenance, token_ids=tuple(whole.ids.tolist()), parameters=given)
-        results.append(_result(part, found, where, chosen))
+        parameters = {**provenance.parameters, **output_parameters, **place}
+        where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()), parameters=parameters)
+        results.append(_result(part, prompt_norms, where, layer_indices))
     return results[0] if is_one else Sensitivities(*together(results, ("runs", "at")))
 
 
@@ -249,9 +257,9 @@ def _output(
 def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
-    runs = {name: found.account for name, found in norms.items()}
-    asked = {**provenance.parameters, **tokens.asked, "runs": runs}
-    return Sensitivity(_table(tokens, norms, layers), replace(provenance, parameters=asked))
+    runs = {name: measured_norms.account for name, measured_norms in norms.items()}
+    parameters = {**provenance.parameters, **tokens.asked, "runs": runs}
+    return Sensitivity(_table(tokens, norms, layers), replace(provenance, parameters=parameters))
 
 
 def _validated(
@@ -295,8 +303,8 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with exact.jacobians(route, embedded, None, progress) as found:
-        return found
+    with exact.jacobians(route, embedded, None, progress) as result:
+        return result
 
 
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
@@ -305,8 +313,8 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     columns: dict[str, Any] = {}
     columns["linearisation"] = np.repeat(list(norms), places)
     columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
-    columns["method"] = np.repeat([found.method for found in norms.values()], places)
-    columns |= {name: torch.cat([found.columns[name] for found in norms.values()]).numpy() for name in NORMS}
+    columns["method"] = np.repeat([measured_norms.method for measured_norms in norms.values()], places)
+    columns |= {name: torch.cat([result.columns[name] for result in norms.values()]).numpy() for name in NORMS}
     tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
     return tiled.reset_index(drop=True).assign(**columns)
 

@@ -50,7 +50,7 @@ class Asked:
 def measured(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
-    asked: Asked,
+    options: Asked,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -60,31 +60,33 @@ def measured(
     time, each has its own. A batch that fails is measured prompt by prompt. Raises `InputError` for the prompt that then fails,
     and says which.
     """
-    found: dict[int, ByName] = {}
-    told = rising(progress)
-    for indices in _batches(model, prompts, asked):
-        part = part_of(told, len(found), len(found) + len(indices), len(prompts), units=100)
-        found |= zip(indices, _batch(model, prompts, indices, asked, announce, part), strict=True)
-    return [found[index] for index in range(len(prompts))]
+    norms_by_prompt: dict[int, ByName] = {}
+    rising_progress = rising(progress)
+    for indices in _batches(model, prompts, options):
+        part = part_of(
+            rising_progress, len(norms_by_prompt), len(norms_by_prompt) + len(indices), len(prompts), units=100
+        )
+        norms_by_prompt |= zip(indices, _batch(model, prompts, indices, options, announce, part), strict=True)
+    return [norms_by_prompt[index] for index in range(len(prompts))]
 
 
-def _batches(model: TransformerBridge, prompts: Sequence[Prompt], asked: Asked) -> Iterator[list[int]]:
+def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: Asked) -> Iterator[list[int]]:
     """Indices of prompts of one length, shortest first, as many as one pass holds."""
     shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
-    alone = asked.towards is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
+    alone = options.towards is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
     for indices in batches(lengths, padded=False, tokens=sum(lengths)):
-        most = 1 if alone or len(indices) == 1 else _most_together(shape, lengths[indices[0]], asked, _device(model))
+        most = 1 if alone or len(indices) == 1 else _most_together(shape, lengths[indices[0]], options, _device(model))
         yield from (indices[start : start + most] for start in range(0, len(indices), most))
 
 
-def _most_together(shape: Shape, pos: int, asked: Asked, device: torch.device) -> int:
+def _most_together(shape: Shape, pos: int, options: Asked, device: torch.device) -> int:
     """How many prompts of `pos` tokens one pass holds, beside what one of them takes after it, and their graphs."""
-    settings, sites = asked.settings, shape.site_bytes(pos)
+    settings, sites = options.settings, shape.site_bytes(pos)
     limit = chunk(available_memory(device)) if settings.max_memory is None else settings.max_memory
     method = choose_method(shape.d_model, exact_fits=True).method if settings.method == "auto" else settings.method
     rows = None if method == "exact" else most_rows(shape.d_model, method, settings.cotangents)
     try:
-        peak = plan(shape, pos, len(asked.layers), live=True, max_memory=limit, rows=rows).peak
+        peak = plan(shape, pos, len(options.layers), live=True, max_memory=limit, rows=rows).peak
     except InputError:
         return 1
     return max(1, min(chunk(KEPT) // sites, 1 + (limit - peak) // sites, limit // (sites + graph_bytes(shape, pos))))
@@ -94,7 +96,7 @@ def _batch(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
     indices: Sequence[int],
-    asked: Asked,
+    options: Asked,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -102,7 +104,7 @@ def _batch(
     ids = torch.stack([prompts[index].ids for index in indices]).to(_device(model))
     try:
         with strips_where_long(model, ids.shape[1]):
-            return _Together.of(model, ids, indices, asked).measured(announce, progress)
+            return _Together.of(model, ids, indices, options).measured(announce, progress)
     except (InputError, hooks.HookError) as error:
         if len(prompts) == 1:
             raise
@@ -111,10 +113,10 @@ def _batch(
             raise type(error)(f"prompt {index + 1} of {len(prompts)} ({_start_of(prompts[index])}): {error}") from error
     singles = ((at, [index]) for at, index in enumerate(indices))
     return [
-        found
+        norms
         for at, alone in singles
-        for found in _batch(
-            model, prompts, alone, asked, announce, part_of(progress, at, at + 1, len(indices), units=100)
+        for norms in _batch(
+            model, prompts, alone, options, announce, part_of(progress, at, at + 1, len(indices), units=100)
         )
     ]
 
@@ -139,7 +141,7 @@ class _Together:
 
     @classmethod
     def of(
-        cls, model: TransformerBridge, ids: Int[Tensor, "prompt pos"], numbers: Sequence[int], asked: Asked
+        cls, model: TransformerBridge, ids: Int[Tensor, "prompt pos"], numbers: Sequence[int], options: Asked
     ) -> _Together:
         """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same logits.
 
@@ -159,33 +161,35 @@ class _Together:
             from_embedding = run_from(model, embedded)
         require_same_logits(plain, from_embedding, "the forward pass from embeddings", FROM_EMBEDDINGS)
         starts = [Start(*parts) for parts in zip(ids, embedded, plain, reads, strict=True)]
-        return cls(model, starts, numbers, asked)
+        return cls(model, starts, numbers, options)
 
     def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
         """Of the first prompt with its certificates; of the others without those that said something there."""
         once, count = _once(announce), len(self.starts)
-        told = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
-        found = [self._of_one(self.starts[0], {}, once, told[0])]
+        prompt_progress = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
+        norms_by_prompt = [self._of_one(self.starts[0], {}, once, prompt_progress[0])]
         oracles: dict[str, list[Oracle]] = {}
         if count > 1:
-            oracles = {name: self._oracles(name) for name, norms in found[0].items() if _may_share(norms)}
+            oracles = {name: self._oracles(name) for name, norms in norms_by_prompt[0].items() if _may_share(norms)}
         for at in range(1, count):
-            own = {name: rows[at] for name, rows in oracles.items()}
-            found.append(self._of_one(self.starts[at], own, once, told[at]))
-        return found
+            own_oracles = {name: rows[at] for name, rows in oracles.items()}
+            norms_by_prompt.append(self._of_one(self.starts[at], own_oracles, once, prompt_progress[at]))
+        return norms_by_prompt
 
     def _of_one(
         self, start: Start, oracles: Mapping[str, Oracle], announce: Announce | None, progress: Progress | None
     ) -> ByName:
         """Every linearisation of one prompt, and how many prompts shared its passes."""
-        names, found = self.asked.names, {}
+        names, norms_by_name = self.asked.names, {}
         start = replace(start, cores={})  # they go when this prompt is done
         for index, name in enumerate(names):
-            told = part_of(progress, index, index + 1, len(names), units=100)
-            one = OneLinearisation(self.model, start, name, self.asked.layers, self._settings, self.asked.towards)
-            norms = one.measured(announce, told, oracles.get(name))
-            found[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
-        return found
+            name_progress = part_of(progress, index, index + 1, len(names), units=100)
+            linearisation_run = OneLinearisation(
+                self.model, start, name, self.asked.layers, self._settings, self.asked.towards
+            )
+            norms = linearisation_run.measured(announce, name_progress, oracles.get(name))
+            norms_by_name[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
+        return norms_by_name
 
     @property
     def _settings(self) -> Settings:
@@ -193,8 +197,8 @@ class _Together:
         settings = self.asked.settings
         if settings.max_memory is None or len(self.starts) == 1:
             return settings
-        held = (len(self.starts) - 1) * Shape.of(self.model).site_bytes(len(self.starts[0].ids))
-        return replace(settings, max_memory=settings.max_memory - held)
+        held_bytes = (len(self.starts) - 1) * Shape.of(self.model).site_bytes(len(self.starts[0].ids))
+        return replace(settings, max_memory=settings.max_memory - held_bytes)
 
     def _oracles(self, name: str) -> list[Oracle]:
         """A random row of every prompt's Jacobians, by autograd: one pass for all, there and back."""
@@ -223,11 +227,11 @@ def _once(announce: Announce | None) -> Announce | None:
     """Says nothing twice: prompts of one length have one forecast."""
     if announce is None:
         return None
-    said: set[str] = set()
+    announced: set[str] = set()
 
     def told(text: str) -> None:
-        if text not in said:
-            said.add(text)
+        if text not in announced:
+            announced.add(text)
             announce(text)
 
     return told

@@ -65,18 +65,18 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[
 
     Equal lengths only, or where `padded` lengths within half as much again.
     """
-    found: list[list[int]] = []
+    index_groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         length = lengths[index]
-        if found:
-            batch = found[-1]
+        if index_groups:
+            batch = index_groups[-1]
             shortest = lengths[batch[0]]
             alike = length <= _STRETCH * shortest if padded else length == shortest
             if alike and (len(batch) + 1) * length <= tokens:
                 batch.append(index)
                 continue
-        found.append([index])
-    return found
+        index_groups.append([index])
+    return index_groups
 
 
 def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0) -> int:
@@ -149,7 +149,7 @@ class Rows:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only."""
-        chosen = torch.tensor(list(rows), device=self.unread.device)
-        self.unread, self.real = self.unread[chosen], self.real[chosen]
+        row_indices = torch.tensor(list(rows), device=self.unread.device)
+        self.unread, self.real = self.unread[row_indices], self.real[row_indices]
         if self.cache is not None:
-            self.cache.batch_select_indices(chosen)
+            self.cache.batch_select_indices(row_indices)

@@ -119,8 +119,8 @@ def last_rows(
 
     layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens are, in every layer.
     """
-    chosen = (*layers, int(model.cfg.n_layers))
-    return _loop(model, prompts, chosen) if way.name == "loop" else _packed(model, tree, chosen)
+    layer_indices = (*layers, int(model.cfg.n_layers))
+    return _loop(model, prompts, layer_indices) if way.name == "loop" else _packed(model, tree, layer_indices)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
@@ -142,8 +142,8 @@ def separate_rows(
 
     layers: of which l v^(l) is kept, beside L.
     """
-    chosen = (*layers, int(model.cfg.n_layers))
-    with torch.no_grad(), true_arithmetic(model), _recording(model, None, chosen) as record:
+    layer_indices = (*layers, int(model.cfg.n_layers))
+    with torch.no_grad(), true_arithmetic(model), _recording(model, None, layer_indices) as record:
         logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)
     return _rows(record), logits[0, -1]
 
@@ -162,9 +162,9 @@ def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -
     for prompt, end in enumerate(tree.ends):
         prompts_at.setdefault(end, []).append(prompt)
     for group in tree.groups(chunk(GROUP)):
-        here = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
-        parts.append(_branches(model, tree, group, cache, [row for row, _ in here], layers))
-        order += [prompt for _, prompt in here]
+        group_prompts = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
+        parts.append(_branches(model, tree, group, cache, [row for row, _ in group_prompts], layers))
+        order += [prompt for _, prompt in group_prompts]
     return _in_order(parts, order)
 
 
@@ -174,9 +174,11 @@ def _trunk(
     """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
     parts, order, size = [], [], chunk(len(ids))
     for start in range(0, len(ids), size):
-        here = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
-        parts.append(_one_pass(model, ids[start : start + size], list(here.values()), layers, past_key_values=cache))
-        order += here
+        end_by_prompt = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
+        parts.append(
+            _one_pass(model, ids[start : start + size], list(end_by_prompt.values()), layers, past_key_values=cache)
+        )
+        order += end_by_prompt
     return parts, order
 
 
@@ -190,28 +192,28 @@ def _branches(
 ) -> LastRows:
     """One group of branches, on the keys and values of the trunk before them."""
     device = next(model.parameters()).device
-    seen, places = tree.seen(group).to(device), tree.key_positions(group).to(device)
+    visible, places = tree.seen(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]
-    kept: list[Any] = cache.layers
-    before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in kept]
+    cache_layers: list[Any] = cache.layers
+    before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in cache_layers]
     options: dict[str, Any] = {"past_key_values": DynamicCache(before)}
     with ExitStack() as stack:
         if has_alibi(model):
             # It takes no positions, and counts the keys of the mask that it is given: its own hides what comes later.
             stack.enter_context(bias_at(model, places))
-            stack.enter_context(hooks.mask_scores(model, seen))
+            stack.enter_context(hooks.mask_scores(model, visible))
         else:
             # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
             # reads a step back in the position ids as the start of another document).
             dtype = next(model.parameters()).dtype
-            hidden = torch.zeros(1, 1, *seen.shape, dtype=dtype, device=device)
-            hidden = hidden.masked_fill_(~seen, torch.finfo(dtype).min)
+            hidden = torch.zeros(1, 1, *visible.shape, dtype=dtype, device=device)
+            hidden = hidden.masked_fill_(~visible, torch.finfo(dtype).min)
             options |= {"attention_mask": hidden, "position_ids": positions[None]}
         windows = own_windows(model)
         for window in set(windows.values()):
-            sliding = [layer for layer, own in windows.items() if own == window]
+            sliding = [layer for layer, own_window in windows.items() if own_window == window]
             near = positions[:, None] - places[None, :] < window
-            stack.enter_context(hooks.mask_scores(model, seen & near, layers=sliding))
+            stack.enter_context(hooks.mask_scores(model, visible & near, layers=sliding))
         return _one_pass(model, [tree.ids[node] for node in group.nodes], rows, layers, **options)
 
 
@@ -238,13 +240,15 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Se
     for length, indices in sorted(by_length.items()):
         step = max(1, chunk(_LOOP_TOKENS) // length)
         for start in range(0, len(indices), step):
-            chosen = indices[start : start + step]
+            batch_indices = indices[start : start + step]
             with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
                 model(
-                    _batch(model, [prompts[index] for index in chosen]), use_cache=False, logits_to_keep=unread(model)
+                    _batch(model, [prompts[index] for index in batch_indices]),
+                    use_cache=False,
+                    logits_to_keep=unread(model),
                 )
             parts.append(_rows(record))
-            order.extend(chosen)
+            order.extend(batch_indices)
     return _in_order(parts, order)
 
 
@@ -263,17 +267,17 @@ def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None, layer
     blocks = [layer - 1 for layer in layers if layer]
     with (
         hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
-        hooks.capture(model, "z", *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as others,
+        hooks.capture(model, "z", *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as other_sites,
     ):
-        yield streams, others
+        yield streams, other_sites
 
 
 def _rows(records: _Records) -> LastRows:
-    streams, others = records
-    residuals = {0: others["embedding"]} if "embedding" in list(others) else {}
+    streams, other_sites = records
+    residuals = {0: other_sites["embedding"]} if "embedding" in list(other_sites) else {}
     residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
-    (z,) = others["z"].values()
-    return LastRows(residuals, others["final_norm"], z)
+    (z,) = other_sites["z"].values()
+    return LastRows(residuals, other_sites["final_norm"], z)
 
 
 def _batch(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> Int[Tensor, "batch pos"]:

@@ -36,8 +36,8 @@ def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
     """A pass over one prompt whose patterns are kept, of every layer; `element`: bytes of a number,
     where it is not read as it is loaded."""
     element = shape.element if element is None else element
-    kept = shape.n_layers * shape.n_heads * pos**2 * element
-    return pass_bytes(shape, 1, pos, 1, element) + kept + cast_bytes(shape, element)
+    kept_rows = shape.n_layers * shape.n_heads * pos**2 * element
+    return pass_bytes(shape, 1, pos, 1, element) + kept_rows + cast_bytes(shape, element)
 
 
 def batch_bytes(

@@ -44,20 +44,20 @@ class Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
         if not isinstance(towards, str | int | Sequence):
             raise InputError(f"towards: expected a token or a pair such as (' A', ' B'), found {shown(towards)}")
-        given = [towards] if isinstance(towards, str | int) else list(towards)
-        if len(given) not in (1, 2):
-            raise InputError(f"towards: expected one token or a pair such as (' A', ' B'), found {len(given)}")
-        ids = tuple(one_token(model, each) for each in given)
+        targets = [towards] if isinstance(towards, str | int) else list(towards)
+        if len(targets) not in (1, 2):
+            raise InputError(f"towards: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
+        ids = tuple(one_token(model, target) for target in targets)
         if len(set(ids)) < len(ids):
             raise InputError(
-                f"towards: expected two different tokens, found {given[0]!r} and {given[1]!r}, which are one token"
+                f"towards: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
             )
         like = next(model.parameters())
         rows = [output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like))[0] for index in ids]
         row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
-                f"towards: expected a row of the output layer that is finite and not 0 for {given!r}, found none"
+                f"towards: expected a row of the output layer that is finite and not 0 for {targets!r}, found none"
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
 
@@ -112,17 +112,17 @@ def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
     end = read_up_to(at, pos)
     if end == pos:
         return prompt
-    others = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
-    if others:
+    foreign_edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
+    if foreign_edits:
         raise InputError(
-            f"at: expected no edit that may read later tokens, found {others[0].kind!r} at {others[0].where}: give the "
+            f"at: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at {foreign_edits[0].where}: give the "
             "beginning of the prompt itself, or leave the edit's block"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)
     with torch.no_grad():
-        whole, part = model(ids)[0, end - 1], model(ids[:, :end], logits_to_keep=1)[0, -1]
-    error = float((whole - part).abs().max() / whole.abs().max())
-    if not error <= _ROUNDING[whole.dtype]:
+        whole_logits, part = model(ids)[0, end - 1], model(ids[:, :end], logits_to_keep=1)[0, -1]
+    error = float((whole_logits - part).abs().max() / whole_logits.abs().max())
+    if not error <= _ROUNDING[whole_logits.dtype]:
         raise InputError(
             f"at: expected the logits at position {end - 1} to be those of the first {end} tokens alone, found {error:.2g} of "
             "their size between them: the model or an edit reads later tokens, so that a beginning says nothing of the whole"

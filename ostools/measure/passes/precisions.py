@@ -66,8 +66,8 @@ class Precision:
             return view_rounded(model, self.format)
         if self.part == DYNAMIC:
             return view_dynamic(model)
-        own = {parameter.dtype for parameter in model.parameters()}
-        return model if own == {self.dtype} else view_in(model, self.dtype)
+        dtypes = {parameter.dtype for parameter in model.parameters()}
+        return model if dtypes == {self.dtype} else view_in(model, self.dtype)
 
     def exact(self, model: TransformerBridge) -> TransformerBridge:
         """A float64 model with the weights of `prepared`: rounding noise taken against it is that of running alone.
@@ -96,8 +96,8 @@ class Precision:
         """
         if self.part in _OF_WEIGHTS and self.format not in FLOATS:
             return f"{self.format}-weights"
-        kept = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
-        return GIVEN if holds(model, kept) else str(kept).removeprefix("torch.")
+        storage_dtype = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
+        return GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
 
     def steps(self, y: Vectors, y_star: Vectors) -> Vectors:
         """u_k, one representable step at each coordinate, for the machine line; in float64.

@@ -25,17 +25,21 @@ def chooser(temperature: float | int, seeds: Sequence[Seed] | None, prompts: int
     if temperature == 0:
         return greedy
     if seeds is None or len(seeds) != prompts:
-        found = "none" if seeds is None else str(len(seeds))
+        seed_count = "none" if seeds is None else str(len(seeds))
         raise InputError(
-            f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, found {found}"
+            f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, found {seed_count}"
         )
     return Sampler(float(temperature), seeds)
 
 
-def require_temperature(found: object) -> None:
+def require_temperature(temperature: object) -> None:
     """Refuse, with `InputError`, what is no temperature."""
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < float("inf"):
-        raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {found!r}")
+    if (
+        isinstance(temperature, bool)
+        or not isinstance(temperature, (int, float))
+        or not 0 <= temperature < float("inf")
+    ):
+        raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}")
 
 
 def greedy(logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]) -> Int[Tensor, " batch"]:
@@ -61,7 +65,7 @@ class Sampler:
         weights = torch.softmax((exact - exact.amax(-1, keepdim=True)) / self.temperature, dim=-1)
         cumulative = weights.cumsum(-1)
         total = cumulative[:, -1:].contiguous()
-        drawn = torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
+        thresholds = torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
         # Never after the last token that has any probability, should the product round up to the total.
         last = torch.searchsorted(cumulative, total)
-        return torch.minimum(torch.searchsorted(cumulative, drawn, right=True), last)[:, 0]
+        return torch.minimum(torch.searchsorted(cumulative, thresholds, right=True), last)[:, 0]

@@ -45,10 +45,12 @@ def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
         try:
             stack.enter_context(hooks.in_strips(model, size))
         except hooks.HookError as error:
-            whole = _SQUARES * shape.n_heads * pos**2 * shape.element
-            if hooks.active_strips(model) is not None or whole > available_memory(next(model.parameters()).device):
+            whole_bytes = _SQUARES * shape.n_heads * pos**2 * shape.element
+            if hooks.active_strips(model) is not None or whole_bytes > available_memory(
+                next(model.parameters()).device
+            ):
                 raise InputError(
-                    f"{pos} tokens need {whole / 2**30:.1f} GiB for whole attention patterns, more than is free, and "
+                    f"{pos} tokens need {whole_bytes / 2**30:.1f} GiB for whole attention patterns, more than is free, and "
                     f"cannot go in strips of queries: {error}; leave that block, or shorten the prompt"
                 ) from error
         yield

@@ -67,15 +67,15 @@ class PrefixTree:
     def seen(self, group: Group) -> Bool[Tensor, "query key"]:
         """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its own, each node sees."""
         row = {node: index for index, node in enumerate(group.nodes)}
-        seen = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
+        visible = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
         for node, index in row.items():
             parent = self.parents[node]
             if parent in row:
-                seen[index] = seen[row[parent]]
+                visible[index] = visible[row[parent]]
             else:
-                seen[index, : parent + 1] = True
-            seen[index, group.reach + index] = True
-        return torch.from_numpy(seen)
+                visible[index, : parent + 1] = True
+            visible[index, group.reach + index] = True
+        return torch.from_numpy(visible)
 
     def key_positions(self, group: Group) -> Int[Tensor, " key"]:
         """The position in the prompt of every key of `seen`."""

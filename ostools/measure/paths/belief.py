@@ -46,8 +46,8 @@ class Belief:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the provenance, None for what is not known."""
         numbers = {"spearman": self.spearman, "log10_off": self.log10_off}
-        known = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        return {"believed": self.believed, **known, "words": self.words}
+        finite_numbers = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        return {"believed": self.believed, **finite_numbers, "words": self.words}
 
 
 def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
@@ -116,5 +116,5 @@ def _times(log10: float) -> str:
     """The factor in words, the same for too large and too small."""
     if math.isinf(log10):
         return "more than any factor"
-    written = factor(abs(log10))
-    return written if written.startswith("10^") else f"a factor of {written}"
+    factor_words = factor(abs(log10))
+    return factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}"

@@ -60,16 +60,16 @@ def joint_norms(
     """
     weights, pattern = view.block.weights, view.block.pattern
     right = edges.right_factors(weights.right)
-    found = []
+    norm_rows = []
     for i in queries:
-        here = slice(i, i + 1)
-        row = view.rows(here)[0] if front is None else front @ view.rows(here)[0]
-        update = view.self_updates(here)[0]
+        query_slice = slice(i, i + 1)
+        row = view.rows(query_slice)[0] if front is None else front @ view.rows(query_slice)[0]
+        update = view.self_updates(query_slice)[0]
         same = row @ edges.with_identity(update)
         if view.parallel:
             same = row + (update if front is None else front @ update)
             row = edges.with_identity(torch.zeros_like(update)) if front is None else front
         norms = edges.combination_norms(pattern[:, i], row @ weights.left @ right) / view.scales[i]
         norms[i] = edges.spectral_norms(same)
-        found.append(norms)
-    return torch.stack(found)
+        norm_rows.append(norms)
+    return torch.stack(norm_rows)

@@ -39,8 +39,8 @@ def _reading(shape: Shape, pos: int, *, heads: bool) -> int:
     # Rows in float64, scores and what they are compared with.
     reading = squares + 5 * square + (2 if heads else 0) * squares
     sites = shape.site_bytes(pos)
-    kept = sites if sites <= chunk_of(KEPT) else 0
-    return ALLOCATOR + kept + vectors + max(7 * squares // 2, reading)
+    kept_rows = sites if sites <= chunk_of(KEPT) else 0
+    return ALLOCATOR + kept_rows + vectors + max(7 * squares // 2, reading)
 
 
 def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:

@@ -168,20 +168,20 @@ def path_sum(
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     is_one = isinstance(prompt, str | Prompt)
-    under = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
+    mitigated = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
     how = _How(Shape.of(model), names, mlp_norm, positions, max_memory, announce)
-    provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **under.said)
-    work, found, count = full_precision(model, "path_sum"), [], len(under.prompts)
-    with torch.inference_mode(False), under.acting(work):
-        for index, tokens in enumerate(under.prompts):
-            told = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+    provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **mitigated.said)
+    work, result, count = full_precision(model, "path_sum"), [], len(mitigated.prompts)
+    with torch.inference_mode(False), mitigated.acting(work):
+        for index, tokens in enumerate(mitigated.prompts):
+            prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             try:
-                found.append(_of_one(work, tokens, how, provenance, told))
+                result.append(_of_one(work, tokens, how, provenance, prompt_progress))
             except InputError as error:
                 if count == 1:
                     raise
                 raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
-    return found[0] if is_one else PathSums(*together(found, ("beliefs",)))
+    return result[0] if is_one else PathSums(*together(result, ("beliefs",)))
 
 
 @dataclass(frozen=True)
@@ -205,17 +205,19 @@ def _of_one(
     needed = path_sum_bytes(shape, n, how.names)
     _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
     values = _fold(model, tokens, how.names, last, how.mlp_norm, progress)
-    own: dict[str, Any] = {**tokens.asked}
+    own_parameters: dict[str, Any] = {**tokens.asked}
     verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, how.max_memory)
     if verdicts:
-        own["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
+        own_parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     tables = [
         _table(tokens, variant_named(name), last, values[name]).assign(
             believed=verdicts[name].believed if name in verdicts else None
         )
         for name in how.names
     ]
-    where = replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own})
+    where = replace(
+        provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own_parameters}
+    )
     frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
     return PathSum(frame, where)
 
@@ -258,13 +260,13 @@ def _fold(
         run = forward(model, tokens.ids, live=False)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks():
-            done = int(model.cfg.n_layers) - block.layer
+            blocks_done = int(model.cfg.n_layers) - block.layer
             view = BlockView(block, mlp_norm)
             for fold in folds.values():
                 fold.step(view)
             # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
             del view, block
-            tell(progress, done, int(model.cfg.n_layers))
+            tell(progress, blocks_done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}
 
 
@@ -276,7 +278,9 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tenso
     columns = token_columns(tokens)
     lengths = [m + 1 for m in last]
     tokens_of = np.concatenate([np.arange(length) for length in lengths])
-    said = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
+    variant_columns = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
     values = torch.cat([row[:length] for row, length in zip(value, lengths, strict=True)]).cpu().numpy()
-    asked = {name: column.take(tokens_of).array for name, column in columns.items()}
-    return pd.DataFrame({"last": np.repeat(last, lengths), **asked, "variant": variant.name, **said, "value": values})
+    arguments = {name: column.take(tokens_of).array for name, column in columns.items()}
+    return pd.DataFrame(
+        {"last": np.repeat(last, lengths), **arguments, "variant": variant.name, **variant_columns, "value": values}
+    )

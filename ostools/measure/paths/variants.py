@@ -156,11 +156,11 @@ _WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
 
 def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
     """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError` for one that is unknown."""
-    chosen = (
+    variant_names = (
         [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
     )
-    windows = [name for name in chosen if isinstance(name, str) and _WINDOWED.fullmatch(name)]
-    return checked_names("variant", chosen, [*VARIANTS, "windowed(2)", *windows])
+    windows = [name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)]
+    return checked_names("variant", variant_names, [*VARIANTS, "windowed(2)", *windows])
 
 
 def variant_named(name: str) -> Variant:

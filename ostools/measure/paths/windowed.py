@@ -44,10 +44,10 @@ class HeldBlock:
         n = cotangents.shape[2]
         after = torch.einsum("qopd,pde->qope", cotangents, self.rows[:n])
         scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
-        moved = torch.zeros_like(after)
-        for pattern, left, right in zip(self.pattern[:, :n, :n], self.left, self.right, strict=True):
-            moved += pattern.mT @ (scaled @ left) @ right
-        return after + moved / self.norm1_scale[:n, None]
+        received = torch.zeros_like(after)
+        for pattern, left_matrix, right in zip(self.pattern[:, :n, :n], self.left, self.right, strict=True):
+            received += pattern.mT @ (scaled @ left_matrix) @ right
+        return after + received / self.norm1_scale[:n, None]
 
 
 @dataclass
@@ -66,18 +66,22 @@ class WindowedFold:
         block, weights = view.block, view.block.weights
         rows = view.rows(slice(None))
         scales = block.norm1_scale, block.post_norm1_scale
-        held = HeldBlock(block.pattern, weights.left, weights.right, *scales, rows, view.parallel)
-        self.blocks.insert(0, held)
+        held_block = HeldBlock(block.pattern, weights.left, weights.right, *scales, rows, view.parallel)
+        self.blocks.insert(0, held_block)
 
     def values(self) -> Float[Tensor, "last pos"]:
         depth = len(self.blocks)
-        found = {(bottom, top): norms for top in range(1, depth + 1) for bottom, norms in self._windows(top).items()}
+        norms_by_window = {
+            (bottom, top): norms for top in range(1, depth + 1) for bottom, norms in self._windows(top).items()
+        }
         for length in range(self.k + 1, depth + 1):
             for bottom in range(depth - length + 1):
                 top = bottom + length
-                chained = [found[middle, top] @ found[bottom, middle] for middle in range(bottom + 1, top)]
-                found[bottom, top] = torch.stack(chained).amin(0)
-        return found[0, depth]
+                chained = [
+                    norms_by_window[middle, top] @ norms_by_window[bottom, middle] for middle in range(bottom + 1, top)
+                ]
+                norms_by_window[bottom, top] = torch.stack(chained).amin(0)
+        return norms_by_window[0, depth]
 
     def _windows(self, top: int) -> dict[int, Rows]:
         """|| d v_i^(top) / d v_j^(bottom) || for every bottom within k blocks: every query i, at the end only `last`."""
@@ -87,11 +91,13 @@ class WindowedFold:
         eye = torch.eye(self.blocks[0].rows.shape[-1], dtype=scale.dtype, device=scale.device)
         front = final_norm(self.run.model) if ends_here else eye
         bottoms = range(top - 1, max(0, top - self.k) - 1, -1)
-        found = {bottom: torch.zeros(len(queries), n, dtype=scale.dtype, device=scale.device) for bottom in bottoms}
+        norms_by_bottom = {
+            bottom: torch.zeros(len(queries), n, dtype=scale.dtype, device=scale.device) for bottom in bottoms
+        }
         for row, i in enumerate(queries):
             cotangents = torch.zeros(1, len(eye), i + 1, len(eye), dtype=scale.dtype, device=scale.device)
             cotangents[0, :, i] = front / scale[i] if ends_here else front
             for bottom in bottoms:
                 cotangents = self.blocks[bottom].pull(cotangents)
-                found[bottom][row, : i + 1] = edges.spectral_norms(cotangents[0].transpose(0, 1))
-        return found
+                norms_by_bottom[bottom][row, : i + 1] = edges.spectral_norms(cotangents[0].transpose(0, 1))
+        return norms_by_bottom

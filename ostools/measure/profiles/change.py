@@ -63,11 +63,11 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, correspo
     norms = ("operator", "frobenius")
     if any(isinstance(result, Sensitivity) and (result.frame["method"] != "exact").any() for result in (first, second)):
         norms = ("frobenius",)
-    one, other = _long(first, norms), _long(second, norms)
+    first_rows, second_rows = _long(first, norms), _long(second, norms)
     if corresponding:
-        other = _at_partners(first, second, other)
+        second_rows = _at_partners(first, second, second_rows)
     names = ["source", "norm", "layer", "last"]
-    groups = [set(rows[names].itertuples(index=False, name=None)) for rows in (one, other)]
+    groups = [set(rows[names].itertuples(index=False, name=None)) for rows in (first_rows, second_rows)]
     if alone := sorted(groups[0] ^ groups[1], key=str):
         source, norm, layer, last = alone[0]
         raise InputError(
@@ -76,8 +76,8 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, correspo
             "measure both with the same arguments"
         )
     partner = ["second_position", "value", "lower", "upper"]
-    joined = one.drop(columns="second_position").merge(
-        other[[*_KEYS, *partner]], on=_KEYS, how="left", suffixes=("", "_second"), validate="one_to_one"
+    joined = first_rows.drop(columns="second_position").merge(
+        second_rows[[*_KEYS, *partner]], on=_KEYS, how="left", suffixes=("", "_second"), validate="one_to_one"
     )
     frame = _ratios(joined, _floor(first))
     summary = [_summarise(dict(zip(names, key, strict=True)), rows) for key, rows in frame.groupby(names, sort=False)]
@@ -86,10 +86,10 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, correspo
 
 def _require_same_question(first: Result, second: Result) -> None:
     for name in ("at", "towards"):
-        asked = [result.provenance.parameters.get(name) for result in (first, second)]
-        if asked[0] != asked[1]:
+        values = [result.provenance.parameters.get(name) for result in (first, second)]
+        if values[0] != values[1]:
             raise InputError(
-                f"compare: expected two results of the same {name}=, found {asked[0]!r} and {asked[1]!r}: they are not the "
+                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
                 "same quantity"
             )
 
@@ -106,9 +106,11 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         i for i, pair in enumerate(zip(*ids, strict=True)) if pair[0] != pair[1] or texts[0].get(i) != texts[1].get(i)
     ]
     if at:
-        here, there = (f"{text.get(at[0])!r} (id {row[at[0]]})" for text, row in zip(texts, ids, strict=True))
+        first_token, second_token = (
+            f"{text.get(at[0])!r} (id {row[at[0]]})" for text, row in zip(texts, ids, strict=True)
+        )
         raise InputError(
-            f"compare: expected two results of the same tokens, found {here} and {there} at position {at[0]}: ratios are taken "
+            f"compare: expected two results of the same tokens, found {first_token} and {second_token} at position {at[0]}: ratios are taken "
             "token by token, so measure both on one prompt, with models of one tokenizer"
         )
 
@@ -122,7 +124,7 @@ def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, ro
             "the norms of tokens that correspond are compared"
         )
     lasts = [set(_long(result)["last"]) for result in (first, second)]
-    if any(len(found) > 1 for found in lasts):
+    if any(len(partner_rows) > 1 for partner_rows in lasts):
         raise InputError(
             "compare: expected one last token in each with corresponding=True, found several: positions='last'"
         )
@@ -142,13 +144,13 @@ def _long(result: Sensitivity | PathSum, norms: Sequence[str] = ("frobenius",)) 
     """A row a token, source, norm, layer and last token, with value, lower, upper and, for the second, second_position."""
     frame = frame_of(result)
     frame = frame.assign(second_position=frame["position"].astype("Int64"))
-    own = [*named_by(frame), "second_position"]
+    name_columns = [*named_by(frame), "second_position"]
     if isinstance(result, PathSum):
-        rows = frame.rename(columns={"variant": "source"})[[*own, "source", "norm", "last", "value"]]
+        rows = frame.rename(columns={"variant": "source"})[[*name_columns, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
     rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
     tables = [
-        rows[[*own, "source", "layer", "last"]].assign(
+        rows[[*name_columns, "source", "layer", "last"]].assign(
             norm=norm, value=rows[f"{norm}_norm"], lower=rows[f"{norm}_lower"], upper=rows[f"{norm}_upper"]
         )
         for norm in norms
@@ -173,31 +175,33 @@ def _ratios(joined: Frame, floor: float) -> Frame:
             "upper": joined["upper_second"] / joined["lower"],
         }
     columns = {name: ratio.where(sound) for name, ratio in ratios.items()}
-    found = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
-    return found[[*named_by(joined), "second_position", "source", "norm", "layer", "last", "first", "second", *columns]]
+    result = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
+    return result[
+        [*named_by(joined), "second_position", "source", "norm", "layer", "last", "first", "second", *columns]
+    ]
 
 
 def _summarise(key: Mapping[str, Any], rows: Frame) -> dict[str, Any]:
-    ratio, both = rows["ratio"].dropna(), rows[rows["second"].notna()]
+    ratio, paired_rows = rows["ratio"].dropna(), rows[rows["second"].notna()]
     return {
         **key,
         "tokens": len(ratio),
         "median_ratio": float(ratio.median()),
         "lowest_ratio": float(ratio.min()),
         "highest_ratio": float(ratio.max()),
-        "spearman": rank_correlation(both["first"].to_numpy(), both["second"].to_numpy()),
+        "spearman": rank_correlation(paired_rows["first"].to_numpy(), paired_rows["second"].to_numpy()),
     }
 
 
 def _provenance(first: Provenance, second: Provenance) -> Provenance:
     differ = [word for name, word in _SAME.items() if first.model.get(name) != second.model.get(name)]
     # The number of a with-block in this process says nothing of what the edit does.
-    edits = [[edit.rpartition(" (block ")[0] for edit in one.edits] for one in (first, second)]
+    edits = [[edit.rpartition(" (block ")[0] for edit in provenance.edits] for provenance in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
     differ += ["tokens"] if first.token_ids != second.token_ids else []
-    under = [one.under or NONE for one in (first, second)]
-    said = {**first.parameters, "differ": differ, "second": second.as_dict()}
-    if under[0] != under[1]:
-        said.pop("mitigation", None)  # what is said here is of both
-        differ += [f"mitigation ({under[0]}, then {under[1]})"]
-    return replace(first, parameters=said)
+    mitigation_names = [entry.under or NONE for entry in (first, second)]
+    parameters = {**first.parameters, "differ": differ, "second": second.as_dict()}
+    if mitigation_names[0] != mitigation_names[1]:
+        parameters.pop("mitigation", None)  # what is said here is of both
+        differ += [f"mitigation ({mitigation_names[0]}, then {mitigation_names[1]})"]
+    return replace(first, parameters=parameters)

@@ -113,7 +113,7 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
     """Join path sums with the measured norms that they stand beside."""
-    require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole=False)
+    require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole_output=False)
     profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
     of_last = _of_the_measured(measured.provenance, paths)
@@ -122,20 +122,20 @@ def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
         needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
         partner = profile.loc[(profile["linearisation"] == needed) & (profile["norm"] == norm)]
         if partner.empty:
-            found = ", ".join(sorted(set(profile["linearisation"])))
+            linearisation_names = ", ".join(sorted(set(profile["linearisation"])))
             raise InputError(
-                f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {found}: "
+                f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {linearisation_names}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
         rows.append(_summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding))
     return _compared(measured, profile, of_last.rename(columns={"variant": "source"}), rows)
 
 
-def _compared(measured: Sensitivity, profile: Any, beside: Any, rows: list[dict[str, object]]) -> Comparison:
+def _compared(measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[dict[str, object]]) -> Comparison:
     """The measured profile and what stands beside it in one table, and the summary's rows."""
     norms = profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS))
-    columns = [*named_by(beside), "source", "kind", "linearisation", "norm", "value"]
-    frame = pd.concat([norms, beside], ignore_index=True).reindex(columns=columns)
+    columns = [*named_by(bound_rows), "source", "kind", "linearisation", "norm", "value"]
+    frame = pd.concat([norms, bound_rows], ignore_index=True).reindex(columns=columns)
     summary = pd.DataFrame(rows).astype({"believed": "boolean"})
     return Comparison(frame, measured.provenance, summary)
 
@@ -144,20 +144,20 @@ def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
     """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 (`sensitivity` has the proof)."""
     frame: Any = paths.frame
     last = measured.parameters.get("at", frame["last"].max())
-    found = frame.loc[frame["last"] == last].drop(columns="last")
-    if found.empty:
+    last_rows = frame.loc[frame["last"] == last].drop(columns="last")
+    if last_rows.empty:
         raise InputError(
             f"compare: the profile is of position {last}, expected path sums of it: path_sum(..., positions='all')"
         )
     if (norm := measured.parameters.get("towards_norm")) is None:
-        return found
-    others = found.loc[found["kind"] != "certified", "variant"]
-    if len(others):
+        return last_rows
+    uncertified = last_rows.loc[last_rows["kind"] != "certified", "variant"]
+    if len(uncertified):
         raise InputError(
-            f"compare: expected certified bounds alone beside the profile of a logit, found {others.iloc[0]!r}, which "
+            f"compare: expected certified bounds alone beside the profile of a logit, found {uncertified.iloc[0]!r}, which "
             "describes y_n and not a logit: path_sum(..., variants=['local'])"
         )
-    return found.assign(value=found["value"] * norm)
+    return last_rows.assign(value=last_rows["value"] * norm)
 
 
 def _long(measured: Sensitivity) -> Any:
@@ -181,32 +181,36 @@ def _long(measured: Sensitivity) -> Any:
     return table.assign(value=table["value"].fillna(table["lower"]))
 
 
-def require_same_run(asked: str, measured: Provenance, other: Provenance, its_name: str, *, whole: bool = True) -> None:
-    """The same tokens, weights, configuration and edits, and, where `whole`, a profile of all of y_n, n the last token; else
+def require_same_run(
+    caller: str, measured: Provenance, second: Provenance, its_name: str, *, whole_output: bool = True
+) -> None:
+    """The same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last token; else
     `InputError`, on behalf of what was asked for."""
     differ = {
-        "of different prompts (their token ids differ)": measured.token_ids != other.token_ids,
-        "of different models (their weight hashes differ)": measured.model["weight_hash"] != other.model["weight_hash"],
-        "of different configurations of the model": measured.model.get("config_hash") != other.model.get("config_hash"),
-        "under different edits of the forward pass": measured.edits != other.edits,
-        "under different mitigations": measured.under != other.under,
+        "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
+        "of different models (their weight hashes differ)": measured.model["weight_hash"]
+        != second.model["weight_hash"],
+        "of different configurations of the model": measured.model.get("config_hash")
+        != second.model.get("config_hash"),
+        "under different edits of the forward pass": measured.edits != second.edits,
+        "under different mitigations": measured.under != second.under,
     }
-    if whole:
-        require_of_all(asked, measured, ("at", "towards"))
-    if wrong := [how for how, found in differ.items() if found]:
+    if whole_output:
+        require_of_all(caller, measured, ("at", "towards"))
+    if wrong := [how for how, differs in differ.items() if differs]:
         raise InputError(
-            f"{asked}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
+            f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
             "with-block"
         )
 
 
-def require_of_all(asked: str, measured: Provenance, without: Sequence[str]) -> None:
+def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) -> None:
     """A profile of all of y_n, n the last token, measured `without` these of at and towards; else `InputError`."""
     # The parts of a logit (`contributions`) have a `towards` too.
     keys = {"at": "at", "towards": "towards_norm"}
     if narrowed := [name for name in without if keys[name] in measured.parameters]:
         raise InputError(
-            f"{asked}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
+            f"{caller}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
             f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
         )
 

@@ -84,26 +84,30 @@ def nulls(
     items end apart in null models. Raises `InputError` for unknown kinds and linearisations, and while edits are active,
     because a null model does not have them.
     """
-    chosen = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
-    drawn = checked_seeds(seeds)
+    kind_names = checked_names("kind of null model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
+    seed_list = checked_seeds(seeds)
     tokens = as_prompt(model, prompt)
     if edits := hooks.active_edits(model):
         raise InputError(
             f"nulls: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
             "it; leave its block"
         )
-    cases: list[tuple[str, int | None]] = [(OWN, None), *((kind, seed) for kind in chosen for seed in drawn)]
-    frames, rows, own = [], [], None
+    cases: list[tuple[str, int | None]] = [(OWN, None), *((kind, seed) for kind in kind_names for seed in seed_list)]
+    frames, rows, trained_profile = [], [], None
     for index, (source, seed) in enumerate(cases):
-        one = model if seed is None else null_model(model, source, seed=seed)
-        told = part_of(progress, index, index + 1, len(cases), units=100)
+        case_model = model if seed is None else null_model(model, source, seed=seed)
+        case_progress = part_of(progress, index, index + 1, len(cases), units=100)
         how: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
-        found = profile(sensitivity(one, tokens, **how, max_memory=max_memory, announce=announce, progress=told))
-        own = found if own is None else own
-        shape: Any = found.shapes
-        value = found.frame["value"].to_numpy()
+        case_profile = profile(
+            sensitivity(case_model, tokens, **how, max_memory=max_memory, announce=announce, progress=case_progress)
+        )
+        trained_profile = case_profile if trained_profile is None else trained_profile
+        shape: Any = case_profile.shapes
+        value = case_profile.frame["value"].to_numpy()
         frames.append(
-            found.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(source=source, seed=seed)
+            case_profile.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(
+                source=source, seed=seed
+            )
         )
         rows.append(
             {
@@ -111,18 +115,20 @@ def nulls(
                 "seed": seed,
                 **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
                 "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
-                **found.summary.iloc[0][["sink_share", "last_share"]],
-                "spearman": rank_correlation(value, own.frame["value"].to_numpy()),
-                "weight_hash": found.provenance.model["weight_hash"],
+                **case_profile.summary.iloc[0][["sink_share", "last_share"]],
+                "spearman": rank_correlation(value, trained_profile.frame["value"].to_numpy()),
+                "weight_hash": case_profile.provenance.model["weight_hash"],
             }
         )
-    assert own is not None
+    assert trained_profile is not None
     columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method"]
     columns += ["value", "share"]
     table: Any = pd.concat([frame.astype({"seed": "Int64"}) for frame in frames], ignore_index=True)[columns]
     _require_one_norm(table)
-    asked = {"kinds": chosen, "seeds": drawn, **own.provenance.parameters}
-    return Nulls(table, replace(own.provenance, parameters=asked), pd.DataFrame(rows).astype({"seed": "Int64"}))
+    parameters = {"kinds": kind_names, "seeds": seed_list, **trained_profile.provenance.parameters}
+    return Nulls(
+        table, replace(trained_profile.provenance, parameters=parameters), pd.DataFrame(rows).astype({"seed": "Int64"})
+    )
 
 
 def _require_one_norm(table: Frame) -> None:

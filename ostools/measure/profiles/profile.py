@@ -70,15 +70,15 @@ class Profile(Result):
         """The k tokens with the largest shares, largest first; of the first linearisation if none is named.
 
         origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they are, none is."""
-        known = list(dict.fromkeys(self.frame["linearisation"]))
-        chosen = known[0] if linearisation is None else linearisation
-        if chosen not in known:
-            raise unknown_name("linearisation", chosen, known)
+        known_names = list(dict.fromkeys(self.frame["linearisation"]))
+        linearisation_name = known_names[0] if linearisation is None else linearisation
+        if linearisation_name not in known_names:
+            raise unknown_name("linearisation", linearisation_name, known_names)
         if k < 1:
             raise InputError(f"top: expected a number of tokens from 1, found {k}")
         if origin is not None and origin not in ORIGINS:
             raise unknown_name("origin", origin, ORIGINS)
-        rows: Any = self.frame[self.frame["linearisation"] == chosen]
+        rows: Any = self.frame[self.frame["linearisation"] == linearisation_name]
         rows = rows if origin is None else rows[rows["origin"] == origin]
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
@@ -103,9 +103,9 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
         raise InputError(
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
         )
-    known = known_norm(rows["method"])
-    norm = norm or known
-    if norm == "operator" and known == "frobenius":
+    available_norm = known_norm(rows["method"])
+    norm = norm or available_norm
+    if norm == "operator" and available_norm == "frobenius":
         raise InputError("profile: a sketch knows bounds of the operator norms only; use norm='frobenius'")
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     if "origin" not in rows:  # of a table that was made elsewhere
@@ -117,7 +117,7 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
         part = _with_shares(group, frozen)
         parts.append(part)
         summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
-        shapes += [{"linearisation": name, "norm": norm} | _shape(part, kept) for kept in KEPT]
+        shapes += [{"linearisation": name, "norm": norm} | _shape(part, token_set) for token_set in KEPT]
     frame = pd.concat(parts, ignore_index=True)
     return Profile(
         frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
@@ -143,7 +143,7 @@ def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
 
 def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
     share, over = part["share"].to_numpy(), part["over_frozen"].to_numpy()
-    known = len(frozen) > 0
+    has_frozen = len(frozen) > 0
     of_text, origins = _is_text(part), part["origin"]
     between = share[1:-1][of_text[1:-1]]
     by_origin = {origin: float(share[origins == origin].sum()) for origin in (TEXT, TEMPLATE, SYSTEM)}
@@ -158,10 +158,12 @@ def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
         "effective_tokens": theory.effective_tokens(share),
         "effective_tokens_without_sink": theory.effective_tokens(part["share_without_sink"].to_numpy()[1:]),
         "effective_tokens_of_text": effective_of_text,
-        "over_frozen_median": float(np.median(over)) if known else float("nan"),
-        "over_frozen_min": float(over.min()) if known else float("nan"),
-        "over_frozen_max": float(over.max()) if known else float("nan"),
-        "over_frozen_spearman": theory.rank_correlation(part["value"].to_numpy(), frozen) if known else float("nan"),
+        "over_frozen_median": float(np.median(over)) if has_frozen else float("nan"),
+        "over_frozen_min": float(over.min()) if has_frozen else float("nan"),
+        "over_frozen_max": float(over.max()) if has_frozen else float("nan"),
+        "over_frozen_spearman": theory.rank_correlation(part["value"].to_numpy(), frozen)
+        if has_frozen
+        else float("nan"),
     }
 
 
@@ -171,28 +173,28 @@ def _is_text(part: Any) -> np.ndarray:
     return np.ones(len(part), dtype=bool) if origins.isna().any() else (origins == TEXT).to_numpy()
 
 
-def places(part: Any, kept: str) -> np.ndarray:
-    """The rows of one linearisation that `kept` names, in order."""
-    found = np.arange(len(part))
-    if kept == OF_TEXT:
-        return found[_is_text(part)]
-    return found[0 if kept == ALL else 1 : -1 if kept == BETWEEN else None]
+def places(part: Any, token_set: str) -> np.ndarray:
+    """The rows of one linearisation that `token_set` names, in order."""
+    positions = np.arange(len(part))
+    if token_set == OF_TEXT:
+        return positions[_is_text(part)]
+    return positions[0 if token_set == ALL else 1 : -1 if token_set == BETWEEN else None]
 
 
-def _shape(part: Any, kept: str) -> dict[str, Any]:
+def _shape(part: Any, token_set: str) -> dict[str, Any]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be none."""
-    if kept == OF_TEXT and part["origin"].isna().any():
-        return {"kept": kept, "verdict": "not tested: it is not known whose the tokens are"}
-    chosen = part["value"].to_numpy()[places(part, kept)]
-    zeros = int((chosen == 0).sum())
-    if len(chosen) < theory.SHORTEST:
-        return {"kept": kept, "verdict": f"not tested: {len(chosen)} tokens, {theory.SHORTEST} needed"}
+    if token_set == OF_TEXT and part["origin"].isna().any():
+        return {"kept": token_set, "verdict": "not tested: it is not known whose the tokens are"}
+    values = part["value"].to_numpy()[places(part, token_set)]
+    zeros = int((values == 0).sum())
+    if len(values) < theory.SHORTEST:
+        return {"kept": token_set, "verdict": f"not tested: {len(values)} tokens, {theory.SHORTEST} needed"}
     if zeros:
-        return {"kept": kept, "verdict": f"not tested: {zeros} of {len(chosen)} tokens have sensitivity 0"}
-    found = theory.u_shape(np.log10(chosen))
-    start, middle, end = found.thirds
-    row: dict[str, Any] = {"kept": kept, "verdict": found.verdict, "start": start, "middle": middle, "end": end}
-    for name, interval in zip(_INTERVALS, (found.start, found.end, found.curvature), strict=True):
+        return {"kept": token_set, "verdict": f"not tested: {zeros} of {len(values)} tokens have sensitivity 0"}
+    shape = theory.u_shape(np.log10(values))
+    start, middle, end = shape.thirds
+    row: dict[str, Any] = {"kept": token_set, "verdict": shape.verdict, "start": start, "middle": middle, "end": end}
+    for name, interval in zip(_INTERVALS, (shape.start, shape.end, shape.curvature), strict=True):
         for field in fields(interval):
             row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(interval, field.name)
-    return row | {"vertex": found.vertex, "neighbours": found.neighbours}
+    return row | {"vertex": shape.vertex, "neighbours": shape.neighbours}

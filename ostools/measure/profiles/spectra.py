@@ -94,15 +94,15 @@ def spectra(
     """
     if powers < 2:
         raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
-    under = Under.of("spectra", model, [prompt], mitigation)
-    tokens = under.prompt
+    mitigated = Under.of("spectra", model, [prompt], mitigation)
+    tokens = mitigated.prompt
     if len(tokens.ids) < 2:
         raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **under.said, **tokens.asked)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.said, **tokens.asked)
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")
-    with under.acting(work):
+    with mitigated.acting(work):
         _refuse_unseen(work)
         rows, patterns = _patterns(work, tokens)
     layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
@@ -158,10 +158,10 @@ def _checked(
     """The pattern, if the lemmas are about it."""
     if not bool(torch.isfinite(pattern).all()):
         raise InputError(f"spectra: the attention pattern of {where} is not finite")
-    if (found := theory.defect(pattern)) > rounding:
+    if (defect := theory.defect(pattern)) > rounding:
         raise InputError(
             f"spectra: expected patterns with rows that sum to 1 and no weight on later tokens, found {where} off by "
-            f"{found:.2g}: an edit of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
+            f"{defect:.2g}: an edit of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
         )
     return pattern
 
@@ -201,15 +201,17 @@ def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
         *_, stack = theory.upward(layers[name])
         repeated: dict[str, Tensor] = {str(layer): matrix for layer, matrix in enumerate(layers[name])} | {"all": stack}
         for layer, matrix in repeated.items():
-            left = theory.remainders(matrix, powers).cpu().numpy()
-            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], left[:-1]])
+            remaining = theory.remainders(matrix, powers).cpu().numpy()
+            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], remaining[:-1]])
             rows += [
                 {
                     "matrix": name,
                     "layer": layer,
                     "power": power,
-                    "remainder": float(left[power - 1]),
-                    "observed_rate": float(left[power - 1] / before[power - 1]) if before[power - 1] > 0 else np.nan,
+                    "remainder": float(remaining[power - 1]),
+                    "observed_rate": float(remaining[power - 1] / before[power - 1])
+                    if before[power - 1] > 0
+                    else np.nan,
                     "predicted_rate": rate,
                 }
                 for power in range(1, powers + 1)

@@ -77,25 +77,25 @@ def adopt(
     family = family_of_settings(theirs.config.to_dict(), f"the configuration of {name}")
     config = _config(theirs, family)
     with quiet():
-        held = weights(model, modules, family, config)
-        require_numbers(held.values())
-        dtype, device = one_place(held)
+        held_tensors = weights(model, modules, family, config)
+        require_numbers(held_tensors.values())
+        dtype, device = one_place(held_tensors)
         check_dtype(family, dtype)
-        ours = _built(family, config, held, dtype, device, name)
+        ours = _built(family, config, held_tensors, dtype, device, name)
         ours.generation_config = copy.deepcopy(theirs.generation_config)
         without_negative_ids(ours.generation_config)
         same_parts(modules, parts(ours), name)
         probe = probe_of(ours)
-        said = _logits(model, theirs, probe, name)
+        words = _logits(model, theirs, probe, name)
         if isinstance(model, PreTrainedModel):
-            _require_equal(said, _logits(ours, ours, probe, name), name)
+            _require_equal(words, _logits(ours, ours, probe, name), name)
         bridge = wrapped(ours, family, name)
-        check_same(said, bridge(probe), name)
+        check_same(words, bridge(probe), name)
     if isinstance(model, TransformerBridge):
         _same_weights(model, bridge, name)
-    chosen: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
-    if chosen is not None:
-        _put_tokenizer(bridge, chosen, name)
+    selected: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
+    if selected is not None:
+        _put_tokenizer(bridge, selected, name)
     remember(bridge, Metadata(name, origin="adopted", check=_Kept(theirs, bridge, name).check))
     return bridge
 
@@ -139,9 +139,9 @@ def _built(
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
     checkpoint = Checkpoint(Path(name), [], family, config, None)
-    held: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
+    held_tensors: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
     with checkpoint.fitting():
-        ours = checkpoint.filled(held, dtype, device, lambda stored, path: held[stored])
+        ours = checkpoint.filled(held_tensors, dtype, device, lambda stored, path: held_tensors[stored])
     check_finite(ours, Path(name))
     return ours.eval()
 
@@ -164,10 +164,10 @@ def _as_measured(model: nn.Module, config: Any) -> Iterator[None]:
 def _logits(model: Any, theirs: Any, probe: Tensor, name: str) -> Tensor:
     with torch.no_grad(), _as_measured(model, theirs.config):
         try:
-            found = model(probe, **({} if isinstance(model, TransformerBridge) else {"use_cache": False}))
+            value = model(probe, **({} if isinstance(model, TransformerBridge) else {"use_cache": False}))
         except Exception as error:
             raise InputError(f"expected a model that computes, found {name}: {one_line(in_words(error))}") from None
-    return found if isinstance(found, Tensor) else found.logits
+    return value if isinstance(value, Tensor) else value.logits
 
 
 def _require_equal(theirs: Tensor, ours: Tensor, name: str) -> None:
@@ -181,9 +181,9 @@ def _require_equal(theirs: Tensor, ours: Tensor, name: str) -> None:
 
 def _same_weights(theirs: TransformerBridge, ours: TransformerBridge, name: str) -> None:
     """Every tensor that the user's bridge computes with is the new one's (of a joint q, k, v its copies too)."""
-    own = dict(ours.named_parameters())
+    own_values = dict(ours.named_parameters())
     for path, weight in theirs.named_parameters():
-        mine = own.get(path)
+        mine = own_values.get(path)
         if mine is not None and weight.data_ptr() != mine.data_ptr() and not torch.equal(weight, mine):
             raise InputError(
                 f"expected {path} of {name} to be part of the weight that it was made of, found it edited apart: edit the "
@@ -197,11 +197,11 @@ class _Kept:
     def __init__(self, theirs: PreTrainedModel, bridge: TransformerBridge, name: str) -> None:
         self.theirs = weakref.ref(theirs)
         self.name = name
-        found = parameters(parts(theirs))
+        value = parameters(parts(theirs))
         shared = {weight.data_ptr() for weight in bridge.parameters()}
-        self.addresses = {path: weight.data_ptr() for path, weight in found.items()}
+        self.addresses = {path: weight.data_ptr() for path, weight in value.items()}
         self.digests = {
-            path: digest(path, weight.detach()) for path, weight in found.items() if weight.data_ptr() not in shared
+            path: digest(path, weight.detach()) for path, weight in value.items() if weight.data_ptr() not in shared
         }
 
     def check(self) -> None:

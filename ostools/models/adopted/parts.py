@@ -29,11 +29,11 @@ _HINT = ": merge adapters, dequantise, and undo what replaced modules before it 
 
 def parts(model: nn.Module) -> dict[str, nn.Module]:
     """The Hugging Face modules by their names there, also where TransformerLens has wrapped them (it adds names of its own)."""
-    found: dict[str, nn.Module] = {}
+    value: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
         if not type(part).__module__.startswith("transformer_lens"):
-            found.setdefault(f"{name}.".replace(_WRAPPED, "").rstrip("."), part)
-    return found
+            value.setdefault(f"{name}.".replace(_WRAPPED, "").rstrip("."), part)
+    return value
 
 
 def parameters(modules: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
@@ -51,25 +51,25 @@ def weights(
     """The parameters that a model of this configuration has, each of them once, and no others."""
     with torch.device("meta"):
         described = getattr(transformers, family.module)(config)
-    found = parameters(modules)
-    chosen: dict[str, nn.Parameter] = {}
-    for path, wanted in described.named_parameters():
-        if path not in found or found[path].shape != wanted.shape:
-            what = f"shape {tuple(found[path].shape)}" if path in found else "none"
+    value = parameters(modules)
+    selected: dict[str, nn.Parameter] = {}
+    for path, required in described.named_parameters():
+        if path not in value or value[path].shape != required.shape:
+            what = f"shape {tuple(value[path].shape)}" if path in value else "none"
             raise InputError(
-                f"expected the weight {path} of shape {tuple(wanted.shape)}, as its configuration says, found {what}{_HINT}"
+                f"expected the weight {path} of shape {tuple(required.shape)}, as its configuration says, found {what}{_HINT}"
             )
-        chosen[path] = found[path]
-    known = {id(found[path]) for path, _ in described.named_parameters(remove_duplicate=False) if path in found}
+        selected[path] = value[path]
+    known_names = {id(value[path]) for path, _ in described.named_parameters(remove_duplicate=False) if path in value}
     lens = isinstance(model, TransformerBridge)
     extra = [
         path
-        for path, weight in found.items()
-        if id(weight) not in known and not (lens and path.split(".")[-2] in _OF_LENS)
+        for path, weight in value.items()
+        if id(weight) not in known_names and not (lens and path.split(".")[-2] in _OF_LENS)
     ]
     if extra:
         raise InputError(f"expected only weights of its configuration, found {extra[0]}{_HINT}")
-    return chosen
+    return selected
 
 
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
@@ -109,8 +109,8 @@ def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.devi
                 f"expected all weights in memory, of one {what}, found {', '.join(sorted(values)) or 'none'}: move the whole "
                 "model there with model.to(...), or save it and use load_model"
             )
-    one = next(iter(weights.values()))
-    return one.dtype, one.device
+    item = next(iter(weights.values()))
+    return item.dtype, item.device
 
 
 def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: str) -> None:

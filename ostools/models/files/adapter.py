@@ -124,15 +124,15 @@ def _read_settings(file: Path) -> Mapping[str, Any]:
     for name, expected in _KINDS.items():
         _require(values.get(name) in expected, f"{name} {expected[0]}", name, values, file)
     start = values.get("init_lora_weights", True)
-    known = any(type(start) is type(one) and start == one for one in _STARTS)
-    _require(known, "a base that training began from as it is", "init_lora_weights", values, file)
+    known_names = any(type(start) is type(item) and start == item for item in _STARTS)
+    _require(known_names, "a base that training began from as it is", "init_lora_weights", values, file)
     # PEFT writes None, False or nothing for what is off; what a newer version adds is not known.
     for name in sorted(set(values) - _WITHOUT_EFFECT - _GIVEN_TO_PEFT - set(_KINDS)):
         _require(not values[name], "only settings that are known here", name, values, file)
     for name in sorted(_NAMES):
         value = values.get(name) or []
         names = [value] if isinstance(value, str) else value
-        good = isinstance(names, list) and all(isinstance(each, str) for each in names)
+        good = isinstance(names, list) and all(isinstance(part, str) for part in names)
         _require(good, f"names of modules as {name}", name, values, file)
         if name in ("layers_pattern", "modules_to_save"):
             _require_names(names, name, values, file)
@@ -188,14 +188,14 @@ def _settings_for_peft(
         else:
             names = [value] if isinstance(value, str) else value
             settings[name] = [_renamed(f"{each}.", family)[:-1] for each in names]
-    named = bool(settings.get("target_modules"))
-    _require(named, "names of modules as target_modules", "target_modules", values, file)
+    by_name = bool(settings.get("target_modules"))
+    _require(by_name, "names of modules as target_modules", "target_modules", values, file)
     changed = {_renamed(name, family) for name in _factors(tensors)}
     for name in _PATTERNS & set(settings):
         settings[name] = {_renamed(key, family): value for key, value in settings[name].items()}
         for key in settings[name]:
-            known = any(re.match(rf"(.*\.)?({key})$", module) for module in changed)
-            _require(known, f"names of changed modules as {name}", name, values, file)
+            known_names = any(re.match(rf"(.*\.)?({key})$", module) for module in changed)
+            _require(known_names, f"names of changed modules as {name}", name, values, file)
     return settings
 
 
@@ -206,13 +206,13 @@ def _matched(pattern: str, names: Iterable[str], file: Path) -> list[str]:
         if len(pattern) > _LONGEST_PATTERN:
             raise TimeoutError
         expression = regex.compile(pattern)
-        left = (max(end - time.perf_counter(), 0.01) for _ in itertools.count())
-        return [name for name in names if expression.fullmatch(name, timeout=next(left))]
+        remaining = (max(end - time.perf_counter(), 0.01) for _ in itertools.count())
+        return [name for name in names if expression.fullmatch(name, timeout=next(remaining))]
     except TimeoutError:
-        found = f"{shown(pattern)}, which takes too long to match"
+        value = f"{shown(pattern)}, which takes too long to match"
     except (regex.error, RecursionError) as error:
-        found = f"one that is neither: {one_line(error)}"
-    raise InputError(f"expected names or regular expressions in {file}, found {found}: {_REMEDY}")
+        value = f"one that is neither: {one_line(error)}"
+    raise InputError(f"expected names or regular expressions in {file}, found {value}: {_REMEDY}")
 
 
 def _name_outside(name: str, tensors: Iterable[str], family: Family) -> str:
@@ -239,9 +239,9 @@ def _refuse_one_of_tied(
     tensors: Mapping[str, Tensor], base: PreTrainedModel, tables: tuple[Any, Any], directory: Path
 ) -> None:
     """Factors of a tied table, or two tables that differ: the base has one, PEFT computes with two."""
-    names = [name for name, module in base.named_modules() if any(module is one for one in tables)]
-    whole = [tensors[key] for name in names if (key := f"{name}.weight") in tensors]
-    differ = len(whole) == 2 and not torch.equal(*whole)
+    names = [name for name, module in base.named_modules() if any(module is item for item in tables)]
+    whole_tensor = [tensors[key] for name in names if (key := f"{name}.weight") in tensors]
+    differ = len(whole_tensor) == 2 and not torch.equal(*whole_tensor)
     if differ or _factors(tensors) & set(names):
         raise _changed_apart(directory)
 

@@ -90,9 +90,9 @@ class Checkpoint:
         weight: Callable[[str, str], torch.Tensor],
     ) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
-        held = placeholders(weights, dtype)
-        module = self.built(dict(held), dtype)
-        fill(module, held, device, weight)
+        held_tensors = placeholders(weights, dtype)
+        module = self.built(dict(held_tensors), dtype)
+        fill(module, held_tensors, device, weight)
         return module
 
     def finished(self, module: PreTrainedModel) -> PreTrainedModel:
@@ -163,15 +163,15 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
     """A device map and an adapter ask for weights that are computed with as the file holds them, fp8 for matrices."""
     if source.adapter is not None:
         _check_base(family, source, mapped, quantisation)
-    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
+    value = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
     if mapped and quantisation is not None:
-        found = "weights in fp8, which transformers dequantises"
+        value = "weights in fp8, which transformers dequantises"
     elif mapped and family.copied:
-        found = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-    if found is not None and (mapped or quantisation is not None):
+        value = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
+    if value is not None and (mapped or quantisation is not None):
         what = "device_map" if mapped else quantisation
         raise InputError(
-            f"{what}: expected weights that are computed with as {source.directory} holds them, found {found}: load the model "
+            f"{what}: expected weights that are computed with as {source.directory} holds them, found {value}: load the model "
             "whole, in full precision"
         )
 
@@ -179,10 +179,10 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
 def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
     """An adapter changes matrices of numbers, which lie in memory then."""
     require_peft()
-    found = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
-    found = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else found
-    if found is not None:
+    value = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
+    value = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else value
+    if value is not None:
         raise InputError(
-            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {found}: merge "
+            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {value}: merge "
             "it with PEFT (`merge_and_unload`), save the whole model, and load that"
         )

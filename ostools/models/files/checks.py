@@ -101,8 +101,8 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
                 )
     family = family_of_config(config)
     if family is None:
-        known = [known for known in FAMILIES if known.model_type == kind]
-        settings = {setting.name: setting.read(config) for family in known for setting in family.when}
+        known_names = [known for known in FAMILIES if known.model_type == kind]
+        settings = {setting.name: setting.read(config) for family in known_names for setting in family.when}
         found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
             f"expected a model of a known family ({KNOWN}), found {found} in {where}: its hooks have not "
@@ -113,10 +113,10 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
             f"{where}: {family.refused}; `ostools models` lists what loads"
         )
-    named = config.get("architectures")
-    if named and named != [family.architecture]:
+    by_name = config.get("architectures")
+    if by_name and by_name != [family.architecture]:
         raise InputError(
-            f"expected architecture {family.architecture} for model_type {kind!r}, found {named} in "
+            f"expected architecture {family.architecture} for model_type {kind!r}, found {by_name} in "
             f"{where}: load the language model, not another head on it"
         )
     return family

@@ -63,9 +63,11 @@ def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
         raise ValueError(
             "configuration_files, which send to another file for one version of transformers, are not read"
         )
-    kept = without_saved(settings)
-    name = kept.pop("model_type", None)
-    return AutoConfig.for_model("ministral" if name == "mistral" and "layer_types" in kept else name, **kept)
+    kept_values = without_saved(settings)
+    name = kept_values.pop("model_type", None)
+    return AutoConfig.for_model(
+        "ministral" if name == "mistral" and "layer_types" in kept_values else name, **kept_values
+    )
 
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
@@ -86,11 +88,11 @@ def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> 
     """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
     of Ministral."""
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    found = (modules[type(config)] if type(config) in modules else type(config)).__name__
-    if found != family.module:
+    value = (modules[type(config)] if type(config) in modules else type(config)).__name__
+    if value != family.module:
         raise InputError(
             f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
-            f"{found}: `ostools models` lists what loads"
+            f"{value}: `ostools models` lists what loads"
         )
 
 

@@ -44,8 +44,8 @@ class Converted:
 
 def cache_folder() -> Path:
     """Where converted models lie: OSTOOLS_CACHE, else `ostools` in XDG_CACHE_HOME, else ~/.cache/ostools."""
-    if own := os.environ.get("OSTOOLS_CACHE"):
-        return Path(own).expanduser()
+    if own_values := os.environ.get("OSTOOLS_CACHE"):
+        return Path(own_values).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ostools"
 
 
@@ -94,7 +94,7 @@ def converted(file: Path) -> Converted:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (
             FileLock(folder.with_name(f"{folder.name}.lock")),
-            tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as made,
+            tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as built,
         ):
             if (there := in_cache(sha256)) is not None:
                 return there
@@ -104,7 +104,7 @@ def converted(file: Path) -> Converted:
                     f"expected {needed / 2**30:.1f} GiB free in {folder.parent} for {file.name} in float32, found "
                     f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
                 )
-            alone, target = Path(made) / "file", Path(made) / "model"  # the reader looks at what lies beside a file
+            alone, target = Path(built) / "file", Path(built) / "model"  # the reader looks at what lies beside a file
             alone.mkdir()
             (alone / file.name).symlink_to(file.resolve())
             with quiet():

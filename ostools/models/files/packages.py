@@ -65,9 +65,9 @@ def packaged(name: str) -> Converted:
     if (there := in_cache(model.sha256)) is not None:
         return there
     with _whole_file(name, model) as file:
-        if (found := file_hash(file)) != model.sha256:
+        if (value := file_hash(file)) != model.sha256:
             raise InputError(
-                f"expected {model.file} with SHA-256 {model.sha256}, found {found}: install the version that ostools knows, "
+                f"expected {model.file} with SHA-256 {model.sha256}, found {value}: install the version that ostools knows, "
                 f"{model.install}"
             )
         return converted(file)
@@ -92,12 +92,12 @@ def _whole_file(name: str, model: PackagedModel) -> Iterator[Path]:
         yield there[0]
         return
     with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        whole = Path(folder) / model.file
-        with whole.open("wb") as joined:
+        whole_tensor = Path(folder) / model.file
+        with whole_tensor.open("wb") as joined:
             for piece in there:
                 with piece.open("rb") as part:
                     shutil.copyfileobj(part, joined, 1 << 20)
-        yield whole
+        yield whole_tensor
 
 
 def _place(package: str, file: str) -> Path | None:

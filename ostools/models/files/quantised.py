@@ -42,7 +42,7 @@ class Quantisation:
 
         transformers reads a scale's block off its shape, and a matrix without one as it stands.
         """
-        stored = {name: each for shard in shards for name, each in shard.tensors.items()}
+        stored = {name: part for shard in shards for name, part in shard.tensors.items()}
         scales = {name for name in stored if name.endswith(f".weight{SCALE}")}
         owners = {name for name, each in stored.items() if each.dtype == FP8}
         for name in sorted(owners | {scale.removesuffix(SCALE) for scale in scales}):
@@ -51,10 +51,10 @@ class Quantisation:
             good = matrix is not None and matrix.dtype == FP8
             scaled = scale is not None and scale.dtype in ("F32", "BF16", "F16") and scale.shape in shapes
             if not (good and scaled):
-                found = [f"{each.dtype} {each.shape}" if each else "none" for each in (matrix, scale)]
+                value = [f"{each.dtype} {each.shape}" if each else "none" for each in (matrix, scale)]
                 raise InputError(
                     f"expected {name} in {directory} as float8_e4m3fn in whole blocks of {self.block or 'its size'} with "
-                    f"a scale each, found {found[0]} with the scales {found[1]}: use the checkpoint in full precision"
+                    f"a scale each, found {value[0]} with the scales {value[1]}: use the checkpoint in full precision"
                 )
         if not scales:
             raise InputError(
@@ -66,8 +66,8 @@ class Quantisation:
         if matrix is None or self.block is None or len(matrix.shape) != 2:
             return None
         pairs = list(zip(matrix.shape, self.block, strict=True))
-        whole = all(size % side == 0 for size, side in pairs)
-        return tuple(size // side for size, side in pairs) if whole else None
+        whole_tensor = all(size % side == 0 for size, side in pairs)
+        return tuple(size // side for size, side in pairs) if whole_tensor else None
 
 
 def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisation | None:
@@ -84,10 +84,10 @@ def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisati
     if method == "fp8" and (sides or block is None) and settings.get("scale_fmt") in (None, "float"):
         return Quantisation(None if block is None else (block[0], block[1]))
     names = ("quant_method", "quant_type", "bits", "format", "scale_fmt")
-    told = ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings) or "no quant_method"
+    message = ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings) or "no quant_method"
     package = _PACKAGES.get(method)
     needs = "" if package is None else f", which needs the package {package}"
     raise InputError(
-        f"expected full-precision weights or fp8, found a quantised checkpoint ({told}) in {directory}{needs}: use the "
+        f"expected full-precision weights or fp8, found a quantised checkpoint ({message}) in {directory}{needs}: use the "
         "original or a GGUF file of it; or load it with transformers, dequantise it there, and take it with ost.adopt"
     )

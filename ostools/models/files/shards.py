@@ -128,7 +128,7 @@ def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
     """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
     missing = sorted(info["missing_keys"])
     unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
-    mismatched = sorted((key, tuple(found), tuple(want)) for key, found, want in info["mismatched_keys"])
+    mismatched = sorted((key, tuple(value), tuple(want)) for key, value, want in info["mismatched_keys"])
     if mismatched:
         key, found, want = mismatched[0]
         raise InputError(
@@ -186,19 +186,19 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index: Path) -> None:
     """Each tensor stands in one file, which is the one that the index names."""
-    held: dict[str, str] = {}
+    held_tensors: dict[str, str] = {}
     for shard in shards:
         for name in shard.tensors:
-            if name in held:
+            if name in held_tensors:
                 raise InputError(
-                    f"expected each tensor in one file of {index.parent}, found {shown(name)} in {held[name]} and in "
+                    f"expected each tensor in one file of {index.parent}, found {shown(name)} in {held_tensors[name]} and in "
                     f"{shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
                 )
-            held[name] = shard.file.name
+            held_tensors[name] = shard.file.name
     for name, file in places.items():
-        if held.get(name, file) != file:
+        if held_tensors.get(name, file) != file:
             raise InputError(
-                f"expected {shown(name)} in {file} as {index} says, found it in {held[name]}: fetch the checkpoint again"
+                f"expected {shown(name)} in {file} as {index} says, found it in {held_tensors[name]}: fetch the checkpoint again"
             )
 
 
@@ -210,6 +210,6 @@ def _too_many(where: Path, count: int) -> InputError:
 
 def _no_weights(directory: Path) -> InputError:
     pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
-    found = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
+    value = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
     remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
-    return InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")
+    return InputError(f"expected model.safetensors in {directory}, found {value}: {remedy}")

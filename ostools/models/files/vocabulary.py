@@ -86,11 +86,11 @@ def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: P
     """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
     word where that id is taken."""
     for (token, file), where in _declared_ids(declared).items():
-        found = tokenizer.convert_tokens_to_ids(token)
-        if found != where:
+        value = tokenizer.convert_tokens_to_ids(token)
+        if value != where:
             raise InputError(
                 f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id "
-                f"{found} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"{value} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
 
 

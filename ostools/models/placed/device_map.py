@@ -23,21 +23,23 @@ Placed = dict[str, str]
 """A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
 
 
-def checked_map(asked: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
+def checked_map(requested: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
     """The map that was asked for, for the weights of `model`, which may be without numbers (on torch's meta device).
 
     Raises `InputError` for a name that is no map, an unknown module or place, a module that nothing covers, and two places of
     weights that are tied.
     """
-    if isinstance(asked, str):
-        return {"": DISK} if checked_name("device map", asked, NAMED_MAPS) == DISK else _auto(model, dtype, device)
-    if not isinstance(asked, Mapping):
-        raise InputError(f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {shown(asked)}")
-    known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    if isinstance(requested, str):
+        return {"": DISK} if checked_name("device map", requested, NAMED_MAPS) == DISK else _auto(model, dtype, device)
+    if not isinstance(requested, Mapping):
+        raise InputError(
+            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {shown(requested)}"
+        )
+    known_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     placed = {}
-    for name, place in asked.items():
-        if name not in known:
-            raise unknown_name("module in the device map", name, known)
+    for name, place in requested.items():
+        if name not in known_names:
+            raise unknown_name("module in the device map", name, known_names)
         placed[name] = _checked_place(name, place, device)
     _require_whole(placed, model)
     return placed
@@ -92,15 +94,15 @@ def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
 
 def filled(sizes: Iterable[tuple[str, int]], rooms: Mapping[str, int]) -> Placed:
     """Each part, in its order, in the first place that has room and lies no nearer than the last part's; else on disk."""
-    places, left = [*rooms, DISK], dict(rooms)
-    now, found = 0, {}
+    places, remaining = [*rooms, DISK], dict(rooms)
+    now, value = 0, {}
     for name, size in sizes:
-        while now < len(rooms) and left[places[now]] < size:
+        while now < len(rooms) and remaining[places[now]] < size:
             now += 1
         if now < len(rooms):
-            left[places[now]] -= size
-        found[name] = places[now]
-    return found
+            remaining[places[now]] -= size
+        value[name] = places[now]
+    return value
 
 
 def _sizes(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, int]]:

@@ -54,11 +54,11 @@ def view(
     model: TransformerBridge,
     dtype: torch.dtype,
     reading: Reading,
-    made: Callable[[Tensor], Tensor | None] = lambda weight: None,
+    built: Callable[[Tensor], Tensor | None] = lambda weight: None,
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
 
-    `made`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    `built`: a tensor of one's own in the place of a weight, None for what `reading` makes.
     """
     refuse_processed(model)
     _refuse_hooked(model)
@@ -69,9 +69,13 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        own = made(parameter)
-        seen = _seen(parameter, dtype, *reading(parameter)) if own is None else nn.Parameter(own, requires_grad=False)
-        memo[id(parameter)] = seen
+        own_values = built(parameter)
+        seen_names = (
+            _seen(parameter, dtype, *reading(parameter))
+            if own_values is None
+            else nn.Parameter(own_values, requires_grad=False)
+        )
+        memo[id(parameter)] = seen_names
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
@@ -111,8 +115,8 @@ def _empty_copies(model: nn.Module) -> dict[int, object]:
 def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    seen = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
-    return nn.Parameter(seen, requires_grad=parameter.requires_grad)
+    seen_names = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
+    return nn.Parameter(seen_names, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:

@@ -40,17 +40,17 @@ class DynamicInt8(Recast):
         return self
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
-        made: Any = DynamicInt8(self.read, parts, self.dtype, device=self.device)  # pyright: ignore[reportCallIssue]
-        made.inputs = self.inputs
-        return made
+        built: Any = DynamicInt8(self.read, parts, self.dtype, device=self.device)  # pyright: ignore[reportCallIssue]
+        built.inputs = self.inputs
+        return built
 
-    def product(self, function: Any, others: list[Tensor], **kwargs: Any) -> Tensor:
+    def product(self, function: Any, other_items: list[Tensor], **kwargs: Any) -> Tensor:
         weight, scale = self.parts
         plain = function in (_aten.mm.default, _aten.addmm.default) and not kwargs
         if not plain or scale.stride(0) != 0 or len(weight) != self.inputs:
-            return super().product(function, others, **kwargs)
-        made = integer_product(others[-1], weight.float(), scale[0])
-        return others[0] + made if len(others) == 2 else made
+            return super().product(function, other_items, **kwargs)
+        built = integer_product(other_items[-1], weight.float(), scale[0])
+        return other_items[0] + built if len(other_items) == 2 else built
 
 
 def integer_product(
@@ -82,7 +82,7 @@ def view_dynamic(model: TransformerBridge) -> TransformerBridge:
     def made(weight: Tensor) -> Tensor | None:
         if id(weight) not in blocks:
             return None
-        _, (own, scale) = rounded(weight)
-        return DynamicInt8.of(own.detach(), scale)
+        _, (own_values, scale) = rounded(weight)
+        return DynamicInt8.of(own_values.detach(), scale)
 
     return view(model, torch.float32, rounded, made)

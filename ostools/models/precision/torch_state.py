@@ -101,11 +101,11 @@ _PROCESS = _ProcessState()
 
 def _own_precision(place: Any) -> str:
     """What is set at this place itself; "none" where it follows torch's setting for all places."""
-    seen = place.fp32_precision
+    seen_names = place.fp32_precision
     place.fp32_precision = "none"
-    own = "none" if place.fp32_precision == seen else seen
-    place.fp32_precision = own
-    return own
+    own_values = "none" if place.fp32_precision == seen_names else seen_names
+    place.fp32_precision = own_values
+    return own_values
 
 
 @contextmanager
@@ -119,8 +119,8 @@ def products(precision: str) -> Iterator[None]:
     places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
     before = [_own_precision(place) for place, _ in places]
     try:
-        for place, wanted in places:
-            place.fp32_precision = wanted
+        for place, required in places:
+            place.fp32_precision = required
         yield
     finally:
         for (place, _), was in zip(places, before, strict=True):

@@ -89,7 +89,7 @@ def report(
     if (model is None) == (models is None):
         number = "neither" if model is None else "model and models"
         raise InputError(f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}")
-    target = checked_output(out, (".html",), asked="out")
+    target = checked_output(out, (".html",), option="out")
     chosen = None if sections is None else _checked(sections)
     wanted = None if lengths is None else checked_lengths(lengths)
     if model is not None:

@@ -39,7 +39,7 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
     `say` is told of every file that is not as it was written; the report says so as well. Raises `InputError` for a directory
     without a sweep, for one in which nothing was asked, and for a path that cannot be written.
     """
-    target = checked_output(out, (".html",), asked="out")
+    target = checked_output(out, (".html",), option="out")
     broken: list[str] = []
     found = read(directory, say=lambda text: (broken.append(text), say(text))[0])
     if not found.cells:

@@ -43,21 +43,19 @@ def to_load(cell: Cell) -> tuple[str, str]:
 
 def cells_of(sweep: Sweep) -> list[Cell]:
     """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
-    found: dict[Cell, None] = {}
+    entries: dict[Cell, None] = {}
     form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
-    options = {asked: asked.as_json for asked in sweep.measurements}
-    for asked, model, task, given in itertools.product(
-        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
-    ):
+    options = {sweep_part: sweep_part.as_json for sweep_part in sweep.measurements}
+    for asked, model, task, spec in itertools.product(sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations):
         form, name = form_once(task, asked.name)
         # What draws nothing is the same under every seed.
         seeds = sweep.seeds if form.random or asked.draws == "by seed" else (0,)
         for dtype, seed in itertools.product(asked.dtypes or sweep.dtypes, seeds):
-            which = model, name, dtype, mitigation_once(given)
-            found[Cell(*which, seed, asked.name, options[asked], sweep.lengths)] = None
-    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, found)))}
-    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in found))}
-    return sorted(found, key=lambda cell: (models[cell.model], order[to_load(cell)]))
+            which = model, name, dtype, mitigation_once(spec)
+            entries[Cell(*which, seed, asked.name, options[asked], sweep.lengths)] = None
+    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, entries)))}
+    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in entries))}
+    return sorted(entries, key=lambda cell: (models[cell.model], order[to_load(cell)]))
 
 
 def _mitigation_label(spec: str) -> str:
@@ -83,9 +81,9 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    others: list[Any] = [form_of(cell.task, cell.measurement)]
+    other_entries: list[Any] = [form_of(cell.task, cell.measurement)]
     if cell.mitigated is not None:
-        others += mitigations.parts(cell.mitigated)
+        other_entries += mitigations.parts(cell.mitigated)
     return digest(
         {
             **cell.columns,
@@ -94,24 +92,24 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
-            **sources(others),
+            **sources(other_entries),
         }
     )
 
 
-def sources(given: Sequence[Any]) -> dict[str, Any]:
+def sources(spec: Sequence[Any]) -> dict[str, Any]:
     """What defines tasks and mitigations beside this package's code: the packages that their classes come from, and the files
     that they name, as hashes."""
     return {
-        "plugins": [_plugin_source(type(one)) for one in given],
-        "files": [_files(one) for one in given],
+        "plugins": [_plugin_source(type(entry)) for entry in spec],
+        "files": [_files(one) for one in spec],
     }
 
 
-def _files(given: object) -> dict[str, str]:
+def _files(spec: object) -> dict[str, str]:
     """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
-    names = [one.name for one in fields(given)] if is_dataclass(given) else getattr(given, "__dict__", {})
-    values = {name: getattr(given, name) for name in names}
+    names = [entry.name for entry in fields(spec)] if is_dataclass(spec) else getattr(spec, "__dict__", {})
+    values = {name: getattr(spec, name) for name in names}
     paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
     return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
 
@@ -131,17 +129,17 @@ def _file_hash(path: Path) -> str:
 def _plugin_source(kind: type) -> list[str]:
     """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
     of every file, as a class may call or read any of them."""
-    names = {one.__module__.partition(".")[0] for one in kind.__mro__} - _KNOWN
-    found = []
+    names = {entry.__module__.partition(".")[0] for entry in kind.__mro__} - _KNOWN
+    entries = []
     for name in sorted(names):
         package = sys.modules[name]
         roots = [Path(root) for root in getattr(package, "__path__", ())]
         files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
         if not roots and getattr(package, "__file__", None):
             files = [("", Path(str(package.__file__)))]
-        kept = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
-        found.append(digest([[place, _file_hash(file)] for place, file in kept]))
-    return found
+        kept_entries = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
+        entries.append(digest([[place, _file_hash(file)] for place, file in kept_entries]))
+    return entries
 
 
 def lengths_key(lengths: Iterable[int]) -> str:
@@ -158,12 +156,12 @@ def checkpoint_hash(source: Source) -> str:
     """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of an adapter its base's too.
 
     Cost: reading them once."""
-    found = hashlib.sha256()
+    entries = hashlib.sha256()
     for folder in (source.directory, *([] if source.adapter is None else [source.adapter])):
         paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
         for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
-            found.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
-    return found.hexdigest()
+            entries.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+    return entries.hexdigest()
 
 
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -182,9 +180,9 @@ def code_version(*more: str) -> str:
 def _sources(rooms: tuple[str, ...]) -> Mapping[str, str]:
     roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
     home = Path(__file__).parents[2]
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for root in (*roots, *(home / name for name in rooms)):
         files = [root] if root.suffix else sorted(root.rglob("*.py"))
         for file in files:
-            found[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
-    return found
+            entries[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
+    return entries

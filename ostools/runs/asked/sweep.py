@@ -51,14 +51,14 @@ def _device(name: str) -> str:
 
 def _measurement(value: Any) -> Any:
     """A name, or a mapping with a `name` and its options."""
-    given = {"name": value} if isinstance(value, str) else value
-    if isinstance(given, dict) and isinstance(given.get("name"), str) and given["name"] not in MEASUREMENTS:
-        raise unknown_name("measurement", given["name"], MEASUREMENTS)
-    return given
+    spec = {"name": value} if isinstance(value, str) else value
+    if isinstance(spec, dict) and isinstance(spec.get("name"), str) and spec["name"] not in MEASUREMENTS:
+        raise unknown_name("measurement", spec["name"], MEASUREMENTS)
+    return spec
 
 
 def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> Any:
-    kinds = tuple(one.options for one in MEASUREMENTS.values())
+    kinds = tuple(entry.options for entry in MEASUREMENTS.values())
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
 
@@ -87,8 +87,8 @@ class Sweep(Strict):
 
     def checked(self) -> Sweep:
         """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
-        each = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
-        cells = each * sum(len(asked.dtypes or self.dtypes) for asked in self.measurements)
+        entry = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        cells = entry * sum(len(sweep_part.dtypes or self.dtypes) for sweep_part in self.measurements)
         if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
             raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
         names = dict.fromkeys(asked.name for asked in self.measurements)
@@ -102,15 +102,15 @@ class Sweep(Strict):
                 mitigations.mitigation(spec)
         for asked in self.measurements:
             casts = MEASUREMENTS[asked.name].casts
-            known = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
+            known_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
             for name in asked.dtypes or self.dtypes:
-                if name not in known:
-                    raise unknown_name(f"dtype of {asked.name}", name, known)
+                if name not in known_names:
+                    raise unknown_name(f"dtype of {asked.name}", name, known_names)
         return self
 
     def _require_seeds_that_act(self) -> None:
         """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
-        sampled = next((asked.name for asked in self.measurements if asked.draws == "by sample"), None)
+        sampled = next((sweep_part.name for sweep_part in self.measurements if sweep_part.draws == "by sample"), None)
         if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):
@@ -161,15 +161,15 @@ def sweep_of(values: dict[Any, Any]) -> Sweep:
 def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     # An unknown key before one that is missing: it is most often the missing one, misspelled.
-    first = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    first = min(error.errors(include_url=False), key=lambda entries: entries["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
     if first["type"] == "extra_forbidden":
-        named = [part for part in first["loc"] if part in MEASUREMENTS]
-        owner = f"the measurement {named[0]}" if named else "a sweep"
-        known = MEASUREMENTS[named[0]].options if named else Sweep
-        return str(unknown_name(f"key of {owner}", first["loc"][-1], known.model_fields))
+        names_in_error = [part for part in first["loc"] if part in MEASUREMENTS]
+        owner = f"the measurement {names_in_error[0]}" if names_in_error else "a sweep"
+        known_names = MEASUREMENTS[names_in_error[0]].options if names_in_error else Sweep
+        return str(unknown_name(f"key of {owner}", first["loc"][-1], known_names.model_fields))
     if first["type"] == "missing":
         return f"expected the key {where!r}, found none"
     cause = first.get("ctx", {}).get("error")
-    said = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    return f"{where}: {said}; found {str(first['input'])[:60]!r}"
+    words = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{where}: {words}; found {str(first['input'])[:60]!r}"

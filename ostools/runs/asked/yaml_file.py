@@ -32,11 +32,11 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen: set[str] = set()
+        seen_entries: set[str] = set()
         for key, _ in node.value:
-            if str(key.value) in seen:
+            if str(key.value) in seen_entries:
                 raise _refused(f"the key {key.value!r} stands twice", key)
-            seen.add(str(key.value))
+            seen_entries.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 

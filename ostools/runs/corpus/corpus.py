@@ -183,15 +183,15 @@ def corpus(
     """
     described = describe(model)
     what = Measure.asked(measure, linearisation, method, dtypes, described.d_model, mitigation)
-    chosen, seed = checked_lengths(lengths), whole_number("seed", seed)
+    selected, seed = checked_lengths(lengths), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
     most, words = context_length(model), "the context"
     if measure == PAIRS:
         most, words = most - 1, "the context, less the token that is repeated"
-    if (longest := chosen[-1]) > most:
+    if (longest := selected[-1]) > most:
         raise InputError(f"lengths: expected at most {most} tokens ({words}), found {longest}")
-    bins_of(bins, measure, chosen)
+    bins_of(bins, measure, selected)
     if not isinstance(out, str | Path | None):
         raise InputError(f"out: expected a directory or None, found {shown(out)}")
     edits = hooks.active_edits(model)
@@ -205,29 +205,29 @@ def corpus(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {what.mitigation!r}: give a "
             "name with options, or leave out away"
         )
-    drawn = drawn_from(tokenizer_of(model), read_texts(texts, field), chosen, count, per_text, seed, say)
-    question = {**drawn.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
+    sampled = drawn_from(tokenizer_of(model), read_texts(texts, field), selected, count, per_text, seed, say)
+    question = {**sampled.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     provenance = Provenance.collect(model, corpus=question)
     device = next(model.parameters()).device.type
-    batches = list(_batches(drawn.drawn, question, what.mitigation, provenance, device))
+    batches = list(_batches(sampled.drawn, question, what.mitigation, provenance, device))
     run = _Run(model, what, seed, max_memory, provenance)
     if out is None:
-        found = [
+        entries = [
             run.rows(batch, part_of(progress, k, k + 1, len(batches), units=100)) for k, batch in enumerate(batches)
         ]
-        seconds = dict.fromkeys(chosen, 0.0)
-        for batch, (_, made) in zip(batches, found, strict=True):
-            seconds[batch.length] += made.parameters["cell_seconds"]
-        rows = pd.concat([table for table, _ in found], ignore_index=True)
-        return assembled(rows, seconds, found[0][1].as_dict(), bins)
+        seconds = dict.fromkeys(selected, 0.0)
+        for batch, (_, built) in zip(batches, entries, strict=True):
+            seconds[batch.length] += built.parameters["cell_seconds"]
+        rows = pd.concat([table for table, _ in entries], ignore_index=True)
+        return assembled(rows, seconds, entries[0][1].as_dict(), bins)
     _store_all(run, batches, Store(Path(out), say), say, progress, interrupted)
     return read_corpus(out, bins=bins)
 
 
-def _made_by_name(given: Mitigation) -> bool:
+def _made_by_name(spec: Mitigation) -> bool:
     """Whether the label, which stands in the keys of cells, makes an equal mitigation."""
     try:
-        return mitigations.mitigation(mitigations.label(given)) == given
+        return mitigations.mitigation(mitigations.label(spec)) == spec
     except mitigations.MitigationError:
         return False
 
@@ -252,39 +252,39 @@ def drawn_from(
     """The windows of a corpus, by its tokenizer alone: no model is loaded for a forecast."""
     count = None if count is None else whole_number("count", count, 1)
     per_text = whole_number("per_text", per_text, 1)
-    drawn = tuple(draw(tokenizer, texts, lengths, count=count, per_text=per_text, seed=seed))
-    for one in drawn:
-        found = len({window.text for window in one.windows})
-        if one.too_short or (count is not None and found < count):
+    sampled = tuple(draw(tokenizer, texts, lengths, count=count, per_text=per_text, seed=seed))
+    for entry in sampled:
+        entries = len({window.text for window in entry.windows})
+        if entry.too_short or (count is not None and entries < count):
             asked_for = "" if count is None else f" of {count} asked for"
-            say(f"length {one.length}: {found} texts{asked_for}; {one.too_short} were too short and passed over")
-    told = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
-    short = {str(one.length): one.too_short for one in drawn}
-    return Question(drawn, {**told, "seed": seed, "lengths": list(lengths), "too_short": short})
+            say(f"length {entry.length}: {entries} texts{asked_for}; {entry.too_short} were too short and passed over")
+    messages = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
+    short = {str(one.length): one.too_short for one in sampled}
+    return Question(sampled, {**messages, "seed": seed, "lengths": list(lengths), "too_short": short})
 
 
 def _batches(
-    drawn: Sequence[Drawn],
+    sampled: Sequence[Drawn],
     question: dict[str, Any],
-    given: Mitigation | None,
+    spec: Mitigation | None,
     provenance: Provenance,
     device: str,
 ) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
     number, code = 0, code_version("runs/corpus")
-    label, beside = mitigations.label(given), sources(list(mitigations.parts(given)))
+    label, beside = mitigations.label(spec), sources(list(mitigations.parts(spec)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
-    for one in drawn:
-        step = max(1, TOGETHER // one.length)
-        for first in range(0, len(one.windows), step):
-            windows = one.windows[first : first + step]
-            own = {"batch": number, "windows": digest([asdict(window) for window in windows])}
-            options = json.dumps({"corpus": question, **own}, sort_keys=True)
+    for entry in sampled:
+        step = max(1, TOGETHER // entry.length)
+        for first in range(0, len(entry.windows), step):
+            windows = entry.windows[first : first + step]
+            own_entries = {"batch": number, "windows": digest([asdict(window) for window in windows])}
+            options = json.dumps({"corpus": question, **own_entries}, sort_keys=True)
             kind = KIND + question["measure"]
-            cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (one.length,))
-            made = {**cell.columns, "options": options, "code": code, "device": device, **beside}
-            made |= {"attention": provenance.model["attention_implementation"]}
-            yield _Batch(Wanted(cell, digest(made)), number, first, windows)
+            cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (entry.length,))
+            built = {**cell.columns, "options": options, "code": code, "device": device, **beside}
+            built |= {"attention": provenance.model["attention_implementation"]}
+            yield _Batch(Wanted(cell, digest(built)), number, first, windows)
             number += 1
 
 
@@ -299,7 +299,7 @@ def _store_all(
     """Measure and store every cell that is not there. Each appears whole or not at all."""
     with store.locked():
         ours = {batch.wanted.identity for batch in batches}
-        if any(one.identity not in ours for one in store.asked()):
+        if any(entry.identity not in ours for entry in store.asked()):
             raise InputError(
                 f"{store.directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
@@ -309,8 +309,8 @@ def _store_all(
         there = store.stored()
         pending = [one for one in batches if missing(one.wanted, there.get(one.wanted.base, [])) is not None]
         tell(progress, 0, max(len(pending), 1))
-        for done, batch in enumerate(pending):
-            rows, made = run.rows(batch, part_of(progress, done, done + 1, len(pending), units=100))
+        for cells_done, batch in enumerate(pending):
+            rows, built = run.rows(batch, part_of(progress, cells_done, cells_done + 1, len(pending), units=100))
             if interrupted():
                 raise KeyboardInterrupt
-            store.add(batch.wanted, file_of(batch.wanted, rows, made, code=code_version("runs/corpus"), checkpoint=""))
+            store.add(batch.wanted, file_of(batch.wanted, rows, built, code=code_version("runs/corpus"), checkpoint=""))

@@ -60,45 +60,48 @@ def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | C
     if not isinstance(directory, str | Path):
         raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
     broken: list[str] = []
-    found = read(directory, say=broken.append)
-    cells = found.cells
+    entries = read(directory, say=broken.append)
+    cells = entries.cells
     if not cells or not all(cell.wanted.cell.measurement.startswith(KIND) for cell in cells):
         raise InputError(f"{directory}: expected a directory that ost.corpus made, found another")
-    if broken or (left := len(cells) - len(found.of("measured"))):
-        why = broken[0] if broken else f"{left} of {len(cells)} cells are missing"
+    if broken or (remaining := len(cells) - len(entries.of("measured"))):
+        why = broken[0] if broken else f"{remaining} of {len(cells)} cells are missing"
         raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
     sources = [cell.sources[0] for cell in cells]
     seconds: dict[int, float] = {}
     for cell, source in zip(cells, sources, strict=True):
         (length,) = cell.wanted.cell.lengths
         seconds[length] = seconds.get(length, 0.0) + float(source["parameters"]["cell_seconds"])
-    return assembled(found.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
+    return assembled(entries.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
 
 
 def assembled(
     rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int | None
 ) -> Corpus | CorpusCollapse:
     """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
-    asked = source["parameters"]["corpus"]
-    chosen = bins_of(bins, asked["measure"], asked["lengths"])
+    sweep_part = source["parameters"]["corpus"]
+    selected = bins_of(bins, sweep_part["measure"], sweep_part["lengths"])
     model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
-    told = {**asked, **({} if chosen is None else {"bins": chosen})}
-    provenance = Provenance(model, told, None, versions, edits, source["time"], source.get("arithmetic", {}))
-    if chosen is None:
+    messages = {**sweep_part, **({} if selected is None else {"bins": selected})}
+    provenance = Provenance(model, messages, None, versions, edits, source["time"], source.get("arithmetic", {}))
+    if selected is None:
         return assembled_pairs(rows, seconds, provenance)
-    return _profiles(rows, seconds, provenance, chosen)
+    return _profiles(rows, seconds, provenance, selected)
 
 
 def _profiles(rows: Frame, seconds: Mapping[int, float], provenance: Provenance, bins: int) -> Corpus:
-    asked: Any = provenance.parameters
+    sweep_part: Any = provenance.parameters
     frames, summary, shapes, windows = [], [], [], []
-    for length in asked["lengths"]:
+    for length in sweep_part["lengths"]:
         part: Any = rows.loc[rows["length"] == length, COLUMNS].reset_index(drop=True)
         shares, texts = _shares(part, length), part["text"].to_numpy()[::length]
         windows.append(part.assign(share=shares.ravel()))
         frames.append(_binned(shares, texts, length, bins))
-        shapes += [{"length": length, "kept": kept} | _shape(shares, texts, kept) for kept in (NO_SINK, BETWEEN)]
-        summary.append(_summary(shares, texts, asked, length, seconds[length]))
+        shapes += [
+            {"length": length, "kept": kept_entries} | _shape(shares, texts, kept_entries)
+            for kept_entries in (NO_SINK, BETWEEN)
+        ]
+        summary.append(_summary(shares, texts, sweep_part, length, seconds[length]))
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
 
@@ -127,16 +130,16 @@ def _shares(part: Any, length: int) -> np.ndarray:
 
 
 def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd.DataFrame:
-    found = corpora.binned(shares, bins)
-    means = corpora.text_means(found, texts)
+    entries = corpora.binned(shares, bins)
+    means = corpora.text_means(entries, texts)
     low, high = corpora.interval_of_mean(means)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
-    quantiles = {name: np.quantile(found, part, axis=0) for name, part in corpora.QUANTILES.items()}
+    quantiles = {name: np.quantile(entries, part, axis=0) for name, part in corpora.QUANTILES.items()}
     return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
 
 
-def _summary(shares: np.ndarray, texts: np.ndarray, asked: Mapping[str, Any], length: int, seconds: float) -> dict:
+def _summary(shares: np.ndarray, texts: np.ndarray, sweep_part: Mapping[str, Any], length: int, seconds: float) -> dict:
     spread = np.array([effective_tokens(share) for share in shares])
     means = corpora.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
     sink, last, effective = means.mean(0).tolist()
@@ -144,8 +147,8 @@ def _summary(shares: np.ndarray, texts: np.ndarray, asked: Mapping[str, Any], le
         "length": length,
         "texts": len(means),
         "windows": len(shares),
-        "too_short": asked["too_short"][str(length)],
-        **{name: asked[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        "too_short": sweep_part["too_short"][str(length)],
+        **{name: sweep_part[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
         "sink_share": sink,
         "last_share": last,
         "effective_tokens": effective,
@@ -154,22 +157,22 @@ def _summary(shares: np.ndarray, texts: np.ndarray, asked: Mapping[str, Any], le
     }
 
 
-def _shape(shares: np.ndarray, texts: np.ndarray, kept: str) -> dict[str, Any]:
+def _shape(shares: np.ndarray, texts: np.ndarray, kept_entries: str) -> dict[str, Any]:
     """The contrasts of the ends as columns; a verdict in words where there can be none."""
-    chosen = shares[:, 1:-1] if kept == BETWEEN else shares[:, 1:]
-    count, zeros = len(np.unique(texts)), int((chosen == 0).any(1).sum())
+    selected = shares[:, 1:-1] if kept_entries == BETWEEN else shares[:, 1:]
+    count, zeros = len(np.unique(texts)), int((selected == 0).any(1).sum())
     nothing = {
         f"{end}_contrast{part}": float("nan") for end in ("start", "end") for part in ("", "_low", "_high", "_p")
     }
-    if chosen.shape[1] < corpora.FEWEST_TOKENS:
-        return {"verdict": f"not tested: {chosen.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **nothing}
+    if selected.shape[1] < corpora.FEWEST_TOKENS:
+        return {"verdict": f"not tested: {selected.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **nothing}
     if count < FEWEST:
         return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **nothing}
     if zeros:
-        return {"verdict": f"not tested: {zeros} of {len(chosen)} windows have tokens of value 0", **nothing}
-    found = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(chosen)), texts))
-    columns = {"verdict": found.verdict}
-    for name, interval in (("start", found.start), ("end", found.end)):
+        return {"verdict": f"not tested: {zeros} of {len(selected)} windows have tokens of value 0", **nothing}
+    entries = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(selected)), texts))
+    columns = {"verdict": entries.verdict}
+    for name, interval in (("start", entries.start), ("end", entries.end)):
         for field in fields(interval):
             column = f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
             columns[column] = getattr(interval, field.name)

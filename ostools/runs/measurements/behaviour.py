@@ -44,10 +44,10 @@ class BehaviourOptions(Options):
 
 
 def _measure(model: TransformerBridge, cell: Cell) -> Rows:
-    found = behaviour(
+    entries = behaviour(
         model, cell.task, lengths=cell.lengths, seeds=[cell.seed], mitigation=cell.mitigated, **cell.arguments
     )
-    return found.frame, found.provenance
+    return entries.frame, entries.provenance
 
 
 def _read(rows: Frame, provenance: Provenance) -> Behaviour:
@@ -55,8 +55,8 @@ def _read(rows: Frame, provenance: Provenance) -> Behaviour:
         random = tasks.task(str(rows["task"].iloc[0])).random
     except InputError:  # of a distribution that is not installed here
         random = rows["seed"].nunique() > 1
-    drawn = float(provenance.parameters["temperature"]) > 0
-    return Behaviour(rows, provenance, summarise(rows, random=random, drawn=drawn))
+    sampled = float(provenance.parameters["temperature"]) > 0
+    return Behaviour(rows, provenance, summarise(rows, random=random, sampled=sampled))
 
 
 def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:

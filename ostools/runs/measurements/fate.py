@@ -66,26 +66,26 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 def _judged(model: TransformerBridge, cell: Cell) -> Rows:
     target = cell.arguments["target"]
-    asked = Asked.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
-    found = arm(asked, [cell.dtype])
-    provenance = found.probes.provenance
-    return found.frame[list(COLUMNS)].astype(COLUMNS), replace(
+    sweep_part = Asked.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
+    entries = arm(sweep_part, [cell.dtype])
+    provenance = entries.probes.provenance
+    return entries.frame[list(COLUMNS)].astype(COLUMNS), replace(
         provenance, parameters={**provenance.parameters, "measurement": "fate"}
     )
 
 
 def _probed(model: TransformerBridge, cell: Cell) -> Rows:
     options = {name: cell.arguments[name] for name in ("target", "random_weights")}
-    found = decodable(model, cell.task, **_asked(cell), **options)
-    target = found.provenance.parameters["target"]
+    entries = decodable(model, cell.task, **_asked(cell), **options)
+    target = entries.provenance.parameters["target"]
     # A row's seed is the sweep's: that of the drawn sequence stands beside it.
-    return found.predictions.rename(columns={"seed": "sequence"}).assign(target=target), found.provenance
+    return entries.predictions.rename(columns={"seed": "sequence"}).assign(target=target), entries.provenance
 
 
 def _read_out(model: TransformerBridge, cell: Cell) -> Rows:
-    found = readout(model, cell.task, **_asked(cell))
+    entries = readout(model, cell.task, **_asked(cell))
     over = ", ".join(map(str, cell.lengths))
-    return found.frame.assign(length=max(cell.lengths), over_lengths=over), found.provenance
+    return entries.frame.assign(length=max(cell.lengths), over_lengths=over), entries.provenance
 
 
 def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
@@ -99,12 +99,12 @@ def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
 def _probes(rows: Frame, provenance: Provenance) -> Decodable:
     """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of several."""
     names = {name: _one_of(rows, name) for name in ("task", "mitigation", "target")}
-    said: Any = rows[SAID].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
+    words: Any = rows[SAID].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
     # The length alone is in no dtype: every cell has the same rows of it.
-    of_length = said["site"] == LENGTH.site
-    alone = said[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
-    said = pd.concat([alone, said[~of_length]], ignore_index=True)
-    return of_predictions(said, names, tasks.task(names["task"]).random, provenance)
+    of_length = words["site"] == LENGTH.site
+    alone = words[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
+    words = pd.concat([alone, words[~of_length]], ignore_index=True)
+    return of_predictions(words, names, tasks.task(names["task"]).random, provenance)
 
 
 def _readings(rows: Frame, provenance: Provenance) -> Readout:
@@ -116,10 +116,10 @@ def _readings(rows: Frame, provenance: Provenance) -> Readout:
 
 def _one_of(rows: Frame, name: str) -> str:
     """The value of a column in which all rows are alike. Raises `InputError` where they are not."""
-    found = rows[name].unique()
-    if len(found) != 1:
-        raise InputError(f"expected rows of one {name}, found {len(found)}: read those of each by themselves")
-    return str(found[0])
+    entries = rows[name].unique()
+    if len(entries) != 1:
+        raise InputError(f"expected rows of one {name}, found {len(entries)}: read those of each by themselves")
+    return str(entries[0])
 
 
 def _fate_memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:

@@ -46,19 +46,21 @@ class AskedCell:
 
     @classmethod
     def of(
-        cls, one: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
+        cls, entry: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
     ) -> AskedCell:
         """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
         have = set(lengths)
-        measured = tuple(length for length in one.cell.lengths if length in have)
-        left = set(one.cell.lengths) - have
-        return cls(one, measured, tuple(record for record in failures if left & set(record.lengths)), tuple(sources))
+        measured = tuple(length for length in entry.cell.lengths if length in have)
+        remaining = set(entry.cell.lengths) - have
+        return cls(
+            entry, measured, tuple(record for record in failures if remaining & set(record.lengths)), tuple(sources)
+        )
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The lengths that are neither measured nor recorded as failed."""
-        known = {*self.measured, *(length for record in self.failures for length in record.lengths)}
-        return tuple(length for length in self.wanted.cell.lengths if length not in known)
+        known_names = {*self.measured, *(length for record in self.failures for length in record.lengths)}
+        return tuple(length for length in self.wanted.cell.lengths if length not in known_names)
 
     @property
     def state(self) -> str:
@@ -82,8 +84,8 @@ class Reading:
 
     def rows(self, measurement: str) -> Frame:
         """The rows of one measurement, with its own columns only; empty where there are none."""
-        found = self.tables.get(measurement)
-        return pd.DataFrame() if found is None else found.drop(columns=_PLACE)
+        entries = self.tables.get(measurement)
+        return pd.DataFrame() if entries is None else entries.drop(columns=_PLACE)
 
     @property
     def frame(self) -> Frame:
@@ -105,9 +107,9 @@ class Reading:
             "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
-            "checkpoints": distinct(told for source in sources if (told := source.get("checkpoint"))),
+            "checkpoints": distinct(messages for source in sources if (messages := source.get("checkpoint"))),
             "code": distinct(source.get("code", "") for source in sources),
-            "measurements": [{"measurement": name, **json.loads(given)} for name, given in options],
+            "measurements": [{"measurement": name, **json.loads(spec)} for name, spec in options],
             "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
             "time": [times[0], times[-1]] if times else [],
         }
@@ -127,32 +129,32 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     is NA. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
     without a sweep. A file that is not as it was written is left out, and `say` is told of it.
     """
-    found = read(directory, say=say)
-    table = found.frame
-    table.attrs["ostools"] = found.provenance
+    entries = read(directory, say=say)
+    table = entries.frame
+    table.attrs["ostools"] = entries.provenance
     return table
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
     store = Store(require_sweep(directory), say)
-    asked = store.asked()
+    sweep_part = store.asked()
     failures = by_base(store.failures())
     files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
-        loaded = list(threads.map(lambda one: [_load(path) for path in files.get(one.base, ())], asked))
-    tables, cells = _Tables(_schemas(asked, loaded)), []
-    for place, (one, found) in enumerate(zip(asked, loaded, strict=True)):
+        loaded = list(threads.map(lambda entry: [_load(path) for path in files.get(entry.base, ())], sweep_part))
+    tables, cells = _Tables(_schemas(sweep_part, loaded)), []
+    for place, (one, entries) in enumerate(zip(sweep_part, loaded, strict=True)):
         lengths: set[int] = set()
         sources = []
-        for file in found:
+        for file in entries:
             if isinstance(file, str) or not tables.add(one, place, file, lengths):
                 say(file if isinstance(file, str) else _left_out(file.path, ValueError()))
             else:
                 lengths |= file.lengths
                 sources.append(file.source)
         cells.append(AskedCell.of(one, lengths, failures.get(one.base, ()), sources))
-    return Reading(store.directory, tuple(cells), tables.joined(asked))
+    return Reading(store.directory, tuple(cells), tables.joined(sweep_part))
 
 
 def require_sweep(directory: str | Path) -> Path:
@@ -165,10 +167,10 @@ def require_sweep(directory: str | Path) -> Path:
 
 
 def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
-    found: dict[str, list[Failure]] = defaultdict(list)
+    entries: dict[str, list[Failure]] = defaultdict(list)
     for record in failures:
-        found[record.base].append(record)
-    return found
+        entries[record.base].append(record)
+    return entries
 
 
 @dataclass(frozen=True)
@@ -181,11 +183,11 @@ class _Loaded(CellFile):
 def _load(path: Path) -> _Loaded | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
-        found = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
-        table = found.table.replace_schema_metadata({b"pandas": found.table.schema.metadata[b"pandas"]})
+        entries = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
+        table = entries.table.replace_schema_metadata({b"pandas": entries.table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
             raise ValueError("a column that is ours to add")
-        return _Loaded(path, found.lengths, table, found.kept, _source(found.kept["provenance"]))
+        return _Loaded(path, entries.lengths, table, entries.kept, _source(entries.kept["provenance"]))
     except UNREADABLE as error:
         return _left_out(path, error)
 
@@ -194,22 +196,22 @@ def _left_out(path: Path, error: Exception) -> str:
     return f"{path}: {why_broken(error)}; it is left out"
 
 
-def _source(told: Any) -> dict[str, Any]:
+def _source(messages: Any) -> dict[str, Any]:
     """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
     forms = {"model": dict, "versions": dict, "parameters": dict, "edits": list, "time": str}
-    given = {**dict.fromkeys(MADE_BY, ""), **told}
+    spec = {**dict.fromkeys(MADE_BY, ""), **messages}
     for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
-        if not isinstance(given[name], form):
-            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(given[name]).__name__}")
-    json.dumps(given, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
-    return given
+        if not isinstance(spec[name], form):
+            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(spec[name]).__name__}")
+    json.dumps(spec, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
+    return spec
 
 
-def _schemas(asked: Iterable[Wanted], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
+def _schemas(sweep_part: Iterable[Wanted], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
     """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
-    for one, found in zip(asked, loaded, strict=True):
-        counts[one.cell.measurement].update(file.table.schema for file in found if isinstance(file, _Loaded))
+    for entry, entries in zip(sweep_part, loaded, strict=True):
+        counts[entry.cell.measurement].update(file.table.schema for file in entries if isinstance(file, _Loaded))
     joined: dict[str, Any] = {}
     for kind, schemas in counts.items():
         for schema, _ in schemas.most_common():
@@ -234,31 +236,34 @@ class _Tables:
         self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
-    def add(self, one: Wanted, place: int, file: _Loaded, have: set[int]) -> bool:
+    def add(self, entry: Wanted, place: int, file: _Loaded, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
-        kind, table = one.cell.measurement, file.table
+        kind, table = entry.cell.measurement, file.table
         schema = self.schemas[kind]
         try:
-            if (told := table.schema.metadata[b"pandas"]) not in self.known:
+            if (messages := table.schema.metadata[b"pandas"]) not in self.known:
                 if table.slice(0, 0).to_pandas().columns.tolist() != table.column_names:
                     return False  # it tells of an index
-                self.known.add(told)
+                self.known.add(messages)
             if not table.schema.equals(schema):
                 table = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
             if not table.schema.equals(schema):
                 return False
-            chosen = np.isin(table.column("length").to_numpy(), list((file.lengths & set(one.cell.lengths)) - have))
+            selected = np.isin(table.column("length").to_numpy(), list((file.lengths & set(entry.cell.lengths)) - have))
         except UNREADABLE:
             return False
-        rows = table if chosen.all() else table.filter(chosen)
+        rows = table if selected.all() else table.filter(selected)
         for name in MADE_BY:
             rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
         self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
         return True
 
-    def joined(self, asked: list[Wanted]) -> dict[str, Frame]:
+    def joined(self, sweep_part: list[Wanted]) -> dict[str, Frame]:
         """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
-        columns, found = pd.DataFrame([{**one.cell.columns, "options": one.cell.options} for one in asked]), {}
+        columns, entries = (
+            pd.DataFrame([{**entry.cell.columns, "options": entry.cell.options} for entry in sweep_part]),
+            {},
+        )
         for kind, parts in self.parts.items():
             table: Any = _in_pandas(pa.concat_tables(parts).replace_schema_metadata(self.schemas[kind].metadata))
             table = table.sort_values(by=[_PLACE, "length"], kind="stable", ignore_index=True)
@@ -272,5 +277,5 @@ class _Tables:
             for index, name in enumerate(MADE_BY, len(columns.columns)):
                 table.insert(index, name, table.pop(name).astype("str"))
             table.attrs = {}
-            found[kind] = table
-        return found
+            entries[kind] = table
+        return entries

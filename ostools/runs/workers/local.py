@@ -42,16 +42,16 @@ class Bench:
         self.terms = terms
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
 
-    def measure_planned(self, wanted: Wanted) -> Rows | str:
+    def measure_planned(self, wanted_cells: Wanted) -> Rows | str:
         """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
-        cell, terms = wanted.cell, self.terms
+        cell, terms = wanted_cells.cell, self.terms
         try:
-            found = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
+            entries = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
         except INTERRUPTS:
             raise
         except BaseException as error:  # a file that is gone, a plugin that another node lacks
             return in_words(error)
-        if found != wanted.base:
+        if entries != wanted_cells.base:
             return (
                 f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
             )
@@ -65,11 +65,11 @@ class Bench:
         """
         lacked, share = "", 1.0
         while share >= SMALLEST:
-            found = self._attempt(cell, share)
-            if not isinstance(found, _Lacked):
-                return f"{lacked}; in smaller chunks: {found}" if lacked and isinstance(found, str) else found
-            lacked = lacked or found.said
-            if found.loading:
+            entries = self._attempt(cell, share)
+            if not isinstance(entries, _Lacked):
+                return f"{lacked}; in smaller chunks: {entries}" if lacked and isinstance(entries, str) else entries
+            lacked = lacked or entries.said
+            if entries.loading:
                 break
             share /= 2
         return lacked
@@ -86,9 +86,9 @@ class Bench:
         except INTERRUPTS:
             raise
         except BaseException as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
-            said = in_words(error)
+            words = in_words(error)
             if not is_out_of_memory(error):
-                return said
+                return words
         # Behind the handler: until then the error's traceback holds what did not fit.
         free_what_is_left()
         needed = forecast(cell, locate(cell.model, None), self.terms.device, self.terms.device_map)
@@ -96,7 +96,7 @@ class Bench:
         where = "while the model was loaded" if model is None else "while it was measured"
         limit = free_memory() if self.terms.device == "cpu" else f"{free / 2**30:.2f} GiB free on {self.terms.device}"
         return _Lacked(
-            f"out of memory {where}: forecast {needed.memory / 2**30:.2f} GiB, {limit} ({said})", model is None
+            f"out of memory {where}: forecast {needed.memory / 2**30:.2f} GiB, {limit} ({words})", model is None
         )
 
     def _model(self, cell: Cell) -> TransformerBridge:
@@ -121,8 +121,8 @@ class Bench:
 class ThisProcess(Executor):
     """The executor of one machine: one cell after the other."""
 
-    def device(self, asked: str) -> str:
-        return str(resolve_device(asked))
+    def device(self, sweep_part: str) -> str:
+        return str(resolve_device(sweep_part))
 
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
         bench = Bench(terms)

@@ -64,19 +64,19 @@ class RayCluster(Executor):
         self.address = None if address is None else _checked_form(address)
         self.workers, self.cpus, self.say = workers, cpus, say
 
-    def device(self, asked: str) -> str:
+    def device(self, sweep_part: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
-        if asked not in (AUTO, "cpu", "cuda"):
+        if sweep_part not in (AUTO, "cpu", "cuda"):
             raise InputError(
-                f"device {asked!r}: expected auto, cpu or cuda on a Ray cluster, which gives each worker a GPU of its own"
+                f"device {sweep_part!r}: expected auto, cpu or cuda on a Ray cluster, which gives each worker a GPU of its own"
             )
         if self.address is None and not self.ray.is_initialized():
-            return str(resolve_device(asked))
+            return str(resolve_device(sweep_part))
         with self._connected():
             gpus = sum(node.get("GPU", 0) for node in alive(self.ray))
-        if asked == "cuda" and gpus < 1:
+        if sweep_part == "cuda" and gpus < 1:
             raise InputError("device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'")
-        return asked if asked != AUTO else "cuda" if gpus >= 1 else "cpu"
+        return sweep_part if sweep_part != AUTO else "cuda" if gpus >= 1 else "cpu"
 
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
         if not jobs:
@@ -101,14 +101,14 @@ class RayCluster(Executor):
         """The jobs that some node has the memory for, and the others as failures. Raises `InputError` where no worker fits."""
         nodes = [node for node in alive(self.ray) if needs.room([node], 0)]
         gpus = f" and {needs.gpus} GPU{'s' * (needs.gpus > 1)}" if needs.gpus else ""
-        asked = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
+        sweep_part = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
         if not nodes:
-            found = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray))
-            raise InputError(f"expected a node with {asked} for a worker, found nodes with {found}")
+            entries = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray))
+            raise InputError(f"expected a node with {sweep_part} for a worker, found nodes with {entries}")
         most = needs.room(nodes, 0)
         if self.address is None and needs.workers is not None and needs.workers > most:
             raise InputError(
-                f"{needs.workers} workers of {asked}: expected at most {most} on this machine; give fewer, or the address of "
+                f"{needs.workers} workers of {sweep_part}: expected at most {most} on this machine; give fewer, or the address of "
                 "a cluster"
             )
         largest = max(node.get("memory", 0) for node in nodes)
@@ -118,11 +118,11 @@ class RayCluster(Executor):
             if needs.resources(job.forecast.memory)["memory"] <= largest:
                 fitting.append(job)
                 continue
-            said = (
+            words = (
                 f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
                 f"more than {largest / 2**30:.2f} GiB for workers"
             )
-            too_large.append((job.wanted, said))
+            too_large.append((job.wanted, words))
         return fitting, too_large
 
     @contextmanager
@@ -148,16 +148,16 @@ class RayCluster(Executor):
                 self.ray.shutdown()
 
     def _connect(self, scratch: str) -> None:
-        said = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        words = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         try:
             with _own_sigterm():
                 if self.address is None:
                     with _own_files():
                         self.ray.init(
-                            "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **said
+                            "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **words
                         )
                 else:
-                    self.ray.init(_answering(self.address), **said)
+                    self.ray.init(_answering(self.address), **words)
         except InputError:
             raise
         except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
@@ -179,11 +179,11 @@ def _checked_form(address: str) -> str:
         raise InputError(
             f"Ray address {address!r}: {form}; ray:// is for programs outside of the cluster: run on a node of it"
         )
-    _, found, port = address.rpartition(":")
+    _, entries, port = address.rpartition(":")
     if address != AUTO and not (
         re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16
     ):
-        raise InputError(f"Ray address {address!r}: {form}{'' if found else '; a port is missing'}")
+        raise InputError(f"Ray address {address!r}: {form}{'' if entries else '; a port is missing'}")
     return address
 
 
@@ -230,11 +230,11 @@ def _own_sigterm() -> Iterator[None]:
 def _muted(ray: Any) -> Iterator[None]:
     """Ray prints nothing: even with log_to_driver=False it tells stdout of a lost worker."""
     internal = ray._private.worker
-    internal._worker_logs_enabled, shown = False, internal._worker_logs_enabled
+    internal._worker_logs_enabled, displayed = False, internal._worker_logs_enabled
     try:
         yield
     finally:
-        internal._worker_logs_enabled = shown
+        internal._worker_logs_enabled = displayed
 
 
 @contextmanager

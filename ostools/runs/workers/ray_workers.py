@@ -85,8 +85,8 @@ class Queue:
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
         """The model with most cells, if one more worker than `holders` counts shares them; None: nothing is left."""
-        left = [loads for loads in self._jobs if self.has(loads)]
-        return max(left, key=lambda loads: len(self._jobs[loads]) / (1 + holders[loads]), default=None)
+        remaining = [loads for loads in self._jobs if self.has(loads)]
+        return max(remaining, key=lambda loads: len(self._jobs[loads]) / (1 + holders[loads]), default=None)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Needs:
 
     def room(self, nodes: Sequence[dict[str, float | int]], memory: int) -> int:
         """How many workers of `memory` bytes the nodes have room for, whoever else is there."""
-        asked = [(name, amount) for name, amount in self.resources(memory).items() if amount]
-        return sum(min(int(node.get(name, 0) // amount) for name, amount in asked) for node in nodes)
+        sweep_part = [(name, amount) for name, amount in self.resources(memory).items() if amount]
+        return sum(min(int(node.get(name, 0) // amount) for name, amount in sweep_part) for node in nodes)
 
     def resources(self, memory: int) -> dict[str, int]:
         """In Ray's names. The memory forecast for a GPU is the GPU's own, of which Ray keeps no account."""
@@ -146,9 +146,9 @@ class Crew:
                     "cells are left; the same command goes on with them"
                 )
             for ref in self._ready():
-                done = self._finish(ref)
-                if done is not None:
-                    yield done
+                cells_done = self._finish(ref)
+                if cells_done is not None:
+                    yield cells_done
 
     def dismiss_all(self) -> None:
         for member in self._under_way.values():
@@ -172,7 +172,8 @@ class Crew:
             memory = self._queue.memory[loads]
             # A worker of which n have room takes an n-th of the cluster.
             shares = [
-                self.needs.room(nodes, asked) for asked in (memory, *(m.memory for m in self._under_way.values()))
+                self.needs.room(nodes, sweep_part)
+                for sweep_part in (memory, *(m.memory for m in self._under_way.values()))
             ]
             if 0 in shares or sum(1 / share for share in shares) > 1 + 1e-9:
                 return
@@ -182,11 +183,11 @@ class Crew:
         return self._queue.neediest(Counter(member.loads for member in self._under_way.values()))
 
     def _start(self, memory: int, loads: Loads) -> None:
-        asked = self.needs.resources(memory)
+        sweep_part = self.needs.resources(memory)
         actor = self._kind.options(
-            num_cpus=asked["CPU"],
-            num_gpus=asked["GPU"],
-            memory=asked["memory"],
+            num_cpus=sweep_part["CPU"],
+            num_gpus=sweep_part["GPU"],
+            memory=sweep_part["memory"],
             max_restarts=0,  # a cell is not bound to its worker: it is tried again on whichever is free
             scheduling_strategy="SPREAD",
         ).remote()
@@ -195,22 +196,22 @@ class Crew:
     def _finish(self, ref: Any) -> Done | None:
         """What came of the cell of a worker, which has its next one by then; None where it only began, or was lost."""
         member = self._under_way.pop(ref)
-        found: Any
+        entries: Any
         try:
-            found = self.ray.get(ref)
+            entries = self.ray.get(ref)
         except self.ray.exceptions.RayTaskError as error:  # not of the cell: what a cell raises is given back in words
-            found = _in_words(error)
+            entries = _in_words(error)
         except self.ray.exceptions.RayError as error:
             self._dismiss(member)
             return self._lost(member, _in_words(error))
         job, member.job = member.job, None
-        done = None if job is None else (job.wanted, found)
+        cells_done = None if job is None else (job.wanted, entries)
         if job is None:
-            if found is not None:
-                raise InputError(str(found))
+            if entries is not None:
+                raise InputError(str(entries))
             self._false_starts = 0
         self._occupy(member)
-        return done
+        return cells_done
 
     def _lost(self, member: _Member, why: str) -> Done | None:
         if member.job is None:
@@ -220,12 +221,12 @@ class Crew:
                 hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
                 raise InputError(f"the workers of the cluster do not begin: {why}{hint}")
             return None
-        wanted = member.job.wanted
-        self._tries[wanted] += 1
-        if self._tries[wanted] > RETRIES:
-            return wanted, f"its worker was lost {self._tries[wanted]} times: {why}"
+        wanted_cells = member.job.wanted
+        self._tries[wanted_cells] += 1
+        if self._tries[wanted_cells] > RETRIES:
+            return wanted_cells, f"its worker was lost {self._tries[wanted_cells]} times: {why}"
         self._queue.give_back(member.job)
-        self.say(f"{wanted.cell}: {why}; it is tried again")
+        self.say(f"{wanted_cells.cell}: {why}; it is tried again")
         return None
 
     def _occupy(self, member: _Member) -> None:
@@ -242,7 +243,7 @@ class Crew:
     def _suits(self, member: _Member, memory: int) -> bool:
         """Whether a worker asked for enough, and not for so much that more workers would have room without it."""
         nodes, most = alive(self.ray), self.needs.workers or 1 << 30
-        mine, theirs = (min(self.needs.room(nodes, asked), most) for asked in (member.memory, memory))
+        mine, theirs = (min(self.needs.room(nodes, sweep_part), most) for sweep_part in (member.memory, memory))
         return member.memory >= memory and mine >= theirs
 
     def _dismiss(self, member: _Member) -> None:

@@ -21,11 +21,11 @@ from torch import Tensor
 Tokens = Int[Tensor, " pos"]
 
 
-def same_ratio(one: Tokens, other: Int[Tensor, " other"]) -> bool:
+def same_ratio(first: Tokens, second: Int[Tensor, " other"]) -> bool:
     """Whether every type is the same part of both sequences: Proposition 6.1's hypothesis about them."""
-    size = int(max(one.max(), other.max())) + 1
-    counts = [torch.bincount(tokens, minlength=size) for tokens in (one, other)]
-    return bool((counts[0] * len(other) == counts[1] * len(one)).all())
+    size = int(max(first.max(), second.max())) + 1
+    counts = [torch.bincount(tokens, minlength=size) for tokens in (first, second)]
+    return bool((counts[0] * len(second) == counts[1] * len(first)).all())
 
 
 def type_spread(representations: Sequence[Float[Tensor, "_ d_model"]], tokens: Sequence[Int[Tensor, " _"]]) -> float:
@@ -50,5 +50,5 @@ def distinct(vectors: Float[Tensor, "pos d"]) -> int:
 
 def second_answers(representations: Float[Tensor, "pos d_model"], answers: Float[Tensor, "pos token"]) -> int:
     """How many answers there are beyond one for each different representation: 0 where they are a function of it."""
-    both = torch.cat([representations.double(), answers.double()], dim=-1)
-    return distinct(both) - distinct(representations)
+    joined = torch.cat([representations.double(), answers.double()], dim=-1)
+    return distinct(joined) - distinct(representations)

@@ -70,8 +70,8 @@ def coupled_row(power: int) -> tuple[float, float, float]:
 
     It tends to (1, 0, 0), as B.8 states, with a factor L that no sum of lambda_k^L has.
     """
-    rest = power / 8 * 0.75 ** (power - 1), 0.75**power
-    return 1.0 - sum(rest), *rest
+    other_weights = power / 8 * 0.75 ** (power - 1), 0.75**power
+    return 1.0 - sum(other_weights), *other_weights
 
 
 def lazy_rate(matrix: Matrix) -> float:

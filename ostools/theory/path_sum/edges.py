@@ -36,18 +36,18 @@ def combination_norms(
 ) -> Float[Tensor, " key"]:
     """|| sum_h weights_hk core_h ||_2 for every k; keys without weight cost nothing."""
     largest = weights.abs().amax(0)
-    norms, seen = torch.zeros_like(largest), largest.nonzero()[:, 0]
-    for part in chunks(len(seen), 2 * cores[0].numel() * cores.element_size(), SQUARES):
-        size = largest[seen[part]]
+    norms, nonzero = torch.zeros_like(largest), largest.nonzero()[:, 0]
+    for part in chunks(len(nonzero), 2 * cores[0].numel() * cores.element_size(), SQUARES):
+        size = largest[nonzero[part]]
         # Weights of 1 at most: a pattern holds numbers whose squares are 0 in floating point.
-        mixed = (weights[:, seen[part]] / size).mT @ cores.flatten(1)
-        norms[seen[part]] = size * spectral_norms(mixed.unflatten(1, cores.shape[1:])).to(norms)
+        mixed = (weights[:, nonzero[part]] / size).mT @ cores.flatten(1)
+        norms[nonzero[part]] = size * spectral_norms(mixed.unflatten(1, cores.shape[1:])).to(norms)
     return norms
 
 
 def self_updates(
-    pattern: Pattern, left: Left, right: Right, scale: Float[Tensor, " pos"], part: slice
+    pattern: Pattern, left_factor: Left, right: Right, scale: Float[Tensor, " pos"], part: slice
 ) -> Float[Tensor, "part d_model d_model"]:
     """sum_h alpha_ii^h L_h R_h / scale_i for the positions of `part`."""
     weights = pattern.diagonal(dim1=1, dim2=2)[:, part] / scale[part]
-    return torch.einsum("hi,hde,hef->idf", weights, left, right)
+    return torch.einsum("hi,hde,hef->idf", weights, left_factor, right)

@@ -42,9 +42,9 @@ def spectral_norms(matrices: Float[Tensor, "*batch rows cols"]) -> Float[Tensor,
     return size * torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0).sqrt()
 
 
-def head_norms(left: Left, right: Right) -> Float[Tensor, " head"]:
+def head_norms(left_factor: Left, right: Right) -> Float[Tensor, " head"]:
     """omega_h = ||L_h R_h||_2, exactly: the singular values of R_L R_R^T from two thin QR decompositions."""
-    r_left = torch.linalg.qr(left).R
+    r_left = torch.linalg.qr(left_factor).R
     r_right = torch.linalg.qr(right.mT).R
     return torch.linalg.matrix_norm(r_left @ r_right.mT, ord=2)
 
@@ -53,7 +53,7 @@ def mlp_jacobian(
     down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None
 ) -> Float[Tensor, "pos d_model d_model"]:
     """W_down (diag(p_j) W_gate + diag(q_j) W_up) for every position j; `up` is None for an MLP without a gate."""
-    found = down.new_empty(len(p), down.shape[0], gate.shape[1])
+    jacobian = down.new_empty(len(p), down.shape[0], gate.shape[1])
     # So few inner matrices at a time that a processor's cache holds them: from memory they cost more than the products.
     for part in chunks(
         len(p), gate.numel() * gate.element_size(), CACHE if gate.device.type == "cpu" else CHUNK_BUDGET
@@ -61,8 +61,8 @@ def mlp_jacobian(
         inner = p[part, :, None] * gate
         if up is not None and q is not None:
             inner.addcmul_(q[part, :, None], up)
-        torch.matmul(down, inner, out=found[part])
-    return found
+        torch.matmul(down, inner, out=jacobian[part])
+    return jacobian
 
 
 def mlp_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:

@@ -99,9 +99,9 @@ def bootstrap_mean(
     if not bool(torch.isfinite(samples).all()):
         raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(n, (resamples, n), generator=generator)
+    indices = torch.randint(n, (resamples, n), generator=generator)
     once = torch.ones(resamples, n)
-    counts = torch.zeros_like(once).scatter_add_(1, drawn, once).to(samples)
+    counts = torch.zeros_like(once).scatter_add_(1, indices, once).to(samples)
     # Around the first sample, so that samples that are all the same have an interval without rounding.
     means = samples[0] + torch.tensordot(counts / n, samples - samples[0], dims=1)
     ends = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2]), dim=0)
@@ -136,14 +136,14 @@ def bootstrap_share(
         low, high = wilson((1 + share) / 2 * n if signed else share * n, n, level)
         ends = torch.tensor([low, high], dtype=torch.float64)
         return Interval(*(2 * ends - 1 if signed else ends))
-    drawn = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
-    found = right.double()[drawn].sum(1) / of.double()[drawn].sum(1)
+    indices = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
+    values = right.double()[indices].sum(1) / of.double()[indices].sum(1)
     wide = expanded(level, n)
-    ends = torch.quantile(found, found.new_tensor([(1 - wide) / 2, (1 + wide) / 2]))
+    ends = torch.quantile(values, values.new_tensor([(1 - wide) / 2, (1 + wide) / 2]))
     return Interval(ends[0], ends[1])
 
 
-def widened(found: Interval, around: float, *, tested: int, trained: int) -> Interval:
+def widened(interval: Interval, around: float, *, tested: int, trained: int) -> Interval:
     """An interval around the mean over the tests of several probes, wider because they were trained on each other's examples.
 
     Of J probes, each trained on n_1 examples and tested on n_2 others, the variance of the mean is not S^2 / J but about
@@ -158,5 +158,5 @@ def widened(found: Interval, around: float, *, tested: int, trained: int) -> Int
     if tested < 1 or trained < 1:
         raise InputError(f"bootstrap: expected tested and trained examples, found {tested} and {trained}")
     factor = math.sqrt(1 + tested / trained)
-    below, above = (around - found.low).clamp_min(0), (found.high - around).clamp_min(0)
+    below, above = (around - interval.low).clamp_min(0), (interval.high - around).clamp_min(0)
     return Interval(around - factor * below, around + factor * above)

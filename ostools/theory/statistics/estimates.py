@@ -35,20 +35,20 @@ class TraceInterval:
 
 
 def orthonormal_rows(
-    count: int, d_model: int, generator: torch.Generator, beside: Sequence[Float[Tensor, "_ d_model"]] = ()
+    count: int, d_model: int, generator: torch.Generator, orthogonal_to: Sequence[Float[Tensor, "_ d_model"]] = ()
 ) -> Float[Tensor, "count d_model"]:
-    """`count` orthonormal rows, float64, uniform among those orthogonal to all rows `beside`."""
-    drawn = torch.randn(count, d_model, generator=generator, device=generator.device, dtype=torch.float64)
+    """`count` orthonormal rows, float64, uniform among those orthogonal to all rows `orthogonal_to`."""
+    gaussian_rows = torch.randn(count, d_model, generator=generator, device=generator.device, dtype=torch.float64)
     for _ in range(2):  # once more takes away what rounding left
-        for rows in beside:
-            drawn = drawn - (drawn @ rows.T) @ rows
-        drawn = torch.linalg.qr(drawn.T).Q.T
-    return drawn
+        for rows in orthogonal_to:
+            gaussian_rows = gaussian_rows - (gaussian_rows @ rows.T) @ rows
+        gaussian_rows = torch.linalg.qr(gaussian_rows.T).Q.T
+    return gaussian_rows
 
 
 def gram(rows: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "pos row row"]:
     """G_kl = <row k, row l> at every position, float64; a position at a time, so that no float64 copy of all rows is made."""
-    return torch.stack([here.double() @ here.double().T for here in rows.unbind(1)])
+    return torch.stack([rows_at.double() @ rows_at.double().T for rows_at in rows.unbind(1)])
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,21 @@ class Sketch:
     @classmethod
     def of(cls, rows: Float[Tensor, "row pos d_model"]) -> Sketch:
         """One batch of rows q^T J, whose q are orthonormal."""
-        found, count = gram(rows).cpu(), len(rows)
-        squares = found.diagonal(dim1=-2, dim2=-1)
-        spread = found.square().sum((-1, -2)) - squares.sum(-1).square() / count
+        gram_matrices, count = gram(rows).cpu(), len(rows)
+        squares = gram_matrices.diagonal(dim1=-2, dim2=-1)
+        spread = gram_matrices.square().sum((-1, -2)) - squares.sum(-1).square() / count
         finite = torch.isfinite(spread)  # eigvalsh would raise
-        largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], found, 0.0))[:, -1].clamp_min(0.0)
+        largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram_matrices, 0.0))[:, -1].clamp_min(0.0)
         pairs = (count - 1) * (count + 2) / 2
         return cls(squares.T.contiguous(), spread.clamp_min(0.0), pairs, largest, rows.shape[-1])
 
-    def __add__(self, other: Sketch) -> Sketch:
+    def __add__(self, second: Sketch) -> Sketch:
         """Both batches: their rows are orthogonal to each other too."""
         return Sketch(
-            torch.cat([self.squares, other.squares]),
-            self.spread + other.spread,
-            self.pairs + other.pairs,
-            torch.maximum(self.largest, other.largest),
+            torch.cat([self.squares, second.squares]),
+            self.spread + second.spread,
+            self.pairs + second.pairs,
+            torch.maximum(self.largest, second.largest),
             self.d_model,
         )
 

@@ -119,7 +119,7 @@ def fit_decay(
     constant, _ = _bic(log_d - log_d.mean(), 1)
     verdict, law = _judged(plain, levelled, constant)
     evidence = plain["exponential"].bic - plain["power"].bic
-    best = min([*plain.values(), *levelled], key=lambda one: one.bic)
+    best = min([*plain.values(), *levelled], key=lambda fit: fit.bic)
     residuals = log_d - (np.log(best(n)) if constant > best.bic else log_d.mean())
     return Decay(
         verdict, law, plain["power"], plain["exponential"], evidence, _bic(residuals, 1)[1], used, len(d) - used
@@ -131,11 +131,11 @@ def over_seeds(rates: Sequence[float], confidence: float = 0.95) -> tuple[float,
 
     The mean rate of plain laws over the same lengths is the rate of the geometric mean of the curves.
     """
-    found = np.asarray(rates, dtype=float)
-    if len(found) < 2:
-        return float(found.mean()), np.nan, np.nan
-    half = student.ppf((1 + confidence) / 2, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5
-    return float(found.mean()), float(found.mean() - half), float(found.mean() + half)
+    values = np.asarray(rates, dtype=float)
+    if len(values) < 2:
+        return float(values.mean()), np.nan, np.nan
+    half = student.ppf((1 + confidence) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
 def _judged(plain: dict[str, Law], levelled: list[Law], constant: float) -> tuple[str, Law | None]:
@@ -200,8 +200,8 @@ def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
     # Whatever basis spans the columns of G, the same is left of the residuals.
     products = _whitened_products(np.column_stack([np.linalg.qr(G)[0], residuals / size]))
     XX, Xu, uu = products[:, :p, :p], products[:, :p, p:], products[:, p, p]
-    left = uu - (Xu * np.linalg.solve(XX, Xu)).sum((1, 2))
-    square = np.maximum(size**2 * left, m * _ROUNDING**2)
+    remaining = uu - (Xu * np.linalg.solve(XX, Xu)).sum((1, 2))
+    square = np.maximum(size**2 * remaining, m * _ROUNDING**2)
     # Restricted likelihood: that of the part of the data which no parameter can explain.
     log_weights = 0.5 * (np.log1p(-(_RHO**2)) - np.linalg.slogdet(XX)[1] - (m - p) * np.log(square))
     weights = np.exp(log_weights - log_weights.max())
@@ -216,9 +216,9 @@ def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
 
 def _whitened_products(columns: Float[np.ndarray, "length column"]) -> Float[np.ndarray, "rho column column"]:
     """Inner products of the columns made independent, for every rho: (1 - rho^2) x_0 y_0 + sum_t (x_t - rho x_{t-1}) (...)."""
-    whole, shifted, inner = columns.T @ columns, columns[1:].T @ columns[:-1], columns[1:-1].T @ columns[1:-1]
+    products, shifted, inner = columns.T @ columns, columns[1:].T @ columns[:-1], columns[1:-1].T @ columns[1:-1]
     rho = _RHO[:, None, None]
-    return whole - rho * (shifted + shifted.T) + rho**2 * inner
+    return products - rho * (shifted + shifted.T) + rho**2 * inner
 
 
 def _correlated_square(x: Numbers) -> Float[np.ndarray, " rho"]:

@@ -123,22 +123,22 @@ def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFram
 
 def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts() -> None:
     three, one = made([[True] * 10, [False] * 10, [True] * 10]), made([[True, False, True, True]])
-    (row,) = summarise(three, random=True, drawn=True).to_dict("records")
+    (row,) = summarise(three, random=True, sampled=True).to_dict("records")
     assert (row["trials"], row["interval_of"], row["asked"], row["right"]) == (3, "prompts", 30, 20)
     assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(2, 3))
     # Half right behind every prompt: shares are trials too.
-    (row,) = summarise(made([[True, False]] * 3), random=True, drawn=True).to_dict("records")
+    (row,) = summarise(made([[True, False]] * 3), random=True, sampled=True).to_dict("records")
     assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(1.5, 3))
     for random in (True, False):
-        (row,) = summarise(one, random, drawn=True).to_dict("records")
+        (row,) = summarise(one, random, sampled=True).to_dict("records")
         assert (row["trials"], row["interval_of"]) == (4, "samples of one prompt")
         assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(3, 4))
     # One sample of a fixed prompt at a temperature was drawn; the greedy answer was not.
-    (row,) = summarise(made([[True]]), random=False, drawn=True).to_dict("records")
+    (row,) = summarise(made([[True]]), random=False, sampled=True).to_dict("records")
     assert (row["trials"], row["interval_of"], row["wilson_low"]) == (1, "samples of one prompt", wilson(1, 1)[0])
-    (row,) = summarise(made([[True]]), random=False, drawn=False).to_dict("records")
+    (row,) = summarise(made([[True]]), random=False, sampled=False).to_dict("records")
     assert (row["trials"], row["interval_of"]) == (0, "nothing was drawn")
-    (row,) = summarise(made([[True]]), random=True, drawn=False).to_dict("records")
+    (row,) = summarise(made([[True]]), random=True, sampled=False).to_dict("records")
     assert (row["trials"], row["interval_of"]) == (1, "prompts")
     assert (row["wilson_low"], row["wilson_high"]) == wilson(1, 1)
 
@@ -149,7 +149,7 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
     held = as_if = 0
     for _ in range(60):
         good = torch.rand(20, generator=generator) < 0.4
-        (row,) = summarise(made([[bool(one)] * 12 for one in good]), random=True, drawn=True).to_dict("records")
+        (row,) = summarise(made([[bool(one)] * 12 for one in good]), random=True, sampled=True).to_dict("records")
         held += row["wilson_low"] <= 0.4 <= row["wilson_high"]
         low, high = wilson(row["right"], row["asked"])
         as_if += low <= 0.4 <= high
@@ -159,7 +159,7 @@ def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together()
 
 @pytest.mark.parametrize(("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))])
 def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tuple[int, int]) -> None:
-    (row,) = summarise(made([[False], [False]], kind), random=True, drawn=True).to_dict("records")
+    (row,) = summarise(made([[False], [False]], kind), random=True, sampled=True).to_dict("records")
     assert (row["something_else"], row["cut_off"], row["right"]) == (*counts, 0)
     assert row["wrong"] == 2 - sum(counts)
     assert math.isnan(row["mean_absolute_error"])
