@@ -63,8 +63,8 @@ def checked_arguments(
     """The function, which raises `error` for an argument that is not what its annotation says, before it does anything.
 
     Checked are parameters of one class (a number, a text, a model), or of several with `|`. Others, such as lists, are the
-    function's own to check. `class_words`: how a message calls a class. `advice`: the end of the message, by what was given and the
-    classes that were expected; empty where there is none.
+    function's own to check. `class_words`: how a message calls a class. `advice`: the end of the message, by what was given
+    and the classes that were expected; empty where there is none.
     """
 
     def checking(function: Callable[Asked, Found]) -> Callable[Asked, Found]:

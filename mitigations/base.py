@@ -192,7 +192,8 @@ def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
     for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True):
         if isinstance(label, Label) and (isinstance(next_piece, Label) or label.strip() in item_set or not label):
             raise MitigationError(
-                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then {str(next_piece)!r}"
+                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then "
+                f"{str(next_piece)!r}"
             )
 
 

@@ -117,7 +117,8 @@ def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int
     description = f"layers {', '.join(map(str, refused))} with a window of {windows_by_layer[refused[0]]} of their own"
     if narrower:
         raise MitigationError(
-            f"SlidingWindow: cannot widen attention to {window}: found {description}; choose a window of at most that, or {elsewhere}"
+            f"SlidingWindow: cannot widen attention to {window}: found {description}; choose a window of at most that, or "
+            f"{elsewhere}"
         )
     raise MitigationError(
         f"SlidingWindow: sinks={sinks} would stay hidden: found {description}; choose sinks=0, or {elsewhere}"

@@ -36,9 +36,9 @@ def outermost() -> Iterator[bool]:
 def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
-    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs one line as
-    a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in all, and
-    after a minute at the latest. `cheaper`: what would take less time.
+    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs one
+    line as a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in
+    all, and after a minute at the latest. `cheaper`: what would take less time.
     """
     if counts_steps and _is_looked_at():
         with bar(name) as progress:

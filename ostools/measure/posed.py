@@ -118,7 +118,8 @@ def carrier_positions(model: TransformerBridge, task_prompt: Posed) -> tuple[int
     carrier_items = set(task_prompt.task.carriers(items))
     if not carrier_items:
         raise InputError(
-            f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer {task_prompt.key!r}; choose "
+            f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer "
+            f"{task_prompt.key!r}; choose "
             "another length or seed"
         )
     spans = [
@@ -198,6 +199,7 @@ def _require_separate(model: TransformerBridge, task_prompt: Posed, items: Seque
     for (start, end), token in zip(offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True):
         if {inserted[position] for position in range(start, end) if position in inserted} == {True, False}:
             raise InputError(
-                f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this tokenizer makes "
+                f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this "
+                f"tokenizer makes "
                 "of an item and of inserted text together: use another separator"
             )

@@ -101,7 +101,8 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
 def together(
     results: Sequence[Result], own_parameters: Sequence[str]
 ) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """The table, the provenance and the results of a `Several`; `own_parameters`: names of parameters that are each prompt's own."""
+    """The table, the provenance and the results of a `Several`; `own_parameters`: names of parameters that are each "
+    "prompt's own."""
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
     own_parameters = (*own_parameters, *CHAT_ASKED)

@@ -161,7 +161,8 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
 
 
 def _spans(marked: str, whole_tensor: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
-    """Where the message and the system prompt stand in `whole_tensor`, in their order; templates may strip blanks at their ends."""
+    """Where the message and the system prompt stand in `whole_tensor`, in their order; templates may strip blanks at their "
+    "ends."""
     given_value = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
     order = sorted(given_value, key=marked.index)
     first, *suffix = re.split("|".join(order), marked)

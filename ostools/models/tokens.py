@@ -220,7 +220,8 @@ def one_token(model: TransformerBridge, given_value: str | int) -> int:
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
-                f"expected text that is one token, found {given_value!r}, which is {len(ids)}: {words}; give one of them, or an id"
+                f"expected text that is one token, found {given_value!r}, which is {len(ids)}: {words}; give one of them, or "
+                f"an id"
             )
         return ids[0]
     if type(given_value) is not int or not 0 <= given_value < d_vocab:

@@ -128,7 +128,8 @@ def _begun(model: TransformerBridge, task_prompts: Posed, answer: Sequence[int])
     ]
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
-            f"{task_prompts.task.name}: expected the answer {task_prompts.key!r} to begin with a token of its own, found that this tokenizer "
+            f"{task_prompts.task.name}: expected the answer {task_prompts.key!r} to begin with a token of its own, found "
+            f"that this tokenizer "
             "cuts the line before it otherwise than before other answers; leave begun out"
         )
     return len(common)

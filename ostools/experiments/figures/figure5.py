@@ -113,7 +113,8 @@ def _of_seeds(seeds: int) -> str:
     """What is drawn of (b) beside the heads."""
     sampled = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
     return (
-        f"(b) is {sampled}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and its "
+        f"(b) is {sampled}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and "
+        f"its "
         "bars are over heads."
     )
 

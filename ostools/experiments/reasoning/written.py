@@ -61,7 +61,8 @@ def written(model: TransformerBridge, task_prompts: Posed, reasoning: str | None
         ids, suffix, source = _up_to_the_answer(model, task_prompts, kept_rows, sentences.text)
     if reader_of(task_prompts).still_thinking(suffix):
         raise InputError(
-            f"{task_prompts.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: raise "
+            f"{task_prompts.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
+            f"raise "
             "max_new_tokens, close them in `reasoning`, or ask without the chat template"
         )
     prefilled, length_list = _begun(model, task_prompts, suffix)
@@ -113,7 +114,8 @@ def _begun(model: TransformerBridge, task_prompts: Posed, reasoning: str) -> tup
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(task_prompt, two, strict=False))))
     if not same or right[:same] != task_prompt[:same] or len(right) == same:
         raise InputError(
-            f"{task_prompts.task.name}: expected an answer line that begins the same for every answer, found that this tokenizer cuts "
+            f"{task_prompts.task.name}: expected an answer line that begins the same for every answer, found that this "
+            f"tokenizer cuts "
             "it otherwise before different ones: choose a task whose answer is a number"
         )
     return task_prompt[:same], right[same]
@@ -159,7 +161,8 @@ def _prompt_parts(model: TransformerBridge, task_prompts: Posed) -> list[str]:
     items = item_positions(model, task_prompts)
     if at < 0 or not any(item is not None for item in items):
         raise InputError(
-            f"{task_prompts.task.name}: expected the sequence once in the prompt, in tokens of known characters; which tokens are its "
+            f"{task_prompts.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
+            f"tokens are its "
             "items is not known"
         )
     low, high = _examples(task_prompts)

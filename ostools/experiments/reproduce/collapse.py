@@ -242,7 +242,8 @@ def sooner_in_low_precision(results: Found) -> Verdict:
     ]
     numbers |= {"reached": len(reached_rows), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     sentence = (
-        f"{len(reached_rows)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
+        f"{len(reached_rows)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at "
+        f"half the "
         f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer "
         f"lengths would have to be measured ({_counted(descriptions)})"
     )

@@ -111,7 +111,8 @@ def predicts_hundred(results: Found) -> Verdict:
     top = int((sentence == favourite).sum())
     hundreds = int((sentence == HUNDRED).sum())
     words = (
-        f"{hundreds} of {len(sentence)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is {favourite} "
+        f"{hundreds} of {len(sentence)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
+        f"{favourite} "
         f"({top} times)"
     )
     return decided(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)

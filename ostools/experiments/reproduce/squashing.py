@@ -157,7 +157,8 @@ def only_the_first(results: Found) -> Verdict:
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1
     near = (last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN
     sentence = (
-        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} to {number(float(remainder.max()))} of "
+        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} to "
+        f"{number(float(remainder.max()))} of "
         f"the last token's mass is still off the first token. What is left falls in {int(falls.sum())} of {len(last)} blocks, "
         f"and in {int(near.sum())} at the predicted rate. A finite depth does not reach the limit itself"
     )
@@ -201,7 +202,8 @@ def _u(ends: dict[str, Any], what: str) -> Verdict:
         row = ends[end]
         interval = "" if pd.isna(row["low"]) else f" [{number(row['low'])}, {number(row['high'])}]"
         descriptions.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
-    sentence = f"{what}, at an end minus at the positions between: {'; '.join(descriptions)} ({int(ends['first']['seeds'])} seeds)"
+    seeds = int(ends["first"]["seeds"])
+    sentence = f"{what}, at an end minus at the positions between: {'; '.join(descriptions)} ({seeds} seeds)"
     verdicts = {ends[end]["verdict"] for end in ("first", "last")}
     numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:

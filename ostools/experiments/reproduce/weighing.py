@@ -49,28 +49,31 @@ class Paired:
 
 def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
     """`correct` of two tables of answers, question by question."""
-    remainder: Any = first.set_index(list(on))["correct"].astype(bool)
-    right: Any = second.set_index(list(on))["correct"].astype(bool)
-    shared = remainder.index.intersection(right.index)
-    entry, other = remainder.loc[shared].to_numpy(), right.loc[shared].to_numpy()
+    first_right: Any = first.set_index(list(on))["correct"].astype(bool)
+    second_right: Any = second.set_index(list(on))["correct"].astype(bool)
+    shared = first_right.index.intersection(second_right.index)
+    one_way, other_way = first_right.loc[shared].to_numpy(), second_right.loc[shared].to_numpy()
     return Paired(
-        int((entry & ~other).sum()),
-        int((~entry & other).sum()),
-        int((entry & other).sum()),
-        int((~entry & ~other).sum()),
+        int((one_way & ~other_way).sum()),
+        int((~one_way & other_way).sum()),
+        int((one_way & other_way).sum()),
+        int((~one_way & ~other_way).sum()),
     )
 
 
 def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
     """The claim that more questions are right with `first` than with `second`; each is a phrase such as "with the hint"."""
-    arguments = counts.only_first + counts.only_second + counts.both + counts.neither
-    sentence = f"of {arguments} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right only {second}"
-    if counts.both == arguments:
+    question_count = counts.only_first + counts.only_second + counts.both + counts.neither
+    sentence = (
+        f"of {question_count} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right "
+        f"only {second}"
+    )
+    if counts.both == question_count:
         raise UntestedError(
-            f"all {arguments} questions are right either way: there is nothing to gain", **counts.numbers
+            f"all {question_count} questions are right either way: there is nothing to gain", **counts.numbers
         )
-    if counts.neither == arguments:
-        raise UntestedError(f"all {arguments} questions are wrong either way", **counts.numbers)
+    if counts.neither == question_count:
+        raise UntestedError(f"all {question_count} questions are wrong either way", **counts.numbers)
     if counts.only_first + counts.only_second < FEWEST_PAIRS:
         raise UntestedError(f"{sentence}: the test needs {FEWEST_PAIRS} that differ", **counts.numbers)
     if counts.p_value > LEVEL:

@@ -224,7 +224,8 @@ def _require_room(model: TransformerBridge, prefilled_pairs: OpenedPairs, longes
     needed, context = len(prompt.ids) + _room({longest: prompt}), context_length(model)
     if needed > context:
         raise InputError(
-            f"{prefilled_pairs.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's context "
+            f"{prefilled_pairs.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's "
+            f"context "
             f"holds {context}: ask for shorter lengths"
         )
 

@@ -182,7 +182,8 @@ def collapse(
 def _measured(
     run: Run, with_variation: bool, described: Provenance, call_parameters: Mapping[str, Any], progress: Progress | None
 ) -> Collapse:
-    """One task's result. `with_variation`: with the attention's total variation; `described`: the model, `call_parameters`: the arguments."""
+    """One task's result. `with_variation`: with the attention's total variation; `described`: the model, `call_parameters`: "
+    "the arguments."""
     run_tables = run.found(part_of(progress, 0, 1, 2, 100) if with_variation else progress)
     variation_rows, variation_parameters = None, {}
     if with_variation:

@@ -143,7 +143,8 @@ def faithfulness(
     with torch.inference_mode(False), mitigated.acting(work):
         whole_prompt = Whole.of(work, ids, target)
         prompt = _Prompt(work, ids, Kinds.of(model), whole_prompt, numbers)
-        tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for index, way in
+        tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for
+        index, way in
                   enumerate(way_names)]  # fmt: skip
     mitigation_entry |= {"towards": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
     mitigation_entry |= {} if at is None else {"at": at}

@@ -85,7 +85,8 @@ def require_mitigation(results: Sequence[Given], acting: Mitigation | None) -> N
     for result in results:
         if (measured_under := result.provenance.under or NONE) != label:
             raise InputError(
-                f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure all of them, "
+                f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure "
+                f"all of them, "
                 "and ask here, with one mitigation"
             )
 

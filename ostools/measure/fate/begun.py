@@ -91,7 +91,8 @@ def _begun(model: TransformerBridge, form: Task, task_prompts: Sequence[Posed]) 
         begin = shared if shared is not None else _before_numbers(model, entry)
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
-                f"{form.name} at length {entry.length}: expected the answer {entry.key!r} to begin with a token of its own, found "
+                f"{form.name} at length {entry.length}: expected the answer {entry.key!r} to begin with a token of its own, "
+                f"found "
                 "that this tokenizer cuts the line before it otherwise than before other answers"
             )
         ids = (*entry.prompt.ids.tolist(), *begin)

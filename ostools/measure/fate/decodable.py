@@ -157,7 +157,8 @@ def decodable(
 def of_predictions(
     predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
 ) -> Decodable:
-    """The result of what probes said of every prompt. `names`: task, mitigation, target; `is_random`: the task draws sequences."""
+    """The result of what probes said of every prompt. `names`: task, mitigation, target; `is_random`: the task draws "
+    "sequences."""
     frame: Any = rows_of(predictions, kind_of(names["target"]), is_random).assign(**names)
     return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 

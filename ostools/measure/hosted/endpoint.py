@@ -169,7 +169,8 @@ class _Server:
             return InputError(f"{where} refuses {what} ({error_text}){resume_words}")
         if code == 404:
             return InputError(
-                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): {error_text}{resume_words}"
+                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): "
+                f"{error_text}{resume_words}"
             )
         if code is not None and 300 <= code < 400:
             elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
@@ -180,7 +181,8 @@ class _Server:
 
     def _odd(self, body_text: str) -> InputError:
         return InputError(
-            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found {self._scrubbed(body_text)!r}"
+            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found "
+            f"{self._scrubbed(body_text)!r}"
         )
 
     def _scrubbed(self, text: str) -> str:

@@ -61,7 +61,8 @@ class Hosted:
     settings: Mapping[str, Any]
 
     def only(self, wanted_items: Sequence[Question]) -> Sequence[Question]:
-        """`wanted_items`, if these are the questions that were asked, in any order. Raises `InputError` where they are others."""
+        """`wanted_items`, if these are the questions that were asked, in any order. Raises `InputError` where they are "
+        "others."""
         mine, theirs = ({item.id for item in item_list} for item_list in (self.asked, wanted_items))
         if mine != theirs:
             more, less = len(mine - theirs), len(theirs - mine)
@@ -164,7 +165,8 @@ def _not_asked(place: str, name: object, item_by_id: Mapping[str, Question]) -> 
             f"{place}: expected id {same[0]!r}, found {name!r}: the prompt has changed since; write the prompts and ask again"
         )
     return InputError(
-        f"{place}: id {name[:200]!r} is not among the {len(item_by_id)} questions asked here, such as {next(iter(item_by_id), None)!r}: "
+        f"{place}: id {name[:200]!r} is not among the {len(item_by_id)} questions asked here, such as "
+        f"{next(iter(item_by_id), None)!r}: "
         "give the options with which `ostools prompts` wrote it"
     )
 
@@ -232,7 +234,8 @@ def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict
         if len(values) > 1:
             (first_value, _), (second_value, place) = list(values.items())[:2]
             raise InputError(
-                f"{file}: expected answers made in one way, found {key} {first_value} and {second_value} ({place}); one file for each"
+                f"{file}: expected answers made in one way, found {key} {first_value} and {second_value} ({place}); one file "
+                f"for each"
             )
         settings[key] = rows[0][1].get(key)
     served = {row.get("served") for _, row in rows} - {None}

@@ -115,7 +115,8 @@ def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
     foreign_edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
     if foreign_edits:
         raise InputError(
-            f"at: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at {foreign_edits[0].where}: give the "
+            f"at: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at {foreign_edits[0].where}: "
+            f"give the "
             "beginning of the prompt itself, or leave the edit's block"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)

@@ -110,7 +110,8 @@ def _require_same_tokens(first: Result, second: Result) -> None:
             f"{text.get(at[0])!r} (id {row[at[0]]})" for text, row in zip(texts, ids, strict=True)
         )
         raise InputError(
-            f"compare: expected two results of the same tokens, found {first_token} and {second_token} at position {at[0]}: ratios are taken "
+            f"compare: expected two results of the same tokens, found {first_token} and {second_token} at position {at[0]}: "
+            f"ratios are taken "
             "token by token, so measure both on one prompt, with models of one tokenizer"
         )
 

@@ -184,8 +184,8 @@ def _long(measured: Sensitivity) -> Any:
 def require_same_run(
     caller: str, measured: Provenance, second: Provenance, its_name: str, *, whole_output: bool = True
 ) -> None:
-    """The same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last token; else
-    `InputError`, on behalf of what was asked for."""
+    """The same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last token;
+    else `InputError`, on behalf of what was asked for."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"]

@@ -249,7 +249,8 @@ def _require_all_read(config: PreTrainedConfig, family: Family, header: GgufHead
     remaining = sorted(tensor for tensor in header.shapes if tensor not in known_names)
     if remaining:
         raise InputError(
-            f"expected only tensors that transformers reads in {name}, found {', '.join(remaining[:3])}{', ...' * (len(remaining) > 3)}: "
+            f"expected only tensors that transformers reads in {name}, found "
+            f"{', '.join(remaining[:3])}{', ...' * (len(remaining) > 3)}: "
             "the model would be computed without them; use the checkpoint that the file was made of"
         )
 

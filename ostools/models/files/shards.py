@@ -198,7 +198,8 @@ def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index
     for name, file in places.items():
         if held_tensors.get(name, file) != file:
             raise InputError(
-                f"expected {shown(name)} in {file} as {index} says, found it in {held_tensors[name]}: fetch the checkpoint again"
+                f"expected {shown(name)} in {file} as {index} says, found it in {held_tensors[name]}: fetch the checkpoint "
+                f"again"
             )
 
 

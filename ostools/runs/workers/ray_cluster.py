@@ -108,7 +108,8 @@ class RayCluster(Executor):
         most = needs.room(nodes, 0)
         if self.address is None and needs.workers is not None and needs.workers > most:
             raise InputError(
-                f"{needs.workers} workers of {sweep_part}: expected at most {most} on this machine; give fewer, or the address of "
+                f"{needs.workers} workers of {sweep_part}: expected at most {most} on this machine; give fewer, or the "
+                f"address of "
                 "a cluster"
             )
         largest = max(node.get("memory", 0) for node in nodes)

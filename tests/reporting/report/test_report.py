@@ -19,6 +19,7 @@ from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
 from ostools.measure.fate.splits import TESTS
 from ostools.models import encode
+from ostools.models.shape import Shape
 from ostools.reporting import report
 from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.first.headlines import headlines
