@@ -153,13 +153,13 @@ class Result:
         """The chart of this result (Altair); shows itself in a notebook, without a network.
 
         Args:
-            size: for a paper: "column" (3.3 inches wide), "page" (6.8), or a width in inches. The letters keep their size (8 to
-                10 points); panels become narrower and long words take several lines. Such a chart is finished: it is shown and
-                saved, and not layered with others. None: as wide as a screen has room for.
+            size: for a paper: "column" (3.3 inches wide), "page" (6.8), or a width in inches. Panels become narrower
+                and long words take several lines; a file is scaled down by what is still too wide. Such a chart is
+                finished: it is shown and saved, and not layered with others. None: as wide as a screen has room for.
             title: False leaves out the title and the notes below it, for a figure whose caption says them.
 
-        `.save("figure.pdf")` of a chart embeds its fonts, and `.save("figure.svg")` has its text as outlines.
-        Raises `InputError` for a size that cannot be used, and where the words of the chart do not fit into it.
+        `.save("figure.pdf")` of a chart embeds its fonts; the text of `.save("figure.svg")` is text.
+        Raises `InputError` for a size that cannot be used.
         """
         return drawing().chart_of(self, size, title)
 
@@ -174,8 +174,8 @@ class Result:
     def save(self, path: str | Path, *, size: str | float | int | None = None, title: bool = True) -> Path:
         """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
 
-        `size` and `title`: of a picture (.png .svg .pdf), as in `plot`. HTML needs no network, and static pictures no browser
-        and no font of the reader's. Raises `InputError` for another ending, for a path that cannot be written, and for a size
+        `size` and `title`: of a picture (.png .svg .pdf), as in `plot`. HTML needs no network, and static pictures no
+        browser. Raises `InputError` for another ending, for a path that cannot be written, and for a size
         or a title of what is no picture; what was at `path` before then still stands.
         """
         target = checked_output(path)
@@ -213,7 +213,7 @@ def load_result(path: str | Path) -> Result:
         raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
     if not source.is_file():
         raise InputError(f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}")
-    drawing()  # knows all charts, and so every class of results
+    drawing().import_results()
     try:
         read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
         frame, provenance, stored = read(source)

@@ -28,7 +28,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import require_room_to_draw
 from ostools.ground.words import title_of
 from ostools.reporting.look import pixels, theme
-from ostools.reporting.look.outlines import outlined
 
 if TYPE_CHECKING:
     from ostools.results import Result
@@ -45,52 +44,65 @@ _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor
 
 
 class Offline(alt.TopLevelMixin):
-    """A chart that needs no network where it is shown, and no font of the reader's where it is saved as a picture."""
+    """A chart that needs no network where it is shown."""
 
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         return chart_bundle(self, "ostools chart")
 
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
-        """As Altair's `save`, but: a pixel is 1/96 inch in every kind of file, a PNG has 300 dots an inch, a PDF has its fonts
-        embedded, and an SVG has its text as outlines."""
-        require_room_to_draw()
+        """As Altair's `save`, but: a pixel is 1/96 inch in every kind of picture, and a PNG has 300 dots an inch."""
         kind = format or str(fp).rpartition(".")[2].lower()
-        if kind == "svg":
-            write_file_or_filename(fp, outlined(drawn_svg(self.to_dict(validate=False))), encoding="utf-8")
-        elif kind == "pdf":
-            write_file_or_filename(fp, pdf_of(drawn_svg(self.to_dict(validate=False))), mode="wb")
-        elif kind == "png":  # vl-convert holds a pixel for 1/72 inch
-            super().save(fp, format=format, **{"scale_factor": 72 / PER_INCH, "ppi": 300} | options)
+        if kind in ("svg", "pdf", "png") and not options:
+            _save_picture(drawn_svg(self.to_dict(validate=False)), fp, kind, None)
         else:
             super().save(fp, format=format, **options)
 
 
 class Finished(Offline):
-    """A chart that was laid out for paper: it shows itself and is saved, and is not put together with others."""
+    """A chart that was laid out for paper: it shows itself and is saved, and is not put together with others.
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec = spec
+    `width`: of its pictures, in pixels; None leaves it to the chart.
+    """
+
+    def __init__(self, spec: dict[str, Any], width: int | None = None) -> None:
+        self.spec, self.width = spec, width
 
     def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
         """The Vega-Lite specification."""
         return self.spec
 
+    def save(self, fp: Any, format: Any = None, **options: Any) -> None:
+        """As `Offline.save`; a picture has exactly the width."""
+        kind = format or str(fp).rpartition(".")[2].lower()
+        _save_picture(drawn_svg(self.spec), fp, kind, self.width)
 
-def pdf_of(svg: str) -> bytes:
-    """A drawn chart as PDF, its fonts embedded; vl-convert holds a pixel of its root element for 1/72 inch."""
 
-    def smaller(match: re.Match[str]) -> str:
-        return f'{match[1]} width="{float(match[2]) * 72 / PER_INCH}" height="{float(match[3]) * 72 / PER_INCH}" {match[4]}'
+_ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" viewBox="[^"]*"')
 
-    root = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" (viewBox=)')
-    made, found = root.subn(smaller, svg, count=1)
-    if not found:
+
+def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
+    """Write a drawn chart; one wider than `width` is scaled down, and one narrower has a margin at its right."""
+    root = _ROOT.match(svg)
+    if root is None:
         raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
-    return bytes(vl_convert.svg_to_pdf(made))
+    own, height = float(root[2]), float(root[3])
+    across = own if width is None else max(own, width)
+    # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
+    scale = (across if width is None else width) / across * (72 / PER_INCH if kind == "pdf" else 1)
+    head = f'{root[1]} width="{across * scale:g}" height="{height * scale:g}" viewBox="0 0 {across:g} {height:g}"'
+    ground = (f'<rect width="{size:g}" height="{height:g}" fill' for size in (own, across))
+    svg = head + svg[root.end() :].replace(next(ground), next(ground), 1)
+    if kind == "svg":
+        write_file_or_filename(fp, svg, encoding="utf-8")
+    elif kind == "pdf":
+        write_file_or_filename(fp, bytes(vl_convert.svg_to_pdf(svg)), mode="wb")
+    else:
+        picture = vl_convert.svg_to_png(svg, scale=72 / PER_INCH, ppi=300)
+        write_file_or_filename(fp, bytes(picture), mode="wb")
 
 
 def drawn_svg(spec: dict[str, Any]) -> str:
-    """The chart of a specification as SVG, its text as text."""
+    """The chart of a specification as SVG."""
     require_room_to_draw()
     drawn: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
     return drawn["image/svg+xml"]

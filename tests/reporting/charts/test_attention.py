@@ -17,7 +17,6 @@ import ostools as ost
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, Attention
 from ostools.measure.attention.difference import attention_difference
-from ostools.reporting import charts
 from ostools.reporting.charts.attention.cells import (
     COLUMNS,
     ROWS,
@@ -25,7 +24,7 @@ from ostools.reporting.charts.attention.cells import (
     attention_frame,
     difference_findings,
 )
-from ostools.reporting.charts.attention.heat import attention_difference_chart
+from ostools.reporting.charts.attention.heat import attention_chart, attention_difference_chart
 from ostools.reporting.charts.attention.view import HEADS, attention_view, interactive_view
 from ostools.reporting.look import theme
 from ostools.results import Provenance
@@ -110,7 +109,7 @@ def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
     entropy = torch.special.entr(attention.last.double()).sum(-1).flatten()
     kept = {f"{int(index) // 16}.{int(index) % 16}" for index in entropy.argsort()[:ROWS]}
     assert set(attention_frame(attention)["head"]) == kept
-    title = charts.attention_chart(attention).to_dict()["title"]
+    title = attention_chart(attention).to_dict()["title"]
     assert title["subtitle"] == [f"the {ROWS} heads of 256 whose last row is the most concentrated"]
 
 

@@ -18,7 +18,8 @@ import vl_convert
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.paths.variants import VARIANTS
-from ostools.reporting import charts
+from ostools.reporting.charts.collapse.curves import collapse_chart
+from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
 from ostools.reporting.look import theme
 from ostools.reporting.look.axes import ZERO_NOTE
 from ostools.reporting.page.page import TEMPLATES
@@ -46,14 +47,14 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def comparison_chart() -> alt.TopLevelMixin:
-    return charts.comparison_chart(
+    return comparison_chart(
         made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "theorem-5.1": [0.1] * 4})
     )
 
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
     result = made_comparison(PROFILE, {"local": [9.0, 8.0, 7.0, 6.0], "proof": PROFILE})
-    drawn = rows_of(charts.comparison_chart(result).to_dict())
+    drawn = rows_of(comparison_chart(result).to_dict())
     expected = {
         (int(row["position"]), str(row["source"]), float(row["value"]))
         for row in result.frame.to_dict(orient="records")
@@ -93,9 +94,9 @@ def _find(node: Any, key: str) -> Any:
 
 
 def test_operator_and_frobenius_norms_share_no_axis() -> None:
-    spec = charts.sensitivity_chart(made_sensitivity({"full": PROFILE})).to_dict()
+    spec = sensitivity_chart(made_sensitivity({"full": PROFILE})).to_dict()
     assert len(spec["vconcat"]) == 2
-    svg = svg_of(charts.sensitivity_chart(made_sensitivity({"full": PROFILE})))
+    svg = svg_of(sensitivity_chart(made_sensitivity({"full": PROFILE})))
     assert "operator norm" in svg
     assert "Frobenius norm" in svg
 
@@ -105,12 +106,12 @@ def test_estimated_rows_are_not_called_measured() -> None:
     exact = made_sensitivity({"full": PROFILE})
     frame = exact.frame.assign(method="sketch", operator_norm=float("nan"))
     sketch = replace(exact, frame=frame.assign(frobenius_upper=1.5 * frame["frobenius_norm"]))
-    svg = svg_of(charts.sensitivity_chart(sketch))
+    svg = svg_of(sensitivity_chart(sketch))
     assert "estimated: full" in svg
     assert "95% intervals of estimated norms" in svg
     assert "operator" not in svg
     assert "easured" not in svg
-    assert "intervals" not in svg_of(charts.sensitivity_chart(exact))
+    assert "intervals" not in svg_of(sensitivity_chart(exact))
 
 
 def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
@@ -144,43 +145,43 @@ def _luminance(colour: str) -> float:
 
 
 def test_zeros_are_drawn_at_the_bottom_and_said() -> None:
-    chart = charts.sensitivity_chart(made_sensitivity({"full": [0.0, 1.0, 10.0]}))
+    chart = sensitivity_chart(made_sensitivity({"full": [0.0, 1.0, 10.0]}))
     assert ZERO_NOTE in svg_of(chart)
     zeros = [row for row in rows_of(chart.to_dict()) if row["value"] == 0]
     assert len(zeros) == 2
     assert all(0 < row["shown"] < 1 for row in zeros)
-    assert ZERO_NOTE not in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [0.5, 1.0, 10.0]})))
+    assert ZERO_NOTE not in svg_of(sensitivity_chart(made_sensitivity({"full": [0.5, 1.0, 10.0]})))
 
 
 def test_a_profile_of_zeros_alone_is_drawn() -> None:
-    assert ZERO_NOTE in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [0.0, 0.0]})))
+    assert ZERO_NOTE in svg_of(sensitivity_chart(made_sensitivity({"full": [0.0, 0.0]})))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_non_finite_values_are_refused(bad: float) -> None:
     with pytest.raises(InputError, match="not finite"):
-        charts.sensitivity_chart(made_sensitivity({"full": [1.0, bad]}))
+        sensitivity_chart(made_sensitivity({"full": [1.0, bad]}))
     with pytest.raises(InputError, match="not finite"):
-        charts.collapse_chart(made_collapse(lambda n: bad if n == 9 else 1.0))
+        collapse_chart(made_collapse(lambda n: bad if n == 9 else 1.0))
 
 
 def test_negative_values_are_refused() -> None:
     with pytest.raises(InputError, match="cannot be negative"):
-        charts.path_sum_chart(made_paths({"local": [1.0, -1.0]}))
+        path_sum_chart(made_paths({"local": [1.0, -1.0]}))
 
 
 def test_one_token_can_be_drawn() -> None:
-    svg_of(charts.sensitivity_chart(made_sensitivity({"full": [2.0]})))
+    svg_of(sensitivity_chart(made_sensitivity({"full": [2.0]})))
 
 
 def test_tokens_label_a_short_prompt_and_positions_a_long_one() -> None:
-    assert "peak" in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]}, ["peak", "b"])))
-    assert "position i" in svg_of(charts.sensitivity_chart(made_sensitivity({"full": [1.0] * 80}, ["peak"])))
+    assert "peak" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]}, ["peak", "b"])))
+    assert "position i" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0] * 80}, ["peak"])))
 
 
 def test_hostile_tokens_are_inert_even_where_altair_writes_them_into_html() -> None:
     count = len(HOSTILE)
-    chart = charts.sensitivity_chart(made_sensitivity({"full": [1.0] * count}, HOSTILE))
+    chart = sensitivity_chart(made_sensitivity({"full": [1.0] * count}, HOSTILE))
     text = chart.to_json()
     for ending in ("</", "<!"):
         assert ending not in text
@@ -208,31 +209,31 @@ def test_an_empty_token_is_named() -> None:
 
 def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
     result = made_collapse(lambda n: 4.0 / n, noise={"float32": 1e-6, "bfloat16": 0.2})
-    rows = [row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["panel"] == "y, bfloat16"]
+    rows = [row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["panel"] == "y, bfloat16"]
     at_8 = {row["quantity"]: row["value"] for row in rows if row["length"] == 8}
     assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
 
 
 def test_every_range_is_marked_and_the_model_s_window() -> None:
     open_end = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33})
-    assert "hidden from n = 31" in svg_of(charts.collapse_chart(open_end, ("y",)))
+    assert "hidden from n = 31" in svg_of(collapse_chart(open_end, ("y",)))
     ends = made_collapse(lambda n: 0.1 if 31 <= n < 60 else 10.0, noise={"bfloat16": 0.33})
     limits = {"limits": {"sliding_windows": [65], "context": 134}}
     ends = replace(ends, provenance=replace(ends.provenance, parameters={**ends.provenance.parameters, **limits}))
-    drawn = svg_of(charts.collapse_chart(ends, ("y",)))
+    drawn = svg_of(collapse_chart(ends, ("y",)))
     assert "hidden from n = 31 to 59" in drawn
     assert "window of 65 tokens" in drawn
     assert "context of 134 tokens" in drawn
-    never = svg_of(charts.collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",)))
+    never = svg_of(collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",)))
     assert "hidden from" not in never
     assert "window of" not in never
 
 
 def test_a_dtype_that_overflows_is_left_out_of_the_chart_and_named() -> None:
-    drawn = svg_of(charts.collapse_chart(made_collapse(lambda n: 10.0, overflow=["float16"]), ("y",)))
+    drawn = svg_of(collapse_chart(made_collapse(lambda n: 10.0, overflow=["float16"]), ("y",)))
     assert "float16 overflows on this model: not measured." in drawn
     with pytest.raises(InputError, match="float32 overflows on this model: not measured"):
-        charts.collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"]))
+        collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"]))
 
 
 def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
@@ -241,20 +242,20 @@ def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
     for trained, drawn in ((longest - 3, True), (longest, False)):
         lengths = {"count-ones-figure-5": trained, "copy": trained}
         known = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
-        svg = svg_of(charts.collapse_chart(replace(result, provenance=known), ("y",)))
+        svg = svg_of(collapse_chart(replace(result, provenance=known), ("y",)))
         assert (f"trained to n = {trained}" in svg) is drawn
 
 
 def test_one_more_digit_has_panels_of_its_own() -> None:
     result = made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 8.0})
-    svg = svg_of(charts.collapse_chart(result, ("y",)))
+    svg = svg_of(collapse_chart(result, ("y",)))
     assert "y, float32: one more digit (no theorem)" in svg
-    rows = rows_of(charts.collapse_chart(result, ("y",)).to_dict())
+    rows = rows_of(collapse_chart(result, ("y",)).to_dict())
     assert {row["value"] for row in rows if row["panel"] == "y, float32" and row["quantity"] == "distance"} == {2.0}
 
 
 def test_heads_have_a_band_from_least_to_greatest() -> None:
-    chart = charts.collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
+    chart = collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
     row = next(row for row in rows_of(chart.to_dict()) if row["length"] == 2 and row["quantity"] == "distance")
     assert (row["low"], row["value"], row["high"]) == (0.5, 1.0, 2.0)
     assert "L∞ distance" in svg_of(chart)
@@ -264,30 +265,30 @@ def test_seeds_have_their_mean_and_a_band() -> None:
     result = made_collapse(lambda n: 2.0, seeds=(0, 1))
     rows = result.frame["seed"] == 1
     result.frame.loc[rows, ["mean", "minimum", "maximum"]] = 4.0
-    row = next(row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance")
+    row = next(row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance")
     assert (row["low"], row["value"], row["high"]) == (2.0, 3.0, 4.0)
 
 
 @pytest.mark.parametrize(("jump", "dots"), [(1.0, False), (3.0, True)])
 def test_a_curve_that_jumps_is_dots(jump: float, dots: bool) -> None:
     result = made_collapse(lambda n: jump if n % 2 else 1.0)
-    rows = [row for row in rows_of(charts.collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance"]
+    rows = [row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance"]
     assert {row["dots"] for row in rows} == {dots}
 
 
 def test_an_unknown_site_is_refused_with_what_there_is() -> None:
     with pytest.raises(InputError, match=r"no rows of attention/vector/l2.*y/vector/l2"):
-        charts.collapse_chart(made_collapse(lambda n: 1.0), ("attention",))
+        collapse_chart(made_collapse(lambda n: 1.0), ("attention",))
 
 
 def test_collapsed_to_zero_is_drawn_at_the_bottom() -> None:
-    svg = svg_of(charts.collapse_chart(made_collapse(lambda n: 0.0 if n > 9 else 1.0), ("y",)))
+    svg = svg_of(collapse_chart(made_collapse(lambda n: 0.0 if n > 9 else 1.0), ("y",)))
     assert ZERO_NOTE in svg
 
 
 @pytest.mark.parametrize("lengths", quick([[7], [3, 4, 5], list(range(1, 65))], [7]))
 def test_any_lengths_can_be_drawn(lengths: list[int]) -> None:
-    svg_of(charts.collapse_chart(made_collapse(lambda n: 1.0 / n, lengths=lengths)))
+    svg_of(collapse_chart(made_collapse(lambda n: 1.0 / n, lengths=lengths)))
 
 
 # --- saving

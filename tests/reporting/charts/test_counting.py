@@ -14,7 +14,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import Counting
 from ostools.measure.collapse.result import Collapse
-from ostools.reporting.charts import counting_chart
+from ostools.reporting.charts.collapse.counting import counting_chart
 from ostools.reporting.findings.counting import counting_findings
 from ostools.results import Provenance
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 
-import altair as alt
 import pandas as pd
 import pytest
 
 import ostools
 from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.reporting.charts import CHARTS, chart_of
 from ostools.results import Result
-from tests.reporting.made import PROVENANCE
+from tests.reporting.made import PROVENANCE, made_sensitivity
 
 
 def results_of(kind: type[Result]) -> set[type[Result]]:
@@ -26,7 +28,22 @@ def test_every_result_of_the_package_has_a_row_and_every_row_a_result() -> None:
     for module in pkgutil.walk_packages(ostools.__path__, "ostools."):
         if not module.name.endswith("__main__"):  # a program: it runs when it is imported
             importlib.import_module(module.name)
-    assert results_of(Result) == set(CHARTS)
+    assert {kind.__name__ for kind in results_of(Result)} == set(CHARTS)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_row_names_a_function(name: str) -> None:
+    module, _, function = CHARTS[name].partition(":")
+    assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
+
+
+def test_a_chart_is_imported_when_it_is_drawn() -> None:
+    code = (
+        "import sys, ostools.reporting.charts as charts; "
+        "print(sorted(name for name in sys.modules if name.startswith('ostools.reporting.') and name != charts.__name__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_result_without_a_row_is_refused_and_a_derived_one_is_drawn_as_its_own_kind() -> None:
@@ -36,10 +53,8 @@ def test_a_result_without_a_row_is_refused_and_a_derived_one_is_drawn_as_its_own
     with pytest.raises(InputError, match=r"found Unknown: add its chart there, or give the class a `plot` of its own"):
         Unknown(pd.DataFrame(), PROVENANCE).plot()
 
-    class Derived(Unknown):
-        """Drawn as its own kind, once that has a row."""
+    class Derived(Sensitivity):
+        """Drawn as a sensitivity."""
 
-    with pytest.MonkeyPatch.context() as patch:
-        drawn = alt.Chart()
-        patch.setitem(CHARTS, Unknown, lambda result: drawn)
-        assert chart_of(Derived(pd.DataFrame(), PROVENANCE)) is drawn
+    made = made_sensitivity({"full": [1.0, 2.0]})
+    assert chart_of(Derived(made.frame, made.provenance)).to_dict() == chart_of(made).to_dict()

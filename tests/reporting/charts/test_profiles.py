@@ -13,7 +13,8 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
-from ostools.reporting import charts
+from ostools.reporting.charts.sensitivity.over_tokens import sensitivity_chart
+from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.reporting.charts.test_charts import rows_of, svg_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_sensitivity
@@ -38,7 +39,7 @@ def long_profile(tokens: int = 90) -> Sensitivity:
 
 def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
     result = ost.profile(long_profile())
-    chart = charts.profile_chart(result)
+    chart = profile_chart(result)
     svg = svg_of(chart)
     assert "full, first token taken out: U-shape (start +" in svg
     assert "frozen, first token taken out: no shape shown (start" in svg
@@ -67,7 +68,7 @@ def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
 def test_charts_and_words_say_what_was_differentiated(asked: dict[str, Any], words: str, axis: str) -> None:
     made = made_sensitivity({"full": [2.0, 6.0, 1.0]})
     result = replace(made, provenance=replace(made.provenance, parameters={**made.provenance.parameters, **asked}))
-    drawn = [charts.sensitivity_chart(result), charts.profile_chart(ost.profile(result)), charts.layers_chart(result)]
+    drawn = [sensitivity_chart(result), profile_chart(ost.profile(result)), layers_chart(result)]
     for chart in drawn:
         said = json.dumps(chart.to_dict(), ensure_ascii=False).replace("'", "’")
         assert words in said or not asked
@@ -77,7 +78,7 @@ def test_charts_and_words_say_what_was_differentiated(asked: dict[str, Any], wor
 
 def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:
     result = ost.profile(made_sensitivity({"full": [2.0, 6.0, 1.0], "frozen": [1.0, 2.0, 4.0]}))
-    chart = charts.profile_chart(result)
+    chart = profile_chart(result)
     rows = rows_of(chart.to_dict())
     drawn = {(row["position"], row["linearisation"], row["value"]) for row in rows if "position" in row}
     assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 3.0), (2, "full", 0.25)} <= drawn
@@ -86,18 +87,18 @@ def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:
 
 
 def test_without_frozen_there_is_no_ratio_panel() -> None:
-    assert "ratio to frozen" not in svg_of(charts.profile_chart(ost.profile(made_sensitivity({"full": [1.0, 2.0]}))))
+    assert "ratio to frozen" not in svg_of(profile_chart(ost.profile(made_sensitivity({"full": [1.0, 2.0]}))))
 
 
 def test_zeros_of_a_profile_are_marked() -> None:
-    chart = charts.profile_chart(ost.profile(made_sensitivity({"full": [0.0, 1.0, 2.0], "frozen": [0.0, 2.0, 2.0]})))
+    chart = profile_chart(ost.profile(made_sensitivity({"full": [0.0, 1.0, 2.0], "frozen": [0.0, 2.0, 2.0]})))
     assert sum(row.get("zero", False) for row in rows_of(chart.to_dict())) == 2
     svg_of(chart)
 
 
 def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() -> None:
     result = layered(5, 3)
-    chart = charts.layers_chart(result)
+    chart = layers_chart(result)
     rows = rows_of(chart.to_dict())
     assert len(rows) == 2 * (3 * 5 + 1)
     cells = {(row["layer"], row["position"], row["linearisation"]): row["value"] for row in rows}
@@ -110,7 +111,7 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
 
 def test_an_estimates_heat_map_is_of_the_norm_that_it_knows() -> None:
     exact = layered(256, 2, ("frozen",))
-    chart = charts.layers_chart(Sensitivity(exact.frame.assign(method="estimate"), PROVENANCE))
+    chart = layers_chart(Sensitivity(exact.frame.assign(method="estimate"), PROVENANCE))
     rows = rows_of(chart.to_dict())
     assert len(rows) == 2 * 256 + 1
     assert max(row["value"] for row in rows) == pytest.approx(2 * exact.frame["operator_norm"].max(), rel=1e-5)
@@ -121,17 +122,17 @@ def test_an_estimates_heat_map_is_of_the_norm_that_it_knows() -> None:
 
 def test_several_layers_are_drawn_as_a_heat_map_and_one_as_lines() -> None:
     several = layered(4, 1)
-    assert several.plot().to_dict() == charts.layers_chart(several).to_dict()
+    assert several.plot().to_dict() == layers_chart(several).to_dict()
     one = made_sensitivity({"full": [1.0, 2.0]})
-    assert one.plot().to_dict() == charts.sensitivity_chart(one).to_dict()
+    assert one.plot().to_dict() == sensitivity_chart(one).to_dict()
     with pytest.raises(InputError, match=r"found 2 layers.*layers_chart"):
-        charts.sensitivity_chart(several)
+        sensitivity_chart(several)
 
 
 def test_hostile_tokens_stay_text() -> None:
     values = {"full": [1.0 + place for place in range(len(HOSTILE))]}
-    chart = charts.profile_chart(ost.profile(made_sensitivity(values, HOSTILE)))
-    heat = charts.layers_chart(Sensitivity(made_sensitivity(values, HOSTILE).frame.assign(layer=0), PROVENANCE))
+    chart = profile_chart(ost.profile(made_sensitivity(values, HOSTILE)))
+    heat = layers_chart(Sensitivity(made_sensitivity(values, HOSTILE).frame.assign(layer=0), PROVENANCE))
     for drawn in (chart, heat):
         svg_of(drawn)
         assert "</script" not in drawn.to_json()
@@ -140,4 +141,4 @@ def test_hostile_tokens_stay_text() -> None:
 def test_what_is_not_finite_is_refused() -> None:
     broken = layered(4, 1)
     with pytest.raises(InputError, match="not finite"):
-        charts.layers_chart(Sensitivity(broken.frame.assign(operator_norm=np.nan), PROVENANCE))
+        layers_chart(Sensitivity(broken.frame.assign(operator_norm=np.nan), PROVENANCE))

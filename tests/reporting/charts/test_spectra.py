@@ -10,7 +10,7 @@ import pytest
 import hooks
 import ostools as ost
 from ostools.models import Prompt
-from ostools.reporting import charts
+from ostools.reporting.charts.sensitivity.spectra import spectra_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.charts.test_charts import rows_of, svg_of
 
@@ -25,7 +25,7 @@ def found() -> Any:
 
 
 def test_every_panel_holds_its_table(found: Any) -> None:
-    rows = rows_of(charts.spectra_chart(found).to_dict())
+    rows = rows_of(spectra_chart(found).to_dict())
     heads = [row for row in rows if "head" in row]
     assert len(heads) == (found.frame["quantity"] == "second_eigenvalue").sum()
     kinds = {row["kind"] for row in rows}
@@ -42,7 +42,7 @@ def test_every_panel_holds_its_table(found: Any) -> None:
 
 
 def test_the_words_say_what_was_compared(found: Any) -> None:
-    svg = svg_of(charts.spectra_chart(found))
+    svg = svg_of(spectra_chart(found))
     assert "Rank correlation of the last row with the measured frozen profile" in svg
     assert "measured: full" in svg
     assert "lazy (A + I) / 2" in svg
@@ -50,7 +50,7 @@ def test_the_words_say_what_was_compared(found: Any) -> None:
 
 def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
     against = found.against[found.against["norm"] == "frobenius"].assign(method="estimate")
-    svg = svg_of(charts.spectra_chart(replace(found, against=against)))
+    svg = svg_of(spectra_chart(replace(found, against=against)))
     assert "estimated: full" in svg
     assert "with the estimated frozen profile" in svg
     assert "measured" not in svg
@@ -71,4 +71,4 @@ def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
     assert pattern["remainder"].tolist() == [0.0] * 4
     assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]
-    svg_of(charts.spectra_chart(found))
+    svg_of(spectra_chart(found))

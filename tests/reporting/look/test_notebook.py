@@ -19,7 +19,7 @@ import vl_convert
 from nbclient import NotebookClient
 from PIL import Image
 
-from ostools.reporting import charts
+from ostools.reporting.charts.sensitivity.over_tokens import sensitivity_chart
 from ostools.reporting.look import notebook, pixels
 from ostools.reporting.look.notebook import LARGEST, VEGA_LITE
 from ostools.results import Provenance
@@ -154,7 +154,7 @@ def test_the_summary_says_what_of_which_model() -> None:
 
 
 def test_a_reduced_picture_shows_the_same() -> None:
-    chart = charts.sensitivity_chart(made_sensitivity({"full": [1.0, 2.0, 0.5]}, tokens_of(3)))
+    chart = sensitivity_chart(made_sensitivity({"full": [1.0, 2.0, 0.5]}, tokens_of(3)))
     whole = vl_convert.vegalite_to_png(chart.to_dict(), "6.4", scale=0.75)
     small = pixels.reduced(whole)
     assert len(small) < len(whole) / 3

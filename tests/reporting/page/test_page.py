@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import charts
+from ostools.reporting.charts.sensitivity.over_tokens import sensitivity_chart
 from ostools.reporting.look import theme
 from ostools.reporting.page import page
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -84,7 +84,7 @@ def assert_nothing_gets_out_or_in(text: str, scripts: int) -> Parsed:
 
 
 def test_a_chart_page_is_self_contained() -> None:
-    text = page.chart_page(charts.sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]})), "a chart")
+    text = page.chart_page(sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]})), "a chart")
     found = assert_nothing_gets_out_or_in(text, scripts=2)
     (spec,) = found.data
     assert len(spec["vconcat"]) == 2
@@ -99,7 +99,7 @@ def test_hostile_tokens_stay_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", quick(HOSTILE, HOSTILE[0], HOSTILE[2], HOSTILE[8]))
 def test_whatever_a_template_is_given_is_escaped(text: str) -> None:
-    chart = charts.sensitivity_chart(made_sensitivity({"full": [1.0]}))
+    chart = sensitivity_chart(made_sensitivity({"full": [1.0]}))
     found = assert_nothing_gets_out_or_in(page.chart_page(chart, text), scripts=2)
     # The title, the caption and the text for those who do not see it; a browser reads NUL and lone returns its own way.
     shown = text.replace("\r", "\n").replace("\x00", "")

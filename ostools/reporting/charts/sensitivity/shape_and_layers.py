@@ -13,7 +13,7 @@ import pandas as pd
 from ostools.ground.names import known_norm
 from ostools.measure import Profile, Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
-from ostools.reporting.charts.sensitivity.over_tokens import norm_named
+from ostools.reporting.charts.sensitivity.over_tokens import norm_named, sensitivity_chart
 from ostools.reporting.look import axes, draw, regions, theme
 from ostools.reporting.look.aside import aside as aside_of
 from ostools.reporting.look.aside import banded, notes, underlined
@@ -179,6 +179,12 @@ def _drawn(frame: Frame, column: str) -> Frame:
 def _profile_title(result: Profile) -> str:
     narrowed = {"at", "towards_norm"} & result.provenance.parameters.keys()
     return f"Which tokens matter to {theme.differentiated(result.provenance.parameters)[1] if narrowed else 'the last one'}"
+
+
+def sensitivity_result_chart(result: Sensitivity) -> alt.VConcatChart:
+    """Token by token; layer by layer where several layers were measured."""
+    several = frame_of(result)["layer"].nunique() > 1
+    return layers_chart(result) if several else sensitivity_chart(result)
 
 
 def layers_chart(result: Sensitivity) -> alt.VConcatChart:
