@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
-from ostools.reporting.look import axes
+from ostools.reporting.look import axes, theme
 from ostools.results import Column, Frame
 
 VALUE = alt.Tooltip("value:Q", format=".4g")
@@ -30,9 +31,66 @@ def layers(*marks: Any, **properties: Any) -> Any:
     return chart.properties(**properties)
 
 
-def heading(text: str, above: int = 0) -> alt.TitleParams:
-    """A panel's own title, smaller than the chart's, `above` so many pixels that the panel's marks take over its edge."""
-    return alt.TitleParams(text, fontSize=11, fontWeight="normal", offset=6 + above, frame="group")
+def heading(text: str, lines: Sequence[str] = (), above: int = 0, **options: Any) -> alt.TitleParams:
+    """A panel's own title, smaller than the chart's, with `lines` below it.
+
+    `above`: so many pixels higher, where the panel's marks go over its edge.
+    """
+    words = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
+    looks = {"fontSize": 11, "fontWeight": "normal", "offset": 6 + above, "frame": "group"}
+    return alt.TitleParams(text, **(looks | words | options))
+
+
+def figure(rows: Sequence[Sequence[Any]], title: str, notes: Sequence[str] = (), **options: Any) -> Any:
+    """Rows of panels as one chart with a title and notes below it.
+
+    options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
+    """
+    spacing, between = options.pop("spacing", 24), options.pop("between", 20)
+    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing) for row in rows]
+    if options:
+        lines = [line.resolve_scale(**options) if len(row) > 1 else line for line, row in zip(lines, rows, strict=True)]
+    chart = alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=list(notes)))
+    return axes.themed(chart.resolve_scale(**options) if options else chart)
+
+
+def in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
+    """The panels in rows of so many."""
+    return [panels[start : start + columns] for start in range(0, len(panels), columns)]
+
+
+def quiet(axis: Any) -> Any:
+    """An axis without its words (an encoding, or title, scale and axis), for a panel whose neighbour has them."""
+    if isinstance(axis, dict):
+        return axis | {"title": None, "axis": _without_labels(axis["axis"])}
+    copied = axis.copy()
+    copied["title"], copied["axis"] = None, _without_labels(copied["axis"])
+    return copied
+
+
+def _without_labels(axis: alt.Axis) -> alt.Axis:
+    copied = axis.copy()
+    copied["labels"], copied["title"] = False, None
+    return copied
+
+
+def line_at(axis: str, field: str, value: float | int, **looks: Any) -> list[Any]:
+    """A rule across the panel at one value of the axis ("x" or "y").
+
+    looks: `colour`, `dash`, and of a rule at an x `words` beside it, at `height` pixels, on the `side` "left" or "right".
+    """
+    place = axes.chart(data := pd.DataFrame({field: [value], "words": [looks.get("words", "")]}))
+    place = axes.unfolded(place, data).encode(
+        **{axis: f"{field}:Q"}, color=alt.value(looks.get("colour", theme.INK))
+    )
+    rule = place.mark_rule(strokeWidth=looks.get("width", 1.1), strokeDash=looks.get("dash", [2, 3]))
+    if not looks.get("words") or looks.get("height") is None:
+        return [rule]
+    left = looks.get("side", "left") == "left"
+    words = place.mark_text(
+        align="right" if left else "left", dx=-4 if left else 4, baseline="middle", fontSize=10
+    )
+    return [rule, words.encode(y=alt.value(looks["height"]), text="words:N")]
 
 
 def hue(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:

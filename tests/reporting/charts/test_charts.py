@@ -46,7 +46,7 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
-def comparison_chart() -> alt.TopLevelMixin:
+def compared() -> alt.TopLevelMixin:
     return comparison_chart(
         made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "theorem-5.1": [0.1] * 4})
     )
@@ -63,7 +63,7 @@ def test_a_comparison_holds_every_row_of_the_table() -> None:
 
 
 def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
-    svg = svg_of(comparison_chart())
+    svg = svg_of(compared())
     for words in ("measured: full", "measured: frozen", "certified bound: local"):
         assert words in svg
     assert "(not certified): proof" in svg
@@ -72,7 +72,7 @@ def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
 def test_measured_lines_are_solid_and_each_other_kind_has_its_own_dash() -> None:
     assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS) == 5
     assert theme.DASHES["measured"][1] == 0
-    text = comparison_chart().to_json()
+    text = compared().to_json()
     scale = _find(json.loads(text), "strokeDash")["scale"]
     for label, dash in zip(scale["domain"], scale["range"], strict=True):
         kind = next(kind for kind, words in theme.KINDS.items() if label.startswith(words))
@@ -115,12 +115,12 @@ def test_estimated_rows_are_not_called_measured() -> None:
 
 
 def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
-    spec = comparison_chart().to_dict()
+    spec = compared().to_dict()
     names = [{row["series"] for row in _rows(*spec["datasets"][panel["data"]["name"]])} for panel in spec["vconcat"]]
     assert len(names) == 3
     assert names[2] == {"paper's form (not certified): theorem-5.1"}
     assert "paper's form (not certified): theorem-5.1" not in names[0] | names[1]
-    assert "an order alone, no scale" in svg_of(comparison_chart())
+    assert "an order alone, no scale" in svg_of(compared())
 
 
 def test_every_variant_and_linearisation_has_a_colour_of_its_own() -> None:

@@ -8,6 +8,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import short_name
+from ostools.reporting.forms.curve import curve, fitted, shares
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.runs import CorpusCollapse
@@ -25,14 +26,10 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     lengths, dtypes = list(dict.fromkeys(frame["length"])), list(dict.fromkeys(frame["dtype"]))
     panels: list[Any] = [_over_lengths(frame, dtypes)] if len(lengths) > 1 else []
     panels += [_over_windows(result, dtype, lengths) for dtype in dtypes]
-    words = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
-    row = frame.drop_duplicates("length")
-    said = [
-        f"L2 distance at y, measured; {_counts(row)}. In brackets: the 95% interval over texts.",
-        *_hidden(frame),
-    ]
-    title = alt.TitleParams(words, subtitle=said)
-    return axes.themed(alt.hconcat(*panels, spacing=34).resolve_scale(color="independent").properties(title=title))
+    title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
+    counts = _counts(frame.drop_duplicates("length"))
+    notes = [f"L2 distance at y, measured; {counts}. In brackets: the 95% interval over texts.", *_hidden(frame)]
+    return draw.figure([panels], title, notes, spacing=34, color="independent")
 
 
 def _counts(rows: Frame) -> str:
@@ -54,33 +51,20 @@ def _hidden(frame: Frame) -> list[str]:
 
 def _over_lengths(frame: Frame, dtypes: list[str]) -> Any:
     """The distance hardly differs between dtypes: it is drawn of the first, and the noise of each."""
-    of_first: Any = frame[frame["dtype"] == dtypes[0]]
-    noise: Any = frame[["length", "dtype", "pair_noise"]].rename(columns={"pair_noise": "noise"})
-    reach: Any = pd.concat(
-        [of_first["q10"].clip(lower=float(of_first["median"].min()) / 100), of_first["q90"], noise["noise"]]
-    )
-    scale, axis = axes.log_axis(reach[reach > 0], None)
+    first: Any = frame[frame["dtype"] == dtypes[0]].rename(columns={"median": "value"})
+    noise: Any = frame[["length", "dtype", "pair_noise"]].rename(columns={"pair_noise": "value"})
+    lowest = float(first["value"].min()) / 100
+    first = first[["length", "value", "q10", "q90"]].assign(q10=first["q10"].clip(lower=lowest))
+    floors = noise.assign(series="noise in " + noise["dtype"]).drop(columns="dtype")
+    reach = [*first["q10"], *first["q90"], *floors["value"]]
+    rows, y = fitted(first, "L2 distance at y", ("q10", "q90"), [value for value in reach if value > 0])
+    floors = floors.assign(shown=floors["value"].clip(lower=min(value for value in reach if value > 0)))
     x = axes.length_axis(frame["length"], _X)
-
-    def y(name: str) -> alt.Y:
-        return alt.Y(f"{name}:Q", title="L2 distance at y", scale=scale, axis=axis)
-
-    base = draw.rows(of_first[["length", "q10", "median", "q90"]].clip(lower=float(reach.min()))).encode(x=x)
-    band = base.mark_area(opacity=0.2, color=theme.INK).encode(y=y("q10"), y2="q90:Q")
-    line = base.mark_line(color=theme.INK, point=alt.OverlayMarkDef(size=22, color=theme.INK)).encode(
-        y=y("median"), tooltip=[alt.Tooltip(f"{name}:Q", format=".4g") for name in ("length", "q10", "median", "q90")]
-    )
-    hues = {f"noise in {name}": theme.colour(name) for name in dtypes}
-    floor = draw.rows(noise.assign(name="noise in " + noise["dtype"]).drop(columns="dtype"))
-    floors = floor.mark_line(strokeDash=[5, 3], point=alt.OverlayMarkDef(size=18)).encode(
-        x=x,
-        y=y("noise"),
-        color=draw.hue("name", hues),
-        tooltip=["name:N", "length:Q", alt.Tooltip("noise:Q", format=".3g")],
-    )
-    return draw.layers(
-        band, line, floors, width=240, height=220, title=draw.heading("Median and 10% to 90% of windows")
-    )
+    hue = draw.hue("series", {f"noise in {name}": theme.colour(name) for name in dtypes})
+    bands, told = [("q10", "q90", 0.2)], ["length:Q", "q10:Q", "q90:Q"]
+    marks = curve(rows, x, y, alt.value(theme.INK), bands=bands, points=22, tooltip=told)
+    marks += curve(floors, x, y, hue, points=18, tooltip=["series:N", "length:Q"], strokeDash=[5, 3])
+    return draw.layers(*marks, width=240, height=220, title=draw.heading("Median and 10% to 90% of windows"))
 
 
 def _over_windows(result: CorpusCollapse, dtype: str, lengths: list[int]) -> Any:
@@ -89,30 +73,18 @@ def _over_windows(result: CorpusCollapse, dtype: str, lengths: list[int]) -> Any
     for length in lengths:
         rows = windows[(windows["length"] == length) & (windows["dtype"] == dtype)]
         # The same numbers in both are hidden whatever the noise is.
-        ratio = (
-            (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
-        )
+        ratio = (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
         share = [(index + 1) / len(ratio) for index in range(len(ratio))]
-        parts.append(pd.DataFrame({"tokens": f"{length} tokens", "ratio": ratio, "share": share}))
-    shown: Any = pd.concat(parts, ignore_index=True)
-    above: Any = shown["ratio"][shown["ratio"] > 0]
-    least = min([float(value) for value in above] + [1.0]) / 2
-    shown = shown.assign(ratio=shown["ratio"].clip(lower=least, upper=1e300))
-    reach = pd.concat([shown["ratio"], pd.Series([1.0])], ignore_index=True)
-    scale, axis = axes.log_axis(reach, None)
+        parts.append(pd.DataFrame({"series": f"{length} tokens", "ratio": ratio, "value": share}))
+    rows: Any = pd.concat(parts, ignore_index=True)
+    least = min([float(value) for value in rows["ratio"] if value > 0] + [1.0]) / 2
+    rows = rows.assign(ratio=rows["ratio"].clip(lower=least, upper=1e300))
+    scale, axis = axes.log_axis(pd.concat([rows["ratio"], pd.Series([1.0])], ignore_index=True), None)
     names = [f"{length} tokens" for length in lengths]
-    hues = dict(zip(names, theme.ordered(len(names)), strict=True))
-    line = (
-        draw.rows(shown)
-        .mark_line(interpolate="step-after", strokeWidth=1.8)
-        .encode(
-            x=alt.X("ratio:Q", title=_RATIO, scale=scale, axis=axis),
-            y=alt.Y("share:Q", title="share of windows", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-            color=draw.hue("tokens", hues),
-            tooltip=["tokens:N", alt.Tooltip("ratio:Q", format=".3g"), alt.Tooltip("share:Q", format=".1%")],
-        )
-    )
-    at_one = draw.rows(pd.DataFrame({"ratio": [1.0]})).mark_rule(color=theme.INK, strokeDash=[2, 3]).encode(x="ratio:Q")
-    return draw.layers(
-        at_one, line, width=240, height=220, title=draw.heading(f"{dtype}: left of the line it is hidden")
-    )
+    hue = draw.hue("series", dict(zip(names, theme.ordered(len(names)), strict=True)))
+    x = alt.X("ratio:Q", title=_RATIO, scale=scale, axis=axis)
+    told = ["series:N", alt.Tooltip("ratio:Q", format=".3g")]
+    looks: dict[str, Any] = {"width": 1.8, "interpolate": "step-after", "tooltip": told}
+    marks = [*draw.line_at("x", "ratio", 1.0), *curve(rows, x, shares("share of windows"), hue, **looks)]
+    heading = draw.heading(f"{dtype}: left of the line it is hidden")
+    return draw.layers(*marks, width=240, height=220, title=heading)

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure import Collapse
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, READINGS, VECTOR, Reading
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Verdict
 from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
+from ostools.reporting.forms.curve import curve, fitted
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
-from ostools.theory.hidden_ranges import HiddenRange
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
 PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
@@ -38,37 +38,48 @@ def collapse_chart(
     *,
     per: str = VECTOR,
     norm: str = "l2",
-) -> alt.FacetChart:
+) -> alt.VConcatChart:
     """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
 
     sites: those that have such pieces where none are given: residual, y and logits for whole vectors.
 
-    Each panel holds the measured distance, the rounding noise of the difference in that dtype and its machine line, the float64
-    distance beside them, thin and grey, and the ranges of lengths at which the pair is hidden in every seed, pale, all of them
-    of the pieces (`per`) and in the norm that is drawn. Dotted lines stand at the longest length that the model was trained on,
-    and where the prompt reaches a sliding window or fills the context. Heads and seeds are shown by their mean, with a band
-    from the least to the greatest. Raises `InputError` where every dtype overflows.
+    Each panel holds the measured distance, the rounding noise of the difference in that dtype and its machine line, the
+    float64 distance beside them, and pale the ranges of lengths at which the pair is hidden in every seed, all of them of
+    the pieces (`per`) and in the norm that is drawn. Dotted lines stand at the longest trained length, and where the
+    prompt reaches a sliding window or fills the context. Heads and seeds are shown by their mean, with a band from the
+    least to the greatest. Raises `InputError` where every dtype overflows.
     """
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
     sites = [site for site, known in READINGS.items() if per in known] if sites is None else sites
     frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
-    rows, floor = axes.floored(_collapse_rows(frame))
-    axes.require_finite(rows["value"], "a collapse curve")
+    rows, y = fitted(_collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high"))
     dtypes = list(dict.fromkeys(frame["dtype"]))
-    panels = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
-    ranges = _ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
-    layers = _collapse_layers(rows, floor, NORM_WORDS.get(norm, norm), ranges, model_limits(result))
-    facet = alt.Facet("panel:N", sort=[panel for panel in panels if (rows["panel"] == panel).any()], title=None)
-    chart = axes.unfolded(layers.facet(facet=facet, columns=len(dtypes), spacing=22), rows)
-    subtitle = [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
+    ranges = hidden_ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
+    panels = [named for pair in PAIRS for site in sites for dtype in dtypes if (named := _panel(site, dtype, pair))]
+    panels = [named for named in panels if (rows["panel"] == named).any()]
+    grid = draw.in_rows(panels, len(dtypes))
+    drawn = [
+        [
+            _curves(
+                rows,
+                named,
+                y if column == 0 else draw.quiet(y),
+                row is grid[-1],
+                [span for span in ranges if span["panel"] == named],
+                model_limits(result),
+            )
+            for column, named in enumerate(row)
+        ]
+        for row in grid
+    ]
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    over = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
-    overflow = overflow_sentence(result.overflowing())
-    subtitle = [*over, *subtitle, *([overflow] if overflow else [])]
-    title = alt.TitleParams(f"Distance of the last-token representations, {tasks}", subtitle=subtitle)
-    return axes.themed(chart.properties(title=title))
+    notes = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
+    notes += [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
+    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
+    title = f"Distance of the last-token representations, {tasks}"
+    return draw.figure(drawn, title, notes, color="shared", strokeDash="shared")
 
 
 def _panel(site: str, dtype: str, pair: str) -> str:
@@ -76,42 +87,41 @@ def _panel(site: str, dtype: str, pair: str) -> str:
 
 
 def _collapse_rows(frame: Frame) -> Frame:
-    """One row per point drawn: panel, length, quantity, hue (the dtype that gives the colour), value, and the band if any."""
+    """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour), value, and its band."""
     keys = ["pair", "length", "dtype", "site"]
     measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
-        value=("mean", "mean"),
+        distance=("mean", "mean"),
         low=("minimum", "min"),
         high=("maximum", "max"),
         noise=("pair_noise", "mean"),
         machine_line=("machine_line", "mean"),
-        exact=("float64_distance", "mean"),
+        reference=("float64_distance", "mean"),
     )
-    measured["hue"] = measured["dtype"]
-    parts = [measured.assign(quantity="distance")]
-    for quantity in ("noise", "machine_line"):
-        floor = measured[measured[quantity].notna()]
-        value = floor[quantity]
-        parts.append(floor.assign(value=value, low=value, high=value, quantity=quantity))
-    exact = measured[measured["exact"].notna() & (measured["dtype"] != "float64")]
-    value = exact["exact"]
-    parts.append(exact.assign(value=value, low=value, high=value, quantity="reference", hue="float64"))
-    rows = pd.concat(parts, ignore_index=True)
-    names = zip(rows["site"], rows["dtype"], rows["pair"], strict=True)
-    rows["panel"] = [_panel(*map(str, name)) for name in names]
-    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
+    named = zip(measured["site"], measured["dtype"], measured["pair"], strict=True)
+    measured["panel"] = [_panel(*map(str, names)) for names in named]
+    measured["series"] = measured["dtype"]
     # A band is drawn where there is one, if its lower end can stand on the log axis.
-    rows["band"] = (rows["high"] > rows["low"]) & (rows["low"] > 0)
-    needed = ["panel", "length", "quantity", "hue", "value", "dots"]
-    return rows[[*needed, "low", "high", "band"] if bool(np.any(rows["band"])) else needed]
+    wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
+    measured = measured.assign(low=measured["low"].where(wide), high=measured["high"].where(wide))
+    parts = []
+    for quantity in QUANTITIES:
+        rows = measured.assign(value=measured[quantity], quantity=quantity)
+        if quantity != "distance":
+            rows = rows[rows["value"].notna()].assign(low=np.nan, high=np.nan)
+        if quantity == "reference":
+            rows = rows[rows["dtype"] != "float64"].assign(series="float64")
+        parts.append(rows)
+    rows = pd.concat(parts, ignore_index=True)
+    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
+    return rows[["panel", "length", "quantity", "series", "value", "dots", "low", "high"]]
 
 
 def _jumping(rows: Frame) -> list[str]:
     """The panels whose measured curve jumps up and down from one length to the next."""
-    found = []
-    for panel, curve in rows[(rows["quantity"] == "distance") & (rows["value"] > 0)].groupby("panel"):
-        if jumps(curve.sort_values("length")["value"]):
-            found.append(str(panel))
-    return found
+    measured = rows[(rows["quantity"] == "distance") & (rows["value"] > 0)]
+    return [
+        str(panel) for panel, curve in measured.groupby("panel") if jumps(curve.sort_values("length")["value"])
+    ]
 
 
 def jumps(values: Column) -> bool:
@@ -120,27 +130,24 @@ def jumps(values: Column) -> bool:
     return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
-def _ranges(
+def hidden_ranges(
     verdicts: Mapping[tuple[str, str, str, int], Verdict], sites: Sequence[str], dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Each range of every panel: its place among them, where it begins and ends, its words. Of v^(l) after the last block."""
+    """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the last block."""
     last = {site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts}
     return [
         {
             "panel": _panel(site, dtype, pair),
-            "rank": rank,
-            "first": span.first,
-            "last": span.last,
-            "words": _in_words(span),
+            "pair": pair,
+            "series": dtype,
+            "length": span.first,
+            "end": span.last,
+            "words": f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}"),
         }
         for (pair, dtype, site, layer), verdict in verdicts.items()
         if site in sites and dtype in dtypes and layer == last[site]
-        for rank, span in enumerate(verdict.ranges)
+        for span in verdict.ranges
     ]
-
-
-def _in_words(span: HiddenRange) -> str:
-    return f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
 
 
 def model_limits(result: Collapse) -> list[dict[str, Any]]:
@@ -161,85 +168,41 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
     return marks
 
 
-def _collapse_layers(
-    rows: Frame, floor: float | None, norm: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]
-) -> alt.LayerChart:
-    has_band = "band" in rows
-    shown = (
-        pd.concat([rows["shown"], rows[rows["band"]]["low"], rows[rows["band"]]["high"]]) if has_band else rows["shown"]
-    )
-    hues = theme.in_order(set(rows["hue"]))
-    base = axes.chart(rows).encode(
-        x=axes.length_axis(rows["length"]),
-        y=draw.log_y(shown, f"{norm} distance", floor),
-        color=draw.hue("hue", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4),
-        detail=["quantity:N"],
-    )
-    dashes = draw.dashes(QUANTITIES, rows["quantity"])
-    tooltip = [
-        alt.Tooltip("length:Q"),
-        alt.Tooltip("quantity:N"),
-        alt.Tooltip("hue:N", title="dtype"),
-        draw.VALUE,
-    ]
-    layers: list[Any] = []
-    if has_band:
-        band = base.transform_filter("datum.band").mark_area(opacity=0.18)
-        layers.append(band.encode(y=alt.Y("low:Q"), y2="high:Q"))
-    # The reference lies under the dtype's own marks, and is thinner.
-    for exact, width, size in (("===", 1.0, 4), ("!==", 1.5, 9)):
-        here = base.transform_filter(f"datum.quantity {exact} 'reference'")
-        layers.append(here.transform_filter("!datum.dots").mark_line(strokeWidth=width).encode(strokeDash=dashes))
-        layers.append(here.transform_filter("datum.dots").mark_circle(size=size))
-    layers.append(base.mark_circle(size=24, opacity=0).encode(tooltip=tooltip))
-    layers += draw.zeros(base.encode(tooltip=tooltip), floor)
-    if ranges:
-        middle = float(np.sqrt(float(rows["length"].min()) * float(rows["length"].max())))
-        layers += _range_marks(base, ranges, middle)
-    below = max((span["rank"] + 1 for span in ranges), default=0)
-    for place, limit in enumerate(limits, start=below):
-        layers += _limit_marks(base, limit, HEIGHT - 5 - LINE * place)
-    return draw.layers(*layers, width=WIDTH, height=HEIGHT)
+def _curves(
+    rows: Frame, named: str, y: dict[str, Any], last: bool, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]
+) -> Any:
+    """One panel. The reference lies under the dtype's own marks, and is thinner."""
+    hues = theme.in_order(set(rows["series"]))
+    hue = draw.hue("series", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4)
+    dash = draw.dashes(QUANTITIES, rows["quantity"])
+    x, here = axes.length_axis(rows["length"]), rows[rows["panel"] == named]
+    tooltip = ["length:Q", "quantity:N", alt.Tooltip("series:N", title="dtype")]
+    marks: list[Any] = []
+    for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
+        part = here[(here["quantity"] == "reference") == reference]
+        looks: dict[str, Any] = {"dash": dash, "tooltip": tooltip, "bands": [("low", "high", 0.18)]}
+        for dots, drawn in ((False, {"width": width}), (True, {"width": 0, "points": size})):
+            if (part["dots"] == dots).any():
+                chosen = part[part["dots"] == dots]
+                marks += curve(chosen, x if last else draw.quiet(x), y, hue, **(looks | drawn))
+    middle = float(np.sqrt(float(rows["length"].min()) * float(rows["length"].max())))
+    marks += strips(ranges, hue)
+    for place, mark in enumerate([*ranges, *limits]):
+        own = "series" in mark
+        side = "right" if own and mark["length"] <= middle else "left"
+        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place, "side": side}
+        looks |= {"colour": hues[mark["series"]], "dash": [1, 0]} if own else LIMIT
+        marks += draw.line_at("x", "length", mark["length"], **looks)
+    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=draw.heading(named, fontSize=12, fontWeight="bold"))
 
 
-def _range_marks(base: alt.Chart, ranges: list[dict[str, Any]], middle: float) -> list[alt.Chart]:
-    """A pale band over each range of each panel, a line where it begins, and its words."""
-    keys, ends, words = (
-        theme.safe_json(values)
-        for values in (
-            [f"{span['panel']}|{span['first']}" for span in ranges],
-            [span["last"] for span in ranges],
-            [span["words"] for span in ranges],
-        )
-    )
-    # One row a range, out of the rows that the panel already has: a facet's layers share their data.
-    at = f"indexof({keys}, datum.panel + '|' + datum.length)"
-    here = base.transform_filter(f"datum.quantity === 'distance' && {at} >= 0")
-    here = here.transform_calculate(end=f"{ends}[{at}]", words=f"{words}[{at}]")
-    x, whole = alt.X("length:Q"), {"y": alt.value(0), "y2": alt.value(HEIGHT), "detail": alt.Undefined}
-    band = here.mark_rect(opacity=0.14).encode(x=x, x2="end:Q", **whole)
-    rule = here.mark_rule(strokeWidth=1).encode(x=x, **whole)
-    # Words stand on the side of the line that has more room, those of a panel's second range above those of its first.
-    texts = []
-    for rank in range(max(span["rank"] for span in ranges) + 1):
-        own = theme.safe_json([f"{span['panel']}|{span['first']}" for span in ranges if span["rank"] == rank])
-        chosen = here.transform_filter(f"indexof({own}, datum.panel + '|' + datum.length) >= 0")
-        sides: tuple[tuple[str, Any, int], ...] = (("<=", "left", 4), (">", "right", -4))
-        for side, align, dx in sides:
-            text = chosen.transform_filter(f"datum.length {side} {middle:g}")
-            text = text.mark_text(align=align, baseline="bottom", dx=dx, fontSize=10)
-            height = alt.value(HEIGHT - 5 - LINE * rank)
-            texts.append(text.encode(x=x, y=height, text="words:N", detail=alt.Undefined))
-    return [band, rule, *texts]
+LIMIT = {"colour": theme.colour("float64"), "dash": [1, 2]}
+"""How a line at a number of the model's own looks."""
 
 
-def _limit_marks(base: alt.Chart, limit: dict[str, Any], height: int) -> list[alt.Chart]:
-    """A dotted vertical line in every panel at a number of the model's own, with its words at that height."""
-    here = base.transform_filter(f"datum.length === {limit['length']} && datum.quantity === 'distance'")
-    x, neutral = alt.X("length:Q"), alt.value(theme.colour("float64"))
-    rule = here.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(
-        x=x, y=alt.value(0), y2=alt.value(HEIGHT), color=neutral, detail=alt.Undefined
-    )
-    words = here.transform_calculate(words=theme.safe_json(limit["words"]))
-    text = words.mark_text(align="right", baseline="bottom", dx=-4, fontSize=10)
-    return [rule, text.encode(x=x, y=alt.value(height), text="words:N", color=neutral, detail=alt.Undefined)]
+def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> list[Any]:
+    """A pale strip over each range of lengths."""
+    if not ranges:
+        return []
+    base = draw.rows(pd.DataFrame(ranges)[["length", "end", "series"]])
+    return [base.mark_rect(opacity=opacity).encode(x="length:Q", x2="end:Q", color=hue)]

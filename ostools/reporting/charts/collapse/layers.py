@@ -11,10 +11,11 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ostools.measure import Collapse
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, Reading
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.variation import mean_over_heads
 from ostools.reporting.charts.collapse.curves import PAIRS
+from ostools.reporting.forms.heat import gradient, heat
 from ostools.reporting.look import axes, draw
 from ostools.results import Frame, frame_of
 
@@ -51,13 +52,11 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
         )
     elif words := str(result.provenance.parameters.get("variation", "")):
         notes += textwrap.wrap(f"The attention's total variation was {words}", _LINE)
-    rows: list[Any] = [alt.hconcat(*panels[start : start + 2], spacing=24) for start in range(0, len(panels), 2)]
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
-    title = alt.TitleParams(f"How far v and v* are apart after each block, {tasks}", subtitle=notes)
     # Distances and variations have colours of their own; those of the distances have one domain.
     colours = "shared" if moved is None else "independent"
-    rows = [row.resolve_scale(color=colours) for row in rows]
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=20).resolve_scale(color=colours))
+    title = f"How far v and v* are apart after each block, {tasks}"
+    return draw.figure(draw.in_rows(panels, 2), title, notes, color=colours)
 
 
 def _name(norm: str) -> str:
@@ -118,28 +117,22 @@ def _panel(cells: Frame, name: str, domain: list[float], colour: str, last: int,
     kind = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
     ticks = alt.Axis(grid=False, format="d", values=axes.length_ticks(low, int(lengths.max())))
     layers = axes.whole_ticks(0, last)
-    base = draw.rows(cells[["length", "end", "layer", "top", "value", "hidden"]]).encode(
-        x=alt.X("length:Q", title="length n (items of the sequence)", scale=kind, axis=ticks),
-        x2="end:Q",
-        y=alt.Y(
-            "layer:Q",
-            title="layer l",
-            scale=alt.Scale(domain=[0, last + 1], nice=False),
-            axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
-        ),
-        y2="top:Q",
-        tooltip=["layer:Q", "length:Q", draw.VALUE],
-    )
-    legend = alt.Legend(
-        title=colour, orient="bottom", direction="horizontal", gradientLength=220, format=".1~g", titleLimit=0
+    rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
+    x = alt.X("length:Q", title="length n (items of the sequence)", scale=kind, axis=ticks)
+    y = alt.Y(
+        "layer:Q",
+        title="layer l",
+        scale=alt.Scale(domain=[0, last + 1], nice=False),
+        axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
     )
     scale = alt.Scale(type="log", scheme=scheme, domain=domain)
+    hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
+    told, ends = ["layer:Q", "length:Q"], {"across": "end", "up": "top"}
+    base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)
     marks = [
-        base.mark_rect(color=_ZERO).transform_filter("datum.value === 0"),
-        base.mark_rect()
-        .transform_filter("datum.value > 0")
-        .encode(color=alt.Color("value:Q", scale=scale, legend=legend)),
-        base.mark_rect(color="white", opacity=0.62).transform_filter("datum.hidden"),
+        *heat(rows[rows["value"] == 0], x, y, alt.value(_ZERO), told, **ends),
+        *heat(rows[rows["value"] > 0], x, y, hue, told, **ends),
+        *([base.encode(x=x, x2="end:Q", y=y, y2="top:Q")] if rows["hidden"].any() else []),
     ]
     height = max(LEAST, STEP * (last + 1))
     return draw.layers(*marks, width=WIDTH, height=height, title=draw.heading(name))

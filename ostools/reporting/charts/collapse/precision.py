@@ -8,8 +8,9 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure import Collapse
+from ostools.measure.collapse.result import Collapse
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, whole
+from ostools.reporting.forms.curve import curve, fitted
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -46,14 +47,19 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
         raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
-    task = str(frame["task"].iloc[0])
-    overflow = [words] if (words := overflow_sentence(result.overflowing())) else []
-    title = alt.TitleParams(
-        f"Which part of low precision hides the pair, {task}",
-        subtitle=[f"L2 distance at {site} against the noise of each way of storing numbers", *overflow],
-    )
-    chart = alt.vconcat(_curves(frame, result.reference, pair, site), _ranges(result, pair), title=title, spacing=26)
-    return axes.themed(chart.resolve_scale(color="shared", shape="independent", strokeDash="independent"))
+    rows, y = fitted(_rows(frame, result.reference, pair, site), "L2 distance")
+    panels = list(dict.fromkeys(rows["panel"]))
+    drawn = [
+        _curves(rows, panel, y if place % 2 == 0 else draw.quiet(y), place >= len(panels) - 2)
+        for place, panel in enumerate(panels)
+    ]
+    curves = [alt.hconcat(*row, spacing=22) for row in draw.in_rows(drawn, 2)]
+    above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
+    notes = [f"L2 distance at {site} against the noise of each way of storing numbers"]
+    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
+    title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
+    scales = {"color": "shared", "shape": "independent", "strokeDash": "independent"}
+    return draw.figure([[above], [_ranges(result, pair)]], title, notes, between=26, **scales)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -62,52 +68,43 @@ def _split(name: str) -> tuple[str, str]:
     return format, part if dash else "cast"
 
 
-def _curves(frame: Frame, reference: Frame, pair: str, site: str) -> Any:
-    """The distance and the noises against length, the mean over seeds."""
-    keys = ["dtype", "length"]
-    means = frame.groupby(keys, as_index=False, sort=False)[["pair_noise", "weight_shift"]].mean()
+def _rows(frame: Frame, reference: Frame, pair: str, site: str) -> Frame:
+    """The distance and the noises against length, the mean over seeds; every panel has the distance of the weights as given."""
     exact = reference[(reference["pair"] == pair) & (reference["site"] == site)]
-    exact = (
-        exact.groupby(["weights", "length"], as_index=False)["distance"].mean().rename(columns={"distance": "value"})
-    )
-    parts = []
-    for name, rows in means.groupby("dtype", sort=False):
-        format, part = _split(str(name))
-        for quantity, column in (("noise", "pair_noise"), ("weight_shift", "weight_shift")):
-            if (rows[column] > 0).any():
-                here = rows[["length"]].assign(value=rows[column], quantity=quantity)
-                parts.append(here.assign(format=format, panel=PARTS[part]))
-    panels = list(dict.fromkeys(part["panel"].iloc[0] for part in parts))
+    exact = exact.groupby(["weights", "length"], as_index=False)["distance"].mean()
+    exact = exact.rename(columns={"distance": "value"})
     # What each range was read from: the float64 distance of the weights as that precision stores them.
     curves = {str(weights): rows[["length", "value"]] for weights, rows in exact.groupby("weights")}
-    parts += [curves["given"].assign(quantity="distance", format="float64", panel=panel) for panel in panels]
-    for name, weights in frame.drop_duplicates("dtype").set_index("dtype")["weights"].items():
+    stored = frame.drop_duplicates("dtype").set_index("dtype")["weights"]
+    parts = []
+    for name, rows in frame.groupby("dtype", sort=False):
         format, part = _split(str(name))
-        if weights != "given":
-            parts.append(curves[str(weights)].assign(quantity="stored", format=format, panel=PARTS[part]))
-    rows, floor = axes.floored(pd.concat(parts, ignore_index=True))
-    axes.require_finite(rows["value"], "a chart of precisions")
-    base = axes.chart(rows).encode(
-        x=axes.length_axis(rows["length"]),
-        y=draw.log_y(rows["shown"], "L2 distance", floor),
-        color=_formats(rows["format"]),
-        strokeDash=draw.dashes(QUANTITIES, rows["quantity"]),
-        tooltip=["format:N", "quantity:N", "length:Q", draw.VALUE],
-    )
-    layers: list[Any] = [
-        base.transform_filter("datum.quantity === 'distance'").mark_line(strokeWidth=2.6),
-        base.transform_filter("datum.quantity !== 'distance'").mark_line(strokeWidth=1.3),
-    ]
-    layers += draw.zeros(base, floor)
-    layered: Any = alt.layer(*layers)
-    facet = alt.Facet("panel:N", sort=panels, title=None)
-    chart = layered.properties(width=290, height=190).facet(facet=facet, columns=2, spacing=22)
-    return axes.unfolded(chart, rows)
+        same = {"series": format, "panel": PARTS[part]}
+        means = rows.groupby("length", as_index=False)[["pair_noise", "weight_shift"]].mean()
+        for quantity, column in (("noise", "pair_noise"), ("weight_shift", "weight_shift")):
+            if (means[column] > 0).any():
+                parts.append(means[["length"]].assign(value=means[column], quantity=quantity, **same))
+        if stored[name] != "given":
+            parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
+    panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)
+    parts += [curves["given"].assign(quantity="distance", series="float64", panel=panel) for panel in panels]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _curves(rows: Frame, panel: str, y: dict[str, Any], last: bool) -> Any:
+    x, dash = axes.length_axis(rows["length"]), draw.dashes(QUANTITIES, rows["quantity"])
+    marks = []
+    for thick, width in ((True, 2.6), (False, 1.3)):
+        part = rows[(rows["panel"] == panel) & ((rows["quantity"] == "distance") == thick)]
+        looks: dict[str, Any] = {"dash": dash, "width": width, "tooltip": ["series:N", "quantity:N", "length:Q"]}
+        marks += curve(part, x if last else draw.quiet(x), y, _formats(rows["series"]), **looks)
+    heading = draw.heading(panel, fontSize=12, fontWeight="bold")
+    return draw.layers(*marks, width=290, height=190, title=heading)
 
 
 def _formats(column: Any) -> alt.Color:
     looks = theme.in_order(set(column))
-    return draw.hue("format", looks, title="format", columns=len(looks), symbolStrokeWidth=4)
+    return draw.hue("series", looks, title="format", columns=len(looks), symbolStrokeWidth=4)
 
 
 def _ranges(result: Collapse, pair: str) -> Any:
@@ -121,11 +118,11 @@ def _ranges(result: Collapse, pair: str) -> Any:
         scale=alt.Scale(type="log", domain=[1, max(last, 2)], nice=False),
         axis=alt.Axis(format="d", values=axes.length_ticks(1, last)),
     )
-    base = axes.chart(data).encode(
+    base = draw.rows(data).encode(
         x=x,
         y=alt.Y("precision:N", sort=list(dict.fromkeys(data["precision"])), title=None, axis=alt.Axis(grid=True)),
         yOffset=alt.YOffset("end:N", sort=ends),
-        color=_formats([*data["format"], "float64"]),  # as above, where the distance itself is float64's
+        color=_formats([*data["series"], "float64"]),  # as above, where the distance itself is float64's
         tooltip=["precision:N", "end:N", "status:N"],
     )
     shape = alt.Shape(
@@ -134,13 +131,13 @@ def _ranges(result: Collapse, pair: str) -> Any:
         scale=alt.Scale(domain=ends, range=_SHAPES[: len(ends)]),
         legend=alt.Legend(title="indistinguishable by", columns=len(ends), symbolType=alt.Undefined, symbolSize=60),
     )
+    reached, hollow = (base.transform_filter(f"{sign}datum.reached") for sign in ("", "!"))
     marks = [
-        base.transform_filter("datum.reached").mark_rule(strokeWidth=2).encode(x2="to:Q"),
-        base.transform_filter("datum.reached").mark_point(filled=True, size=42).encode(shape=shape),
-        base.transform_filter("!datum.reached").mark_point(filled=False, size=30).encode(shape=shape),
+        reached.mark_rule(strokeWidth=2).encode(x2="to:Q"),
+        reached.mark_point(filled=True, size=42).encode(shape=shape),
+        hollow.mark_point(filled=False, size=30).encode(shape=shape),
     ]
-    layered: Any = alt.layer(*marks)
-    return axes.unfolded(layered.properties(width=600, height=alt.Step(7)), data)
+    return draw.layers(*marks, width=600, height=alt.Step(7))
 
 
 def _range_rows(result: Collapse, pair: str) -> list[dict[str, Any]]:
@@ -150,7 +147,7 @@ def _range_rows(result: Collapse, pair: str) -> list[dict[str, Any]]:
         if kind != pair or site not in ENDS:
             continue
         format, part = _split(name)
-        same = {"precision": f"{format} {part}", "format": format, "end": ENDS[site], "status": verdict.words}
+        same = {"precision": f"{format} {part}", "series": format, "end": ENDS[site], "status": verdict.words}
         spans = [{"length": span.first, "to": span.last, "reached": True} for span in verdict.ranges]
         rows += [same | span for span in spans or [{"length": longest, "to": longest, "reached": False}]]
     return rows

@@ -4,105 +4,93 @@ from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.experiments import Repeats
+from ostools.experiments.repeats import Repeats
 from ostools.measure.profiles.nulls import OWN
 from ostools.reporting.charts.sensitivity.nulls import SOURCES
+from ostools.reporting.forms.curve import curve, fitted
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
-COLOURS = {"present": theme.colour("BOS present"), "absent": theme.colour("BOS absent")}
 _WORDS = {"present": "with BOS", "absent": "without BOS"}
+_COLOURS = {_WORDS[sink]: theme.colour(f"BOS {sink}") for sink in _WORDS}
+_X, _Y = "copies n of the repeated token", "L2 distance at y (float64)"
 
 
-def repeats_chart(result: Repeats) -> alt.FacetChart:
+def repeats_chart(result: Repeats) -> Any:
     """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds.
 
     What is below its rounding stands below the axis, and is told as at most that. With null models: the model's curve, and of
     each kind the median and the range over its draws, a panel a prompt and sink.
     """
-    if len(set(frame_of(result)["source"])) > 1:
-        return _before_training(result)
     frame: Frame = frame_of(result)
+    if frame["source"].nunique() > 1:
+        return _before_training(result)
     summary: Any = result.summary
     tasks = list(dict.fromkeys(frame["task"]))
     parts = [frame.rename(columns={"distance": "value"}).assign(kind="measured")]
     parts += [_law(row, frame) for row in summary.to_dict("records") if np.isfinite(row["rate"])]
     rows = pd.concat(parts, ignore_index=True)
-    rows["line"] = rows["kind"] + " " + rows["sink"]
-    rows["rounding"] = rows["rounding"].fillna(0.0)  # a law has none
-    rows, floor = axes.floored(rows[["task", "sink", "line", "kind", "length", "value", "rounding"]])
-    axes.require_finite(rows["value"], "a chart of repeats")
+    rows = rows.assign(rounding=rows["rounding"].fillna(0.0), series=rows["sink"].map(_WORDS))  # a law has none
+    rows, y = fitted(rows[["task", "sink", "series", "kind", "length", "value", "rounding"]], _Y)
     rows = rows.assign(value=rows[["value", "rounding"]].max(axis=1), said=_said(rows)).drop(columns="rounding")
-    sinks = [sink for sink in _WORDS if (rows["sink"] == sink).any()]
-    base = axes.chart(rows).encode(
-        x=axes.length_axis(rows["length"], "copies n of the repeated token"),
-        y=draw.log_y(rows["shown"], "L2 distance at y (float64)", floor),
-        color=alt.Color(
-            "sink:N",
-            scale=alt.Scale(domain=sinks, range=[COLOURS[sink] for sink in sinks]),
-            legend=alt.Legend(title=None, columns=2, labelExpr=axes.lookup(sinks, [_WORDS[sink] for sink in sinks])),
-        ),
-        detail="line:N",
-        tooltip=["sink:N", "kind:N", "length:Q", alt.Tooltip("said:N", title="value")],
-    )
-    layers: list[Any] = [
-        base.transform_filter("datum.kind === 'measured' && !datum.zero").mark_line(strokeWidth=1.6),
-        base.transform_filter("datum.kind !== 'measured'").mark_line(strokeWidth=1.0, strokeDash=[4, 2]),
+    hues = {words: colour for words, colour in _COLOURS.items() if (rows["series"] == words).any()}
+    panels = {task: _curves(rows[rows["task"] == task], draw.hue("series", hues)) for task in tasks}
+    notes = ["Dashed: the fitted law, where the distance falls. Its rate has a 95% interval.", *_laws(tasks, summary)]
+    notes += [axes.ROUNDING_NOTE] if rows["zero"].any() else []
+    return _figure(panels, y, rows, "Representational collapse on repeated tokens", notes)
+
+
+def _curves(rows: Frame, hue: Any) -> Any:
+    """The measured curve without what is below its rounding, and the law."""
+
+    def marks(x: Any, y: dict[str, Any]) -> list[Any]:
+        own, told = rows["kind"] == "measured", ["sink:N", "kind:N", "length:Q", "said:N"]
+        drawn = curve(rows[own & ~rows["zero"]], x, y, hue, tooltip=told)
+        drawn += curve(rows[own & rows["zero"]], x, y, hue, width=0, tooltip=told)
+        return drawn + curve(rows[~own], x, y, hue, width=1.0, tooltip=told, strokeDash=[4, 2])
+
+    return marks
+
+
+def _figure(panels: dict[str, Any], y: dict[str, Any], rows: Frame, title: str, notes: list[str]) -> Any:
+    """Two panels a row, on one pair of axes."""
+    x = axes.length_axis(rows["length"], _X)
+    drawn = [
+        draw.layers(
+            *marks(x if place >= len(panels) - 2 else draw.quiet(x), y if place % 2 == 0 else draw.quiet(y)),
+            width=280,
+            height=190,
+            title=draw.heading(words, fontSize=12, fontWeight="bold"),
+        )
+        for place, (words, marks) in enumerate(panels.items())
     ]
-    layers += draw.zeros(base, floor)
-    layered: Any = alt.layer(*layers)
-    facet = alt.Facet("task:N", sort=tasks, title=None)
-    chart = layered.properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
-    said = ["Dashed: the fitted law, where the distance falls. Its rate has a 95% interval."]
-    said += _laws(tasks, summary)
-    said += [] if floor is None else [axes.ROUNDING_NOTE]
-    title = alt.TitleParams("Representational collapse on repeated tokens", subtitle=said)
-    return axes.themed(axes.unfolded(chart, rows).properties(title=title))
+    return draw.figure(draw.in_rows(drawn, 2), title, notes, color="shared")
 
 
-def _before_training(result: Repeats) -> alt.FacetChart:
+def _before_training(result: Repeats) -> Any:
     frame: Frame = frame_of(result)
     own: Frame = frame[frame["source"] == OWN]
     columns = ["source", "task", "sink", "length", "value", "low", "high"]
-    curve: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
-    rows = pd.concat([curve, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)
-    axes.require_finite(rows["value"], "a chart of repeats")
-    rows, floor = axes.floored(rows)
-    least = float(rows["shown"].min())
-    rows = rows.assign(
-        low=rows["low"].clip(lower=least),
-        high=rows["high"].clip(lower=least),
-        panel=rows["task"] + ", " + rows["sink"].map(_WORDS),
-        name=rows["source"].map(SOURCES),
-    )
+    line: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
+    rows = pd.concat([line, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)
     sources = list(dict.fromkeys(rows["source"]))
-    hues = dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True))
-    place: dict[str, Any] = {
-        "x": axes.length_axis(rows["length"], "copies n of the repeated token"),
-        "color": draw.hue("name", hues),
-    }
-    reach = pd.concat([rows["low"], rows["high"]])
-    shown, low = (draw.log_y(reach, "L2 distance at y (float64)", floor, field) for field in ("shown", "low"))
-    drawn = rows.drop(columns=["task", "sink", "source"])
-    base = axes.chart(drawn)
-    band = base.mark_area(opacity=0.25).encode(y=low, y2="high:Q", **place)
-    line = base.mark_line(strokeWidth=1.6).encode(
-        y=shown, tooltip=["name:N", "length:Q", draw.VALUE, "low:Q", "high:Q"], detail="name:N", **place
-    )
-    panels = list(dict.fromkeys(rows["panel"]))
-    facet = alt.Facet("panel:N", sort=panels, title=None)
-    chart = alt.layer(band, line).properties(width=280, height=190).facet(facet=facet, columns=2, spacing=26)
+    rows = rows.assign(panel=rows["task"] + ", " + rows["sink"].map(_WORDS), series=rows["source"].map(SOURCES))
+    rows, y = fitted(rows.drop(columns=["task", "sink", "source"]), _Y, ("low", "high"))
+    hue = draw.hue("series", dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True)))
+
+    def marks_of(panel: str) -> Any:
+        here = rows[rows["panel"] == panel]
+        told = ["series:N", "length:Q", "low:Q", "high:Q"]
+        return lambda x, y: curve(here, x, y, hue, bands=[("low", "high", 0.25)], tooltip=told)
+
+    panels = {panel: marks_of(panel) for panel in dict.fromkeys(rows["panel"])}
     count = int(frame["draw"].nunique())
-    said = [
-        f"Line: the model, and the median of {count} null models of a kind; shade: their range.",
-        *_fates_of(result),
-    ]
-    title = alt.TitleParams("The distance on repeated tokens before and after training", subtitle=said)
-    return axes.themed(axes.unfolded(chart, drawn).properties(title=title))
+    shade = f"Line: the model, and the median of {count} null models of a kind; shade: their range."
+    title = "The distance on repeated tokens before and after training"
+    return _figure(panels, y, rows, title, [shade, *_fates_of(result)])
 
 
 def _fates_of(result: Repeats) -> list[str]:
@@ -139,9 +127,13 @@ def _laws(tasks: list[str], summary: Any) -> list[str]:
 
 def _law(row: dict[str, Any], frame: Frame) -> Frame:
     """The fitted law at the lengths that were fitted."""
-    curve = frame[(frame["task"] == row["task"]) & (frame["sink"] == row["sink"])]
-    n = curve[curve["length"] >= row["fitted_from"]]["length"].to_numpy(dtype=float)[: int(row["used"])]
-    x = np.log(n) if str(row["law"]).startswith("power") else n
-    values = np.exp(row["log_amplitude"] - row["rate"] * x) + row["level"]
+    measured = frame[(frame["task"] == row["task"]) & (frame["sink"] == row["sink"])]
+    n = measured[measured["length"] >= row["fitted_from"]]["length"].to_numpy(dtype=float)[: int(row["used"])]
     same = {"task": row["task"], "sink": row["sink"], "kind": "fitted"}
-    return pd.DataFrame({"length": n.astype(int), "value": values}).assign(**same)
+    return pd.DataFrame({"length": n.astype(int), "value": law_values(row, n)}).assign(**same)
+
+
+def law_values(row: dict[str, Any], n: np.ndarray) -> np.ndarray:
+    """The law of a row of fits at these lengths."""
+    x = n if str(row["law"]).startswith("exponential") else np.log(n)
+    return np.exp(row["log_amplitude"] - row["rate"] * x) + row["level"]

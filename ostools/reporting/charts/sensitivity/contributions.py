@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import altair as alt
-import pandas as pd
+from typing import Any
 
-from ostools.measure import Contributions
+import altair as alt
+
+from ostools.measure.contributions.contributions import Contributions
+from ostools.reporting.forms.profile import WIDTH, of_tokens
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 _UP, _DOWN = "raises the logit", "lowers the logit"
 
 
-def contributions_chart(result: Contributions) -> alt.LayerChart:
+def contributions_chart(result: Contributions) -> Any:
     """A bar a token; the biases, which belong to none, and the sum stand in the subtitle."""
-    axes.require_finite(frame_of(result)["contribution"], "contributions")
-    rows: Frame = result.of_tokens
-    tokens = [theme.shown(str(token)) for token in rows["token"]]
-    values = rows["contribution"].astype(float)
-    data = pd.DataFrame(
-        {
-            "start": [position - 0.4 for position in range(len(tokens))],
-            "end": [position + 0.4 for position in range(len(tokens))],
-            "position": range(len(tokens)),
-            "token": tokens,
-            "value": values.tolist(),
-            "zero": [0.0] * len(tokens),
-            "way": [_UP if value >= 0 else _DOWN for value in values],
-        }
-    )
-    said = result.provenance.parameters
-    biases = float(frame_of(result)["contribution"].iloc[-1])
-    subtitle = [
-        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {_sum(result)}.",
-        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
-    ]
+    table, said = frame_of(result), result.provenance.parameters
+    axes.require_finite(table["contribution"], "contributions")
+    of: Frame = result.of_tokens
+    values = of["contribution"].astype(float).reset_index(drop=True)
+    rows = of_tokens(of.assign(position=range(len(of))), zero=0.0).reset_index(drop=True)
+    rows = rows.assign(value=values, start=rows["position"] - 0.4, end=rows["position"] + 0.4)
+    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
+    total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
+    sum_of = f"the logit, {total:.4g}"
+    if said["soft_cap"] is not None:
+        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(said['logit']):.4g}, after it"
     colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
-    bars = draw.rows(data).encode(
-        x=axes.token_axis(tokens, field="start", margin=0.5),
+    bars = draw.rows(rows).encode(
+        x=axes.token_axis(rows["token"].tolist(), field="start", margin=0.5),
         x2="end:Q",
         y=alt.Y("value:Q", title="contribution to the logit"),
         y2="zero:Q",
-        color=draw.hue("way", colours, symbolType="square", symbolSize=100),
+        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
         tooltip=["position:Q", "token:N", draw.VALUE],
     )
-    zero = axes.chart(line := pd.DataFrame({"zero": [0.0]})).encode(y=alt.Y("zero:Q"))
-    title = alt.TitleParams(f"What each token contributes to “{theme.shown(str(said['token']))}”", subtitle=subtitle)
-    rule = axes.unfolded(zero, line).mark_rule(strokeWidth=0.8)
-    return axes.themed(alt.layer(bars.mark_rect(), rule).properties(width=620, height=260, title=title))
-
-
-def _sum(result: Contributions) -> str:
-    said, total = result.provenance.parameters, float(frame_of(result)["contribution"].sum())
-    if said["soft_cap"] is None:
-        return f"the logit, {total:.4g}"
-    return f"{total:.4g} before the soft-cap, the logit, {float(said['logit']):.4g}, after it"
+    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=WIDTH, height=260)
+    notes = [
+        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
+        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
+    ]
+    return draw.figure([[panel]], f"What each token contributes to “{theme.shown(str(said['token']))}”", notes)
