@@ -37,13 +37,17 @@ def profile(rows: Frame, tokens: list[str], y: dict[str, Any], hue: Any, **looks
     """One panel: a curve a series over the tokens.
 
     looks: `title` of the panel, `height`, `last` (False leaves the names to a panel below), `aside` (positions of tokens
-    that are not the text's), `marks` (over the curves), `below` (under them); all others are `curve`'s.
+    that are not the text's), `regions` (whether they are coloured), `marks` (over the curves), `below` (under them); all
+    others are `curve`'s.
     """
     title, height = looks.pop("title", ""), looks.pop("height", 260)
     last, aside = looks.pop("last", True), looks.pop("aside", ())
+    coloured = looks.pop("regions", True)
     over, under = looks.pop("marks", ()), looks.pop("below", ())
     x = axes.token_axis(tokens, last, aside=aside)
     drawn = curve(rows, x, y, hue, **({"points": points(tokens), "tooltip": TOOLTIP} | looks))
-    panel = regions.coloured(banded(alt.layer(*under, *drawn, *over), aside), tokens, last, aside)
-    heading = {"title": draw.heading(title, above=regions.room(tokens))} if title else {}
+    panel = banded(alt.layer(*under, *drawn, *over), aside)
+    if coloured:
+        panel = regions.coloured(panel, tokens, last, aside)
+    heading = {"title": draw.heading(title, above=regions.room(tokens) if coloured else 0)} if title else {}
     return panel.properties(width=WIDTH, height=height, **heading)

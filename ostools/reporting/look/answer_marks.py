@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.look import axes, theme
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
@@ -48,10 +47,5 @@ def training_end(trained: int | None, lengths: Column, height: float | int | Non
     """A dotted line where training ends, if that is inside the axis; with its words at `height` pixels, if any."""
     if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
         return []
-    data = pd.DataFrame({"length": [trained], "words": [f"trained to {trained}"]})
-    base = axes.unfolded(axes.chart(data), data).encode(x="length:Q", color=alt.value(theme.colour("float64")))
-    line = base.mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
-    if height is None:
-        return [line]
-    words = base.mark_text(align="right", baseline="middle", dx=-4, fontSize=10)
-    return [line, words.encode(y=alt.value(height), text="words:N")]
+    looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
+    return draw.line_at("x", "length", trained, words=f"trained to {trained}", height=height, **looks)

@@ -31,7 +31,7 @@ def layers(*marks: Any, **properties: Any) -> Any:
     return chart.properties(**properties)
 
 
-def heading(text: str, lines: Sequence[str] = (), above: int = 0, **options: Any) -> alt.TitleParams:
+def heading(text: str | list[str], lines: Sequence[str] = (), above: int = 0, **options: Any) -> alt.TitleParams:
     """A panel's own title, smaller than the chart's, with `lines` below it.
 
     `above`: so many pixels higher, where the panel's marks go over its edge.
@@ -41,16 +41,17 @@ def heading(text: str, lines: Sequence[str] = (), above: int = 0, **options: Any
     return alt.TitleParams(text, **(looks | words | options))
 
 
-def figure(rows: Sequence[Sequence[Any]], title: str, notes: Sequence[str] = (), **options: Any) -> Any:
+def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str] = (), **options: Any) -> Any:
     """Rows of panels as one chart with a title and notes below it.
 
     options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
     """
     spacing, between = options.pop("spacing", 24), options.pop("between", 20)
+    said = [notes] if isinstance(notes, str) else list(notes)
     lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing) for row in rows]
     if options:
         lines = [line.resolve_scale(**options) if len(row) > 1 else line for line, row in zip(lines, rows, strict=True)]
-    chart = alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=list(notes)))
+    chart = alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=said))
     return axes.themed(chart.resolve_scale(**options) if options else chart)
 
 

@@ -9,9 +9,11 @@ import altair as alt
 import pandas as pd
 
 from ostools.experiments.ablation.ablation import Ablation
-from ostools.reporting.charts.answers.heads import cells
 from ostools.reporting.findings.ablation import WORDS
-from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.forms.bars import bars
+from ostools.reporting.forms.bars import names as bars_names
+from ostools.reporting.forms.heat import layers_by
+from ostools.reporting.look import draw, theme
 from ostools.results import Column, Frame
 
 QUANTITIES = {
@@ -27,7 +29,7 @@ _SIDE = 230
 _LAYERS_NAMED = 9
 
 
-def ablation_chart(result: Ablation) -> alt.VConcatChart:
+def ablation_chart(result: Ablation) -> Any:
     """A row a quantity: left predicted against real with the diagonal, right the real effects, mean over the prompts."""
     frame: Any = result.frame
     rows = [
@@ -40,16 +42,11 @@ def ablation_chart(result: Ablation) -> alt.VConcatChart:
     lengths = ", ".join(str(length) for length in dict.fromkeys(prompts["length"].dropna()))
     where = str(prompts["task"].iloc[0]) + (f", n = {lengths}" if lengths else "")
     seeds = prompts["seed"].dropna().nunique()
-    title = alt.TitleParams(
-        f"Taking {what} out ({method}), one at a time: {where}",
-        subtitle=[
-            *_not_believed(result),
-            "Effect: the value with the part out, minus the value with nothing out"
-            + (f"; {seeds} seeds" if seeds > 1 else "")
-            + ". On the diagonal the first-order prediction is right.",
-        ],
-    )
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=26).resolve_scale(color="independent"))
+    effect = "Effect: the value with the part out, minus the value with nothing out"
+    effect += f"; {seeds} seeds" if seeds > 1 else ""
+    notes = [*_not_believed(result), f"{effect}. On the diagonal the first-order prediction is right."]
+    title = f"Taking {what} out ({method}), one at a time: {where}"
+    return draw.figure(rows, title, notes, spacing=34, between=26, color="independent")
 
 
 def _not_believed(result: Ablation) -> list[str]:
@@ -63,10 +60,9 @@ def _not_believed(result: Ablation) -> list[str]:
     return lines
 
 
-def _row(data: Frame, words: str) -> alt.HConcatChart:
+def _row(data: Frame, words: str) -> list[Any]:
     what = data["what"].iloc[0]
-    right = _bars(data) if what == "edges" else _heat(data, what)
-    return alt.hconcat(_scatter(data, words), right, spacing=34).resolve_scale(color="independent")
+    return [_scatter(data, words), _bars(data) if what == "edges" else _heat(data, what)]
 
 
 def _scatter(data: Frame, words: str) -> Any:
@@ -130,9 +126,8 @@ def _heat(data: Frame, what: str) -> Any:
     columns, layers = mean[column].nunique(), int(mean["layer"].max()) + 1
     # Where white reads better than black on this scheme.
     dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
-    decimals = max(1, 1 - math.floor(math.log10(largest)))
-    named = columns * layers <= _NUMBERED
-    chart = cells(mean, f"{column}:O", column, scale, named=named, light=dark, digits=f".{decimals}f")
+    digits = f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
+    chart = draw.layers(*layers_by(mean, column, column, scale, light=dark, digits=digits))
     width = min(_SIDE, (92 if what == "layers" else 46) * columns)
     return chart.properties(width=width, height=_SIDE, title=draw.heading(_real(data)))
 
@@ -146,18 +141,11 @@ def _bars(data: Frame) -> Any:
     """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke across it."""
     mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
     order = mean["effect"].abs().sort_values(ascending=False).index[:_BARS]
-    mean = mean.loc[order]
-    base = draw.rows(mean).encode(
-        y=alt.Y("target:N", sort=mean["target"].tolist(), title="layer.head: query → key", axis=alt.Axis(ticks=False))
-    )
-    bars = base.mark_bar(color=theme.colour("full"), height=9).encode(
-        x=alt.X(
-            "effect:Q",
-            title="real effect (bar), predicted (stroke)",
-            axis=alt.Axis(tickCount=3),
-        )
-    )
-    strokes = base.mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15).encode(x="predicted_effect:Q")
-    return alt.layer(bars, strokes).properties(
-        width=_SIDE, height=_SIDE, title=draw.heading(f"{_real(data)}, the {len(mean)} greatest")
-    )
+    rows = mean.loc[order].rename(columns={"target": "name", "effect": "value"})
+    names = bars_names(rows["name"].tolist(), title="layer.head: query → key")
+    value = {"title": "real effect (bar), predicted (stroke)", "axis": alt.Axis(tickCount=3)}
+    marks = bars(rows, names, value, alt.value(theme.colour("full")), height=9)
+    strokes = draw.rows(rows).mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15)
+    marks.append(strokes.encode(x="predicted_effect:Q", y=names))
+    title = draw.heading(f"{_real(data)}, the {len(rows)} greatest")
+    return draw.layers(*marks, width=_SIDE, height=_SIDE, title=title)

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 
 from ostools.measure.attention.heads import HeadScores
-from ostools.reporting.look import axes, draw
-from ostools.results import Frame
+from ostools.reporting.forms.heat import layers_by
+from ostools.reporting.look import draw
 
 PANELS = {
     "first_token": "weight on the first token",
@@ -24,50 +24,20 @@ _COLUMNS = 4
 _NAMED = 8  # more heads than that get no number in their cell
 
 
-def heads_chart(result: HeadScores) -> alt.ConcatChart:
+def heads_chart(result: HeadScores) -> Any:
     """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the prompts."""
     summary: Any = result.summary
     prompts: Any = result.frame
-    shown = {name: title for name, title in PANELS.items() if summary[name].notna().any()}
-    panels = [_panel(summary, name, title) for name, title in shown.items()]
+    heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
+    scale = alt.Scale(scheme="viridis", domain=[0, 1])
+    size = {"width": min(30 * heads, 260), "height": min(24 * layers, 420)}
+    panels = []
+    for name, title in PANELS.items():
+        cells = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
+        if len(cells):
+            marks = layers_by(cells, "head", "head", scale, digits=".2f" if heads <= _NAMED else "")
+            panels.append(draw.layers(*marks, title=draw.heading(title), **size))
     count = int(prompts["prompt"].nunique())
     where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
-    title = alt.TitleParams(f"Where the attention heads look, {where}")
-    return axes.themed(alt.concat(*panels, columns=_COLUMNS, title=title, spacing=24))
-
-
-def _panel(summary: Frame, name: str, title: str) -> alt.LayerChart:
-    data = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
-    heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
-    return cells(data, "head:O", "head", alt.Scale(scheme="viridis", domain=[0, 1]), named=heads <= _NAMED).properties(
-        width=min(30 * heads, 260), height=min(24 * layers, 420), title=draw.heading(title)
-    )
-
-
-def cells(
-    data: Frame,
-    x: str,
-    x_title: str,
-    scale: alt.Scale,
-    *,
-    named: bool,
-    light: str = "datum.value < 0.435",
-    digits: str = ".2f",
-) -> Any:
-    """A cell for every layer (first at the bottom) and `x`, coloured by `value`, with its number where `named`.
-
-    `light`: the expression that says where the cell is dark and its number white. On every shade white or black has a contrast
-    of at least 4.5; the default is where viridis over 0 to 1 changes between them.
-    """
-    base = draw.rows(data).encode(
-        x=alt.X(x, title=x_title, axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap=True)),
-        y=alt.Y("layer:O", title="layer", sort="descending", axis=alt.Axis(ticks=False, labelOverlap=True)),
-    )
-    legend = alt.Legend(title=None, orient="right", gradientLength=80, format=".2~g", tickCount=3)
-    colour = alt.Color("value:Q", scale=scale, legend=legend)
-    tooltip = ["layer:O", alt.Tooltip(x, title=x_title), draw.VALUE]
-    layers = [base.mark_rect().encode(color=colour, tooltip=tooltip)]
-    if named:
-        ink = alt.condition(light, alt.value("#ffffff"), alt.value("#000000"))
-        layers.append(base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits), color=ink))
-    return alt.layer(*layers)
+    scores: Any = alt.concat(*panels, columns=_COLUMNS, spacing=24)
+    return draw.figure([[scores]], f"Where the attention heads look, {where}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -11,6 +10,7 @@ import pandas as pd
 
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.words import number, short_name
+from ostools.reporting.forms.curve import curve, fitted, shares
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
@@ -24,20 +24,30 @@ _ANOTHER = "more records than digits: another may hold the wanted value too, and
 _ESTIMATED = "estimated"
 
 
-def retrieval_chart(result: Retrieval) -> alt.VConcatChart:
+def retrieval_chart(result: Retrieval) -> Any:
     """Three panels over one axis of positions: the share of seeds that found the value, with Wilson's 95% interval; log p of
     the right answer; the mean norm over the wanted record's tokens, and over all others. Thin lines: seeds; thick: their mean.
     """
-    frame = frame_of(result)
+    frame, parameters = frame_of(result), result.provenance.parameters
     axes.require_finite(frame["sensitivity_mean"], "a retrieval run")
-    parameters = result.provenance.parameters
     length = int(frame["length"].iloc[0])
-    title = alt.TitleParams(
-        f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands",
-        subtitle=[f"{_made(result)} Thin: seeds; thick: their mean.", *_ends(result)],
-    )
-    panels = [_found(frame, _ANOTHER if _ambiguous(result) else ""), _likely(frame), _sensitive(frame, parameters)]
-    return axes.themed(alt.vconcat(*panels, title=title, spacing=10))
+    parts = [
+        frame[["position", "seed"]].assign(value=frame[column], series=of)
+        for column, of in (("sensitivity_mean", _WANTED), ("sensitivity_others", _OTHERS))
+    ]
+    norms, y = fitted(pd.concat(parts, ignore_index=True), f"mean {parameters['norm']} norm")
+    estimated = "; estimated" if (frame["method"] != "exact").any() else ""
+    of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i{estimated}"
+    likely = frame[["position", "seed"]].assign(value=frame["log_probability"], series=_WANTED)
+    log_p = {"title": "log p(right answer), nats", "scale": alt.Scale(zero=False), "axis": alt.Axis(tickCount=4)}
+    panels = [
+        _found(frame, _ANOTHER if _ambiguous(result) else ""),
+        _seeds(likely, draw.quiet(_x(frame)), log_p),
+        _seeds(norms, _x(frame), y, note=of),
+    ]
+    title = f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands"
+    notes = [f"{_made(result)} Thin: seeds; thick: their mean.", *_ends(result)]
+    return draw.figure([[panel] for panel in panels], title, notes, between=10)
 
 
 def retrieval_notes(result: Retrieval) -> list[str]:
@@ -81,71 +91,34 @@ def _difference(row: dict[str, Any]) -> str:
     return f"{f'× {number(middle)}' if factor else f'{middle:+.2g} nats'}{interval}, {row['verdict']}"
 
 
-def _x(frame: Frame, last: bool) -> alt.X:
+def _x(frame: Frame) -> alt.X:
     places = sorted(set(frame["position"].tolist()))
     return alt.X(
         "position:Q",
-        title=f"position of the wanted record (0 to {int(frame['length'].iloc[0]) - 1})" if last else None,
+        title=f"position of the wanted record (0 to {int(frame['length'].iloc[0]) - 1})",
         scale=alt.Scale(domain=[places[0], max(places[-1], places[0] + 1)], nice=False, padding=10),
-        axis=alt.Axis(grid=False, values=places, format="d", labels=last, tickCount=len(places) + 1),
+        axis=alt.Axis(grid=False, values=places, format="d", tickCount=len(places) + 1),
     )
 
 
 def _found(frame: Frame, note: str) -> Any:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
     ends = [wilson(int(right), int(asked)) for right, asked in zip(table["sum"], table["size"], strict=True)]
-    data: Frame = table.assign(
-        share=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends]
-    )
-    base = draw.rows(data).encode(
-        x=_x(frame, last=False), color=alt.value(theme.colour("full")), tooltip=["position:Q", "sum:Q", "size:Q"]
-    )
-    y = alt.Y("share:Q", title="share found", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=3))
-    bars = base.mark_rule(strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q")
-    return draw.layers(
-        bars,
-        base.mark_line(strokeWidth=2).encode(y=y),
-        base.mark_circle(size=34).encode(y=y),
-        width=WIDTH,
-        height=HEIGHT * 0.8,
-        **({"title": draw.heading(note)} if note else {}),
-    )
+    table = table.assign(value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends])
+    x, colour = draw.quiet(_x(frame)), theme.colour("full")
+    bars = draw.rows(table).mark_rule(strokeWidth=1.2, color=colour).encode(x=x, y="low:Q", y2="high:Q")
+    told, y = ["position:Q", "sum:Q", "size:Q"], shares("share found", tickCount=3)
+    marks = [bars, *curve(table, x, y, alt.value(colour), width=2, points=34, tooltip=told)]
+    return draw.layers(*marks, width=WIDTH, height=HEIGHT * 0.8, **({"title": draw.heading(note)} if note else {}))
 
 
-def _likely(frame: Frame) -> Any:
-    data = (
-        frame[["position", "seed", "log_probability"]].rename(columns={"log_probability": "value"}).assign(of=_WANTED)
-    )
-    y = alt.Y("value:Q", title="log p(right answer), nats", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
-    return _seeds(data, frame, y, last=False)
-
-
-def _sensitive(frame: Frame, parameters: Mapping[str, Any]) -> Any:
-    parts = [
-        frame[["position", "seed"]].assign(value=frame[column], of=of)
-        for column, of in (("sensitivity_mean", _WANTED), ("sensitivity_others", _OTHERS))
-    ]
-    data = pd.concat(parts, ignore_index=True)
-    y = draw.log_y(data["value"], f"mean {parameters['norm']} norm", field="value")
-    estimated = [_ESTIMATED] if (frame["method"] != "exact").any() else []
-    of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i"
-    return _seeds(data, frame, y, last=True, note="; ".join([of, *estimated]))
-
-
-def _seeds(data: Frame, frame: Frame, y: alt.Y, last: bool, note: str = "") -> Any:
-    means = data.groupby(["of", "position"], as_index=False)["value"].mean().assign(seed=-1)
-    rows = pd.concat([data.assign(mean=False), means.assign(mean=True)], ignore_index=True)
+def _seeds(rows: Frame, x: alt.X, y: dict[str, Any], note: str = "") -> Any:
+    """A thin line a seed, and their mean with points."""
+    column = "shown" if "shown" in rows else "value"
+    means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
     colours = {_WANTED: theme.colour("full"), _OTHERS: theme.colour("float64")}
-    hue = draw.hue("of", colours, columns=2, symbolStrokeWidth=3)
-    tooltip = ["position:Q", "seed:Q", draw.VALUE]
-    base = draw.rows(rows).encode(x=_x(frame, last), y=y, color=hue, detail="seed:N")
-    thin = base.transform_filter("!datum.mean").mark_line(strokeWidth=0.8, opacity=0.35)
-    thick = base.transform_filter("datum.mean")
-    return draw.layers(
-        thin,
-        thick.mark_line(strokeWidth=2.2),
-        thick.mark_circle(size=30).encode(tooltip=tooltip),
-        width=WIDTH,
-        height=HEIGHT,
-        **({"title": draw.heading(note)} if note else {}),
-    )
+    hue, told = draw.hue("series", colours, columns=2, symbolStrokeWidth=3), ["position:Q", "series:N"]
+    thin = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, tooltip=["seed:Q", *told], opacity=0.35)
+    thick = curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30, tooltip=told)
+    heading = {"title": draw.heading(note)} if note else {}
+    return draw.layers(*thin, *thick, width=WIDTH, height=HEIGHT, **heading)

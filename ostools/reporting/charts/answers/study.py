@@ -11,6 +11,8 @@ import pandas as pd
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
 from ostools.ground.words import short_name
+from ostools.reporting.forms import table
+from ostools.reporting.forms.bars import bars, names
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame
 
@@ -28,32 +30,32 @@ _TITLES = {
 }
 NOT_JUDGED = "no verdict"
 _LOOKS = {
-    HELPS: "triangle-right",
-    HURTS: "triangle-left",
-    LARGER: "triangle-up",
-    SMALLER: "triangle-down",
-    NO_EFFECT: "circle",
-    NOT_JUDGED: "diamond",
+    HELPS: (HELPS, "triangle-right"),
+    HURTS: (HURTS, "triangle-left"),
+    LARGER: (LARGER, "triangle-up"),
+    SMALLER: (SMALLER, "triangle-down"),
+    NO_EFFECT: (NO_EFFECT, "circle"),
+    NOT_JUDGED: (NOT_JUDGED, "diamond"),
 }
+_ENDS = ("value", "low", "high", "verdict_low", "verdict_high")
+_GREY = theme.colour("float64")
 
 
-def study_chart(result: Study) -> alt.VConcatChart:
+def study_chart(result: Study) -> Any:
     """Thick: the interval at the study's level; thin: the wider one that its verdict is read from; 0, or x1, is no effect.
 
     Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and no interval. A mitigation
     that changed nothing, or a quantity that could not be measured, has no mark, and a word in its place.
     """
-    parameters = result.provenance.parameters
     rows = _rows(result)
-    names = list(dict.fromkeys(rows["mitigation"]))
+    order = list(dict.fromkeys(rows["name"]))
     panels = [
-        _panel(rows[rows["panel"] == panel], names, labelled=index % COLUMNS == 0)
+        _panel(rows[rows["panel"] == panel], order, labelled=index % COLUMNS == 0)
         for index, panel in enumerate(dict.fromkeys(rows["panel"]))
     ]
-    grid = [alt.hconcat(*panels[start : start + COLUMNS], spacing=18) for start in range(0, len(panels), COLUMNS)]
-    title = alt.TitleParams(f"Mitigations against none, {parameters['task']}", subtitle=_subtitle(result))
-    chart = alt.vconcat(*grid, title=title, spacing=22).resolve_scale(color="shared", shape="shared")
-    return axes.themed(chart)
+    title = f"Mitigations against none, {result.provenance.parameters['task']}"
+    options = {"spacing": 18, "between": 22, "color": "shared", "shape": "shared"}
+    return draw.figure(draw.in_rows(panels, COLUMNS), title, _subtitle(result), **options)
 
 
 def _subtitle(result: Study) -> list[str]:
@@ -96,70 +98,41 @@ def _rows(result: Study) -> Frame:
     missing = np.where(rows["inactive"] > 0, "inactive", "not measured")
     rows["limit"] = [limit.rstrip(",") for limit in limits]
     rows["word"] = np.where(rows["pairs"] > 0, "", missing)
-    rows["mitigation"] = [theme.inert(name) for name in rows["mitigation"]]
-    return rows.assign(wide=rows["verdict_low"].notna() & (rows["pairs"] > 0), narrow=rows["low"].notna())
+    rows["name"] = [theme.inert(name) for name in rows["mitigation"]]
+    rows["reason"] = [theme.inert(text) for text in rows["reason"]]
+    return rows.rename(columns={"effect": "value"}).drop(columns=["mitigation", "quantity", "dtype", "inactive"])
 
 
-def _panel(rows: Frame, names: list[str], labelled: bool) -> alt.LayerChart:
+def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
     ratio = bool((rows["scale"] == "log10 ratio").all())
     none = 1.0 if ratio else 0.0
-    measured = rows[rows["pairs"] > 0]
-    x = _x(measured, ratio, none)
-    ends = ["effect", "low", "high", "verdict_low", "verdict_high"]
-    data: Frame = rows.assign(**{name: rows[name].fillna(none) for name in ends}, none=none)
-    data = data[
-        ["mitigation", "verdict", "word", "limit", "wide", "narrow", "none", "lengths", "pairs", "reason", *ends]
-    ]
-    data = data.assign(reason=[theme.inert(text) for text in data["reason"]])
-    kinds = list(_LOOKS)
-    colours = theme.colours(kinds)
-    legend = alt.Legend(title=None, columns=4, symbolSize=90)
-    base = draw.rows(data).encode(
-        y=alt.Y(
-            "mitigation:N",
-            sort=names,
-            title=None,
-            axis=alt.Axis(labels=labelled, ticks=False, domain=False, labelLimit=260, labelPadding=8),
-        ),
-        color=alt.Color("verdict:N", scale=alt.Scale(domain=kinds, range=colours), legend=legend),
-        tooltip=[
-            *("mitigation:N", "verdict:N"),
-            *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ends),
-            *("lengths:Q", "pairs:Q", "reason:N"),
-        ],
-    )
-    known = base.transform_filter("datum.word === ''")
-    shapes = alt.Shape("verdict:N", scale=alt.Scale(domain=kinds, range=list(_LOOKS.values())), legend=legend)
-    layers: list[Any] = [
-        alt.Chart(alt.InlineData(values=[{"none": none}]))
-        .mark_rule(color=theme.colour("float64"), strokeWidth=1, strokeDash=[3, 3])
-        .encode(x=alt.X("none:Q")),
-        known.transform_filter("datum.wide")
-        .mark_rule(strokeWidth=1.2)
-        .encode(x=alt.X("verdict_low:Q"), x2="verdict_high:Q"),
-        known.transform_filter("datum.narrow").mark_rule(strokeWidth=3.6).encode(x=alt.X("low:Q"), x2="high:Q"),
-        known.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=shapes),
-        known.transform_filter("datum.limit !== ''")
-        .mark_text(fontSize=10, dy=-10, fontStyle="italic")
-        .encode(x=x, text="limit:N", color=alt.value(theme.colour("float64"))),
-        base.transform_filter("datum.word !== ''")
-        .mark_text(fontSize=10, align="left", fontStyle="italic")
-        .encode(x=alt.value(6), text="word:N", color=alt.value(theme.colour("float64"))),
-    ]
-    title = draw.heading(str(rows["panel"].iloc[0]))
-    return draw.layers(*layers, width=WIDTH, height=alt.Step(ROW), title=title)
+    measured, missing = rows[rows["pairs"] > 0].drop(columns="scale"), rows[rows["pairs"] == 0]
+    hue, shape = table.by_name("verdict", _LOOKS, alt.Legend(title=None, columns=4, symbolSize=90)).values()
+    axis = names(order, labels=labelled, domain=False, labelLimit=260, labelPadding=8)
+    value = _value_axis(measured, ratio, none)
+    told = ["name:N", "verdict:N", *(alt.Tooltip(f"{end}:Q", format=".4g") for end in _ENDS[2:])]
+    told += ["lengths:Q", "pairs:Q", "reason:N"]
+    intervals = [("verdict_low", "verdict_high", 1.2), ("low", "high", 3.6)]
+    marks = draw.line_at("x", "none", none, colour=_GREY, dash=[3, 3], width=1)
+    marks += bars(measured, axis, value, hue, intervals=intervals, shape=shape, size=90, tooltip=told)
+    italic: dict[str, Any] = {"fontSize": 10, "fontStyle": "italic", "color": _GREY}
+    if len(bounds := measured[measured["limit"] != ""]):
+        words = draw.rows(bounds[["name", "value", "limit"]]).mark_text(dy=-10, **italic)
+        marks.append(words.encode(x=alt.X("value:Q", **value), y=axis, text="limit:N"))
+    if len(missing):
+        words = draw.rows(missing[["name", "word"]]).mark_text(align="left", **italic)
+        marks.append(words.encode(x=alt.value(6), y=axis, text="word:N"))
+    return draw.layers(*marks, width=WIDTH, height=ROW * len(order), title=draw.heading(str(rows["panel"].iloc[0])))
 
 
-def _x(measured: Frame, ratio: bool, none: float) -> alt.X:
+def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
     """Around every effect and interval of the panel, with no effect in sight; ratios on a log axis of factors."""
-    shown = measured[["effect", "low", "high", "verdict_low", "verdict_high"]].to_numpy(dtype=float).ravel()
+    shown = measured[list(_ENDS)].to_numpy(dtype=float).ravel()
     values = np.append(shown[np.isfinite(shown)], none)
-    if not ratio:
-        low, high = float(values.min()), float(values.max())
-        room = 0.06 * (high - low) or 1.0
-        axis = alt.Axis(grid=True, tickCount=4)
-        return alt.X("effect:Q", title=None, scale=alt.Scale(domain=[low - room, high + room], nice=False), axis=axis)
-    low, high = float(values.min()) / 1.15, float(values.max()) * 1.15
-    scale, axis = axes.log_axis(pd.Series([low, high]), None)
-    axis.title = "factor"
-    return alt.X("effect:Q", title=None, scale=scale, axis=axis)
+    low, high = float(values.min()), float(values.max())
+    if ratio:
+        scale, axis = axes.log_axis(pd.Series([low / 1.15, high * 1.15]), None)
+        return {"title": "factor", "scale": scale, "axis": axis}
+    room = 0.06 * (high - low) or 1.0
+    scale = alt.Scale(domain=[low - room, high + room], nice=False)
+    return {"title": None, "scale": scale, "axis": alt.Axis(grid=True, tickCount=4)}

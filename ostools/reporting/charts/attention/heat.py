@@ -22,85 +22,59 @@ from ostools.reporting.charts.attention.cells import (
     heads_rule,
     most_moved,
 )
-from ostools.reporting.look import axes
+from ostools.reporting.forms.heat import gradient, heat
+from ostools.reporting.look import axes, draw
 from ostools.reporting.look.aside import aside, notes, underlined
 from ostools.reporting.look.theme import display_token, inert
 from ostools.results import Frame
 
 _WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
-_WEIGHT = {
-    "scale": alt.Scale(type="sqrt", scheme="viridis", domain=[0, 1]),
-    "legend": alt.Legend(
-        title="attention weight (square-root scale)",
-        orient="bottom",
-        direction="horizontal",
-        gradientLength=260,
-        format=".2~f",
-        values=[0, 0.05, 0.2, 0.5, 1],
-    ),
-}
+_WEIGHT = alt.Color(
+    "value:Q",
+    scale=alt.Scale(type="sqrt", scheme="viridis", domain=[0, 1]),
+    legend=gradient("attention weight (square-root scale)", format=".2~f", values=[0, 0.05, 0.2, 0.5, 1]),
+)
 
 
-def attention_chart(attention: Attention) -> alt.TopLevelMixin:
+def attention_chart(attention: Attention) -> Any:
     """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
 
     The colour scale runs with the square root of the weight, so that small weights are seen too.
     """
     rules = _rules(attention, "whose last row is the most concentrated")
-    title = alt.TitleParams("Attention of the last token", subtitle=rules)
-    return axes.themed(_map(attention_frame(attention), _WEIGHT, attention).properties(title=title))
+    return draw.figure([[_map(attention_frame(attention), _WEIGHT, attention)]], "Attention of the last token", rules)
 
 
-def attention_difference_chart(difference: AttentionDifference) -> alt.VConcatChart:
+def attention_difference_chart(difference: AttentionDifference) -> Any:
     """Both heat maps on one colour scale, and the second less the first at the tokens that have a partner (else grey)."""
     chosen = most_moved(difference, ROWS)
-    panels: list[Any] = []
+    panels: list[list[Any]] = []
     for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
-        shown = _map(attention_frame(attention, chosen), _WEIGHT, attention)
-        panels.append(
-            shown.properties(title=alt.TitleParams(label, subtitle=_rules(attention, "that differ the most")))
-        )
+        title = alt.TitleParams(label, subtitle=_rules(attention, "that differ the most"))
+        panels.append([_map(attention_frame(attention, chosen), _WEIGHT, attention).properties(title=title)])
     data = _difference_frame(difference, chosen)
     most = max(float(data["weight"].abs().max()), 1e-6)
-    legend = alt.Legend(
-        title="weight of the second less that of the first (square-root scale)",
-        orient="bottom",
-        direction="horizontal",
-        gradientLength=260,
-        format="+.2~g",
-        titleLimit=0,
-    )
+    legend = gradient("weight of the second less that of the first (square-root scale)", format="+.2~g")
     scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
-    shown = _map(data, {"scale": scale, "legend": legend}, difference.second)
+    shown = _map(data, alt.Color("value:Q", scale=scale, legend=legend), difference.second)
     alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
     words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
-    panels.append(shown.properties(title=alt.TitleParams("Difference", subtitle=words)))
-    title = "Attention of the last token, compared"
-    return axes.themed(alt.vconcat(*panels, title=title, spacing=22).resolve_scale(color="independent"))
+    panels.append([shown.properties(title=alt.TitleParams("Difference", subtitle=words))])
+    return draw.figure(panels, "Attention of the last token, compared", between=22, color="independent")
 
 
-def _map(data: Frame, colour: dict[str, Any], attention: Attention) -> Any:
+def _map(data: Frame, colour: alt.Color, attention: Attention) -> Any:
     """One heat map, its cells as wide as the positions in them; `attention`: whose tokens stand below."""
-    labels = attention.tokens
-    heads = list(dict.fromkeys(data["head"]))
+    labels, heads = attention.tokens, list(dict.fromkeys(data["head"]))
     # Whole pixels a cell: else light seams show between them.
     width = len(labels) * max(1, _WIDTH // len(labels)) if len(labels) <= _WIDTH else _WIDTH
-    step = max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    chart = (
-        axes.chart(data)
-        .mark_rect()
-        .encode(
-            x=alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention)),
-            x2="end:Q",
-            y=alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False)),
-            color=alt.Color("weight:Q", **colour),
-            tooltip=[alt.Tooltip("head:N", title="layer.head"), "token:N", alt.Tooltip("weight:Q", format=".4g")],
-        )
-    )
-    height = step * len(heads)
-    return underlined(axes.unfolded(chart, data), aside(attention.frame), height, 0.0).properties(
-        width=width, height=height
-    )
+    height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
+    x = alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention))
+    y = alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False))
+    told = [alt.Tooltip("head:N", title="layer.head"), "token:N"]
+    marks = heat(data.rename(columns={"weight": "value"}), x, y, colour, told, across="end")
+    chart = underlined(alt.layer(*marks), aside(attention.frame), height, 0.0)
+    return chart.properties(width=width, height=height)
 
 
 def _token_axis(attention: Attention) -> alt.Axis:

@@ -7,8 +7,10 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.figures.figure3 import Figure3
+from ostools.reporting.charts.answers.errors import error_axis
 from ostools.reporting.charts.figures.deviations import shown_deviations
-from ostools.reporting.look import axes, draw, theme
+from ostools.reporting.forms.curve import curve
+from ostools.reporting.look import draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
 from ostools.results import Frame, frame_of
 
@@ -28,7 +30,7 @@ _FAR = 20
 """Errors over this many times the longest sequence would leave the others too little room on a linear axis."""
 
 
-def figure_3_chart(result: Figure3) -> alt.VConcatChart:
+def figure_3_chart(result: Figure3) -> Any:
     """Above: the mean absolute error of the answers that are numbers, with bars from the least to the greatest seed. Below:
     where an answer held no number, darker the more seeds gave none. A dotted line stands where the model's training ends.
     """
@@ -47,8 +49,7 @@ def figure_3_chart(result: Figure3) -> alt.VConcatChart:
         for index, name in enumerate(tasks)
     ]
     notes = [*shown_deviations(result.deviations), *_notes(drawn, wide)]
-    row = alt.hconcat(*panels, spacing=20).resolve_scale(color="shared")
-    return axes.themed(alt.vconcat(row, title=alt.TitleParams(result.title, subtitle=notes)))
+    return draw.figure([panels], result.title, notes, spacing=20, color="shared")
 
 
 def _summary(frame: Frame) -> Frame:
@@ -65,7 +66,7 @@ def _summary(frame: Frame) -> Frame:
         asked=("came", "sum"),
         read=("error", "count"),
     )
-    return table.assign(way=table["mode"].map(WAYS), none=table["asked"] - table["read"])
+    return table.assign(series=table["mode"].map(WAYS), none=table["asked"] - table["read"])
 
 
 def _notes(drawn: Frame, wide: bool) -> list[str]:
@@ -85,53 +86,33 @@ def _notes(drawn: Frame, wide: bool) -> list[str]:
 
 
 def _hue() -> alt.Color:
-    return draw.hue("way", {name: theme.colour(name) for name in LINES}, columns=3, symbolStrokeWidth=3)
+    return draw.hue("series", {name: theme.colour(name) for name in LINES}, columns=3, symbolStrokeWidth=3)
 
 
 def _errors(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
-    data = rows[["length", "way", "mean", "low", "high", "asked", "read"]]
-    base = axes.unfolded(axes.chart(draw.known(data)), data).encode(
-        x=length_axis(rows["length"], None, labels=False), color=_hue()
-    )
-    scale = alt.Scale(
-        type="symlog" if wide else "linear", domain=[0, largest * (5 if wide else 1.12)], nice=False, padding=4
-    )
-    ticks = _powers(largest, labels=first) if wide else alt.Axis(labels=first, ticks=first)
-    y = alt.Y("mean:Q", title="absolute error" if first else None, scale=scale, axis=ticks)
-    tooltip = ["length:Q", "way:N", "mean:Q", "low:Q", "high:Q", "read:Q", "asked:Q"]
-    several = base.transform_filter("datum.high > datum.low")
-    name = COLUMNS[str(rows["task"].iloc[0])]
-    layered: Any = alt.layer(
-        several.mark_rule(strokeWidth=1).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_line(strokeWidth=1.5, strokeJoin="round").encode(y=y),
-        base.mark_circle(size=22, opacity=1).encode(y=y, tooltip=tooltip),
-        *training_end(end, rows["length"], 6),
-    )
-    return layered.properties(
-        width=WIDTH, height=HEIGHT, title=alt.TitleParams(name, fontSize=12, offset=6, frame="group")
-    )
-
-
-def _powers(largest: int, labels: bool) -> alt.Axis:
-    """Zero and powers of ten, every second, third, ... where there are many."""
-    step = 1 + len(str(largest)) // 6
-    powers = [power for power in range(len(str(largest))) if power % step == 0 and (power or step == 1)]
-    values = [0, *(10**power for power in powers)]
-    words = axes.lookup(values, ["0", *(f"{10**power:,}" if power < 5 else f"1e{power}" for power in powers)])
-    # Vega leaves out every other value where there are more than it wanted.
-    count = len(values) + 1
-    return alt.Axis(values=values, tickCount=count, labelExpr=words, labelOverlap=False, labels=labels, ticks=labels)
+    """Means with bars from least to greatest; where errors lie far apart, on an axis that is logarithmic from 1 on."""
+    data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
+    x = length_axis(rows["length"], None, labels=False)
+    y = {"title": "absolute error", "scale": alt.Scale(domain=[0, largest * 1.12], nice=False, padding=4)}
+    y = error_axis(largest, largest * 5) if wide else y | {"axis": alt.Axis()}
+    y = y if first else draw.quiet(y)
+    several = draw.rows(data[data["high"] > data["low"]]).mark_rule(strokeWidth=1)
+    marks = [several.encode(x=x, y=alt.Y("low:Q", **y), y2="high:Q", color=_hue())]
+    told = ["length:Q", "series:N", "low:Q", "high:Q", "read:Q", "asked:Q"]
+    marks += curve(data, x, y, _hue(), points=22, tooltip=told)
+    title = draw.heading(COLUMNS[str(rows["task"].iloc[0])], fontSize=12, fontWeight="bold")
+    return draw.layers(*marks, *training_end(end, rows["length"], 6), width=WIDTH, height=HEIGHT, title=title)
 
 
 def _strip(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
-    data = rows[["length", "way", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
-    names = [name for name in LINES if (rows["way"] == name).any()]
+    data = rows[["length", "series", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
+    names = [name for name in LINES if (rows["series"] == name).any()]
     base = draw.rows(data)
     axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)
-    y = alt.Y("way:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)
+    y = alt.Y("series:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)
     opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None)
-    tooltip = ["length:Q", "way:N", "none:Q", "asked:Q"]
+    tooltip = ["length:Q", "series:N", "none:Q", "asked:Q"]
     ticks = base.mark_tick(thickness=2, size=STRIP / 4).encode(
         x=length_axis(rows["length"], "sequence length (items)"), y=y, color=_hue(), opacity=opacity, tooltip=tooltip
     )

@@ -19,7 +19,7 @@ _RIGHT = "right answers"
 _LEAST_AXIS = 110  # the paper's favourite, 100, has its place on every axis
 
 
-def figure_4_chart(result: Figure4) -> alt.VConcatChart:
+def figure_4_chart(result: Figure4) -> Any:
     """A column a task and a row a way of asking: a thin line as high as the answer was frequent, a broad grey one behind it
     as high as that number was right. Answers beyond the axis, and those without a number, are counted over the panel.
     """
@@ -30,19 +30,14 @@ def figure_4_chart(result: Figure4) -> alt.VConcatChart:
     # One scale a column: ways of asking are compared, and the tasks have different numbers of prompts.
     tops = {task: _top(frame[frame["task"] == task], last) for task in tasks}
     rows = [
-        alt.hconcat(
-            *(
-                _panel(frame[(frame["task"] == task) & (frame["mode"] == mode)], tops[task], last, tasks, modes)
-                for task in tasks
-            ),
-            spacing=20,
-        )
+        [
+            _panel(frame[(frame["task"] == task) & (frame["mode"] == mode)], tops[task], last, tasks, modes)
+            for task in tasks
+        ]
         for mode in modes
     ]
-    chart = alt.vconcat(
-        *rows, spacing=12, title=alt.TitleParams(result.title, subtitle=shown_deviations(result.deviations))
-    )
-    return axes.themed(chart.resolve_scale(color="shared"))
+    notes = shown_deviations(result.deviations)
+    return draw.figure(rows, result.title, notes, spacing=20, between=12, color="shared")
 
 
 def _top(rows: Frame, last: int) -> int:
@@ -87,10 +82,8 @@ def _panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str])
         given.encode(x=x, y=y["answers"], y2=alt.datum(0), color=hues["way"], tooltip=tooltip),
     )
     name = COLUMNS[task] if mode == modes[0] else " "
-    heading = alt.TitleParams(
-        name, subtitle=_told(rows, last), fontSize=12, subtitleFontSize=10, offset=4, frame="group"
-    )
-    return layered.properties(width=WIDTH, height=HEIGHT, title=heading)
+    looks: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold", "offset": 4}
+    return layered.properties(width=WIDTH, height=HEIGHT, title=draw.heading(name, _told(rows, last), **looks))
 
 
 def _told(rows: Frame, last: int) -> list[str]:

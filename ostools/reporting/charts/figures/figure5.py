@@ -8,13 +8,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.experiments import Figure5
+from ostools.experiments.figures.figure5 import Figure5
 from ostools.ground.words import number, short_name
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
 from ostools.measure.collapse.verdicts import Verdict
-from ostools.reporting.charts.collapse.curves import jumps, model_limits
+from ostools.reporting.charts.collapse.curves import LIMIT, jumps, model_limits, strips
 from ostools.reporting.charts.figures.deviations import shown_deviations
 from ostools.reporting.findings.collapse import overflow_sentence
+from ostools.reporting.forms.curve import curve
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -31,10 +32,11 @@ _LINES: dict[str, tuple[str, list[float]]] = {
     "noise": ("rounding noise of the difference", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
+_HEADS, _DRAWS = ("head_minimum", "head_maximum"), ("interval_low", "interval_high")
 _QUOTED = 58  # letters of a prompt that a panel's title has room for
 
 
-def figure_5_chart(result: Figure5) -> alt.VConcatChart:
+def figure_5_chart(result: Figure5) -> Any:
     """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log axis for all panels.
 
     In (b) the darker band is the bootstrap interval of the mean over seeds. A pale strip covers the lengths at which a dtype
@@ -44,16 +46,16 @@ def figure_5_chart(result: Figure5) -> alt.VConcatChart:
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
     low, below = _bottom(frame)
-    groups = [group for _, group in frame.groupby(["panel", "pair"], sort=False)]
     y = _value_axis(frame, low)
-    panels = [_panel(result, group, y, low) for group in groups]
-    # The pair of no theorem has a row of its own.
-    apart = [str(group["pair"].iloc[0]) != "theorem" for group in groups]
-    main = [panel for panel, alone in zip(panels, apart, strict=True) if not alone]
-    rows = [alt.hconcat(*main[start : start + 2], spacing=28) for start in range(0, len(main), 2)]
-    rows += [alt.hconcat(panel) for panel, alone in zip(panels, apart, strict=True) if alone]
-    title = alt.TitleParams(_title(result.reading, result.provenance.model), subtitle=_notes(result, below))
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=22))
+    panels = [
+        # The pair of no theorem has a row of its own.
+        (str(group["pair"].iloc[0]) != "theorem", _panel(result, group, y, low))
+        for _, group in frame.groupby(["panel", "pair"], sort=False)
+    ]
+    rows = draw.in_rows([panel for apart, panel in panels if not apart], 2)
+    rows = [*rows, *([panel] for apart, panel in panels if apart)]
+    title = _title(result.reading, result.provenance.model)
+    return draw.figure(rows, title, _notes(result, below), spacing=28, between=22)
 
 
 def _title(reading: Reading, model: Any) -> str:
@@ -105,80 +107,49 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
     return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
 
 
-def _value_axis(frame: Frame, low: float) -> alt.Y:
+def _value_axis(frame: Frame, low: float) -> dict[str, Any]:
     high = float(frame["head_maximum"].max()) or 10 * low
-    name = NORM_WORDS[str(frame["norm"].iloc[0])]
-    return draw.log_y(pd.Series([low * 1.25, high]), f"{name} distance", field="value")
+    scale, axis = axes.log_axis(pd.Series([low * 1.25, high]), None)
+    return {"title": f"{NORM_WORDS[str(frame['norm'].iloc[0])]} distance", "scale": scale, "axis": axis}
 
 
-def _panel(result: Figure5, group: Frame, y: alt.Y, low: float) -> Any:
+def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
+    """Bands, curves and faintly the floors; the first dtype is the broadest, for the others lie on top of it."""
     panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
-    bands = _clipped(group.rename(columns={"mean": "value"}), low)
     x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
-    dtypes = list(dict.fromkeys(group["dtype"]))
-    layers = [_band(bands, ("head_minimum", "head_maximum"), 0.13, x, y, dtypes)]
-    if group["interval_low"].notna().all():
-        layers.append(_band(bands, ("interval_low", "interval_high"), 0.32, x, y, dtypes))
-    layers += [*_curves(group, low, x, y, dtypes), *_marks(result, panel, pair, x, dtypes)]
-    chart: Any = alt.layer(*layers)
-    return chart.properties(width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
-
-
-def _clipped(frame: Frame, low: float) -> Frame:
-    """Zeros, and what lies below the axis, on its lower edge."""
-    names = ["value", "head_minimum", "head_maximum", "interval_low", "interval_high"]
-    return frame.assign(**{name: frame[name].clip(lower=low) for name in names})
-
-
-def _band(rows: Frame, ends: tuple[str, str], opacity: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> alt.Chart:
-    data = rows[["length", "dtype", *ends]].rename(columns=dict(zip(ends, ("value", "high"), strict=True)))
-    base = draw.rows(data)
-    return base.mark_area(opacity=opacity, clip=True).encode(x=x, y=y, y2="high:Q", color=_hue(dtypes))
-
-
-def _curves(group: Frame, low: float, x: alt.X, y: alt.Y, dtypes: list[str]) -> list[Any]:
-    """The distance, and faintly the two floors; the first dtype is the broadest, for the others lie on top of it."""
-    parts = [
-        group[group[name].notna()].assign(value=group[name], quantity=quantity)
-        for name, quantity in (("mean", "distance"), ("pair_noise", "noise"), ("machine_line", "machine_line"))
-    ]
-    data: Frame = pd.concat(parts)[["length", "dtype", "quantity", "value"]]
-    data = data.loc[(data["quantity"] == "distance") | (data["value"] >= low)]
-    data = data.assign(value=np.maximum(data["value"], low))
-    dash = draw.dashes(_LINES, _LINES)
-    tooltip = ["length:Q", "dtype:N", "quantity:N", draw.VALUE]
-    base = draw.rows(data).encode(x=x, y=y, color=_hue(dtypes), tooltip=tooltip)
-    floors = base.transform_filter("datum.quantity !== 'distance'").encode(strokeDash=dash)
-    layers = [floors.mark_line(strokeWidth=0.9, clip=True)]
-    dotted = any(jumps(curve["mean"]) for _, curve in group.groupby("dtype"))
-    for dtype in dtypes:
-        first = dtype == dtypes[0]
-        curve = base.transform_filter(f"datum.quantity === 'distance' && datum.dtype === '{dtype}'")
-        if dotted:
-            layers.append(curve.mark_circle(size=12 if first else 6, opacity=1, clip=True))
-        else:
-            layers.append(curve.mark_line(strokeWidth=2.4 if first else 1.2, clip=True).encode(strokeDash=dash))
-    return layers
-
-
-def _marks(result: Figure5, panel: str, pair: str, x: alt.X, dtypes: list[str]) -> list[Any]:
-    """Pale strips over the ranges that each dtype hides, and dotted lines at the model's own numbers."""
-    spans = [
-        {"length": span.first, "end": span.last, "dtype": dtype}
-        for dtype, verdict in _hidden(result, panel, pair).items()
-        for span in verdict.ranges
-    ]
-    marks: list[Any] = []
-    if spans:
-        base = draw.rows(pd.DataFrame(spans)).encode(x=x, color=_hue(dtypes))
-        marks += [base.mark_rect(opacity=0.12).encode(x2="end:Q"), base.mark_rule(strokeWidth=1.2)]
+    dtypes, rows = list(dict.fromkeys(group["dtype"])), _rows(group, low)
+    hue = draw.hue("series", dict(zip(dtypes, theme.colours(dtypes), strict=True)), columns=1, symbolStrokeWidth=4)
+    looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES), "tooltip": ["length:Q", "series:N", "quantity:N"]}
+    dotted = any(jumps(own["mean"]) for _, own in group.groupby("dtype"))
+    bands = [(*_HEADS, 0.13), (*_DRAWS, 0.32)]
+    spans = _hidden(result, panel, pair)
+    strip = {dtype: [(span.first, span.last) for span in verdict.ranges] for dtype, verdict in spans.items()}
+    ranges = [{"length": a, "end": b, "series": dtype} for dtype, ends in strip.items() for a, b in ends]
+    floors = rows["quantity"] != "distance"
+    marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, clip=True, **looks)
+    for place, dtype in enumerate(dtypes):
+        own = rows[~floors & (rows["series"] == dtype)]
+        broad = {"width": 0, "points": 6 if place else 12} if dotted else {"width": 1.2 if place else 2.4, "clip": True}
+        marks += curve(own, x, y, hue, bands=bands, **(looks | broad))
+    for span in ranges:
+        looks = {"colour": theme.colour(span["series"]), "dash": [1, 0]}
+        marks += draw.line_at("x", "length", span["length"], **looks)
     for place, limit in enumerate(model_limits(result.curves[panel])):
-        base = draw.rows(pd.DataFrame([limit]))
-        grey = alt.value(theme.colour("float64"))
-        marks.append(base.mark_rule(strokeWidth=1, strokeDash=[1, 2]).encode(x=x, color=grey))
-        words = base.mark_text(align="right", baseline="top", dx=-4, fontSize=9)
-        marks.append(words.encode(x=x, y=alt.value(2 + 11 * place), text="words:N", color=grey))
-    return marks
+        marks += draw.line_at("x", "length", limit["length"], words=limit["words"], height=6 + 11 * place, **LIMIT)
+    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
+
+
+def _rows(group: Frame, low: float) -> Frame:
+    """Each number of the lines at its length, none below the axis; a floor below it is left out."""
+    columns = ["length", "dtype", "mean", *_HEADS, *_DRAWS]
+    parts = [group[columns].rename(columns={"mean": "value"}).assign(quantity="distance")]
+    for name, quantity in (("pair_noise", "noise"), ("machine_line", "machine_line")):
+        floor = group[group[name] >= low]
+        parts.append(floor[["length", "dtype"]].assign(value=floor[name], quantity=quantity))
+    rows: Frame = pd.concat(parts, ignore_index=True).rename(columns={"dtype": "series"})
+    numbers = ["value", *_HEADS, *_DRAWS]
+    rows[numbers] = rows[numbers].clip(lower=low)
+    return rows
 
 
 def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Verdict]:
@@ -197,8 +168,4 @@ def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
         f"“{theme.inert(shown)}” (n = 6)",
         *([f"hidden n: {'; '.join(told)}"] if told and pair == "theorem" else []),
     ]
-    return alt.TitleParams(name, subtitle=lines, fontSize=11, subtitleFontSize=10, offset=6, frame="group")
-
-
-def _hue(dtypes: list[str]) -> alt.Color:
-    return draw.hue("dtype", dict(zip(dtypes, theme.colours(dtypes), strict=True)), columns=1, symbolStrokeWidth=4)
+    return draw.heading(name, lines, fontWeight="bold")

@@ -12,7 +12,9 @@ import pandas as pd
 from ostools.experiments.figures.figure8 import Figure8
 from ostools.experiments.figures.figure9 import Figure9
 from ostools.ground.words import number
-from ostools.reporting.look import axes, theme
+from ostools.reporting.charts.collapse.repeats import law_values
+from ostools.reporting.forms.curve import curve, fitted
+from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import FEWEST
 
@@ -28,6 +30,7 @@ _BLOCKS = {
     "attention": "Representation: what attention returns, {} heads, without skip connections, norms and MLP; the paper's is "
     "“the exact structure” of Vaswani et al.",
 }
+_ENDS = ("low", "high")
 _HARDLY = 0.5
 """A law that leaves more than this of the first fitted value is not called convergence, whatever its rate."""
 _OURS = "Norm, range of n, seeds and bars are ours, as the paper does not name them (those of C.3 are Figure 9's)."
@@ -39,7 +42,7 @@ _QUANTITIES = {
 }
 
 
-def figure_9_chart(result: Figure9) -> alt.HConcatChart:
+def figure_9_chart(result: Figure9) -> Any:
     """delta against n, the certified bound, and the law; both axes logarithmic."""
     frame = frame_of(result)
     measured = _spread(frame, "delta").assign(series="measured", kind="measured")
@@ -50,11 +53,10 @@ def figure_9_chart(result: Figure9) -> alt.HConcatChart:
     text = (
         f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first {parameters['noisy']}"
     )
-    panel = _panel(rows, result.fits, colours, "delta = sum |y − y*|")
-    panel = panel.properties(width=520, height=300, title=_below(result.fits))
+    title = "delta = sum |y − y*|"
+    panel = _panel(rows, result.fits, colours, title, {"width": 520, "height": 300, "title": _below(result.fits)})
     marks = [_seeds(frame), *_zeros(frame, ["delta"], ["length"], axes.ZERO_NOTE)]
-    subtitle = [" ".join(marks), *figure_9_notes(result)]
-    return axes.themed(alt.hconcat(panel, title=alt.TitleParams(text, subtitle=subtitle)))
+    return draw.figure([[panel]], text, [" ".join(marks), *figure_9_notes(result)])
 
 
 def figure_9_notes(result: Figure9) -> list[str]:
@@ -70,7 +72,7 @@ def figure_9_notes(result: Figure9) -> list[str]:
     ]
 
 
-def figure_8_chart(result: Figure8) -> alt.HConcatChart:
+def figure_8_chart(result: Figure8) -> Any:
     """The distance of the last representations against n, beside it the relative one and the weights' total variation."""
     frame = _without_rounding(frame_of(result))
     readings = [reading for reading in READINGS if (frame["reading"] == reading).any()]
@@ -83,15 +85,14 @@ def figure_8_chart(result: Figure8) -> alt.HConcatChart:
         ]
         fits: Frame = result.fits[result.fits["quantity"] == quantity]
         fits = fits.assign(series=fits["reading"].map(READINGS))
-        panel = _panel(pd.concat(parts, ignore_index=True), fits, colours, words)
-        panels.append(panel.properties(width=310, height=240, title=_below(fits)))
+        size = {"width": 310, "height": 240, "title": _below(fits)}
+        panels.append(_panel(pd.concat(parts, ignore_index=True), fits, colours, words, size))
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
     notes = _zeros(frame, list(_QUANTITIES), ["reading", "length"], axes.ROUNDING_NOTE)
     block, places, ours = figure_8_notes(result)
     said = [pairs + _seeds(frame), f"{block} {ours}", " ".join([places, *notes])]
-    title = alt.TitleParams(text, subtitle=said)
-    return axes.themed(alt.hconcat(*panels, title=title, spacing=30).resolve_scale(color="shared"))
+    return draw.figure([panels], text, said, spacing=30, color="shared")
 
 
 def figure_8_notes(result: Figure8) -> list[str]:
@@ -124,9 +125,8 @@ def _below(fits: Frame) -> alt.TitleParams:
     """The fitted laws in words, under their panel."""
     words = [f"{fit['series'] + ': ' if 'series' in fit else ''}{in_words(fit)}" for fit in fits.to_dict("records")]
     words = [line for said in words for line in said.replace(" (95%", "\n(95%").split("\n")]  # no wider than a panel
-    return alt.TitleParams(
-        words, orient="bottom", fontSize=10, fontWeight="normal", offset=4, anchor="start", frame="group"
-    )
+    looks: dict[str, Any] = {"orient": "bottom", "fontSize": 10, "offset": 4, "anchor": "start"}
+    return draw.heading(words, **looks)
 
 
 def _seeds(frame: Frame) -> str:
@@ -153,48 +153,34 @@ def _spread(frame: Frame, quantity: str) -> Frame:
     return found.rename(columns={"mean": "value", "min": "low", "max": "high"})
 
 
-def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str) -> alt.LayerChart:
-    axes.require_finite(rows["value"], title)
-    rows, floor = axes.floored(rows)
-    rows = pd.concat([rows.assign(bar=(rows["low"] > 0) & (rows["high"] > rows["low"])), _laws(rows, fits)])
-    rows = rows[["length", "series", "kind", "value", "low", "high", "shown", "zero", "bar"]]
-    scale, axis = axes.log_axis(pd.concat([rows["shown"], rows[rows["bar"]]["low"], rows[rows["bar"]]["high"]]), floor)
-    legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=3)
-    base = axes.chart(rows).encode(
-        x=_x(rows["length"]),
-        y=alt.Y("shown:Q", title=title, scale=scale, axis=axis),
-        tooltip=[alt.Tooltip("length:Q", title="n"), "series:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
-    )
-    coloured = base.encode(
-        color=alt.Color("series:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=legend)
-    )
-    measured = coloured.transform_filter("datum.kind === 'measured'")
-    bars = measured.transform_filter("datum.bar").mark_rule(strokeWidth=1.1)
-    layers: list[Any] = [
-        bars.encode(y=alt.Y("low:Q"), y2="high:Q"),
-        measured.transform_filter("!datum.zero").mark_circle(size=22),
-    ]
-    for kind, width in (("certified", 1.3), ("fitted", 1.0)):
-        source = coloured if kind == "certified" else base.encode(color=alt.value(theme.INK), detail=["series:N"])
-        line = source.transform_filter(f"datum.kind === '{kind}'")
-        layers.append(line.mark_line(strokeWidth=width, strokeDash=theme.DASHES.get(kind, [1, 0])))
-    if floor is not None:
-        layers.append(axes.zero_marks(coloured))
-    return axes.unfolded(alt.layer(*layers), rows)
+def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: dict[str, Any]) -> alt.LayerChart:
+    """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as thin black ones."""
+    rows = rows.assign(bar=(rows["low"] > 0) & (rows["high"] > rows["low"]))
+    rows, y = fitted(rows.assign(low=rows["low"].where(rows["bar"]), high=rows["high"].where(rows["bar"])), title, _ENDS)
+    x, told = _x(rows["length"]), [alt.Tooltip("length:Q", title="n"), "series:N", "kind:N"]
+    hue = draw.hue("series", colours, columns=2, symbolStrokeWidth=3)
+    measured = rows["kind"] == "measured"
+    bars = draw.rows(rows[rows["bar"] & measured]).mark_rule(strokeWidth=1.1)
+    marks = [bars.encode(x=x, y="low:Q", y2="high:Q", color=hue)] if rows["bar"].any() else []
+    plain, looks = rows.drop(columns=["bar", *_ENDS]), {"tooltip": told}
+    marks += curve(plain[measured & ~rows["zero"]], x, y, hue, width=0, points=22, **looks)
+    marks += curve(plain[measured & rows["zero"]], x, y, hue, width=0, **looks) if (measured & rows["zero"]).any() else []
+    if not measured.all():
+        marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"], **looks)
+    laws = _laws(rows, fits)
+    marks += curve(laws, x, y, alt.value(theme.INK), width=1.0, tooltip=told) if len(laws) else []
+    return draw.layers(*marks, **size)
 
 
 def _laws(rows: Frame, fits: Frame) -> Frame:
     """The fitted law of each series where it was fitted."""
-    parts = []
+    parts = [pd.DataFrame({"length": [], "value": []})]
     for fit in fits.to_dict("records"):
-        if fit["law"] == "none":
-            continue
-        lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
-        x = lengths if str(fit["law"]).startswith("exponential") else np.log(lengths)
-        value = np.exp(fit["log_amplitude"] - fit["rate"] * x) + fit["level"]
-        law = pd.DataFrame({"length": lengths, "value": value, "low": value, "high": value, "shown": value})
-        parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted", zero=False, bar=False))
-    return pd.concat(parts) if parts else rows.iloc[:0].assign(bar=False)
+        if fit["law"] != "none":
+            lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
+            law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
+            parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
+    return pd.concat([part for part in parts if len(part)] or parts)
 
 
 def _x(lengths: Sequence[float] | Any) -> alt.X:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
-from ostools import measure
 from ostools.ground.words import short_name
+from ostools.measure.jacobian.sensitivity import Sensitivities
+from ostools.measure.paths.path_sum import PathSums
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
+from ostools.reporting.forms.curve import BAND, curve
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 from ostools.runs import Corpus
@@ -19,7 +20,7 @@ _WIDEST = 8.0
 _PANELS = 3
 """Panels in a row."""
 _NORMS = {"operator": "operator", "frobenius": "Frobenius"}
-_DRAWN = ("mean", "low", "high", "q10", "median", "q90")
+_DRAWN = ["mean", "low", "high", "q10", "median", "q90"]
 
 
 def corpus_chart(result: Corpus) -> Any:
@@ -28,73 +29,68 @@ def corpus_chart(result: Corpus) -> Any:
     table: Any = frame_of(result)
     axes.require_finite(table["mean"], "a profile over relative position")
     asked = result.provenance.parameters
-    colour = theme.colour(str(asked["linearisation"] if asked["measure"] == "sensitivity" else asked["measure"]))
-    numbers = table[list(_DRAWN)].stack()
-    panels = [
-        _panel(table[table["length"] == row["length"]], row, numbers, colour)
-        for row in result.summary.to_dict("records")
-    ]
-    rows = [
-        alt.hconcat(*panels[start : start + _PANELS], spacing=30).resolve_scale(y="shared")
-        for start in range(0, len(panels), _PANELS)
-    ]
+    hue = alt.value(theme.colour(str(asked["linearisation"] if asked["measure"] == "sensitivity" else asked["measure"])))
+    rows, y = _shares(table[["length", "start", "end", *_DRAWN]], _DRAWN)
+    bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
+    panels = []
+    for row in result.summary.to_dict("records"):
+        title = f"{row['length']} tokens: {_counted(row['windows'], 'window')} of {_counted(row['texts'], 'text')}"
+        here = rows[rows["length"] == row["length"]]
+        panels.append(_panel(here, y, hue, title, "relative position in the window", (260, 220), bands=bands))
     words = f"{_what(asked)} of {short_name(result.provenance.model)} over a corpus, {theme.KINDS[str(asked['kind'])]}"
-    title = alt.TitleParams(words, subtitle=_subtitle(result))
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=24))
+    return draw.figure(draw.in_rows(panels, _PANELS), words, _notes(result), spacing=30, between=24)
 
 
-def several_chart(result: measure.Sensitivities | measure.PathSums) -> Any:
+def several_chart(result: Sensitivities | PathSums) -> Any:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
     every = result.over_position()
     lowest = every["layer"].min()
-    table = every[every["layer"] == lowest]
+    table: Frame = every[every["layer"] == lowest]
     kinds = [theme.KINDS[kind] for kind in table["kind"]]
-    table = table.assign(name=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
+    table = table.assign(series=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
     # Of both panels, which share a scale; a dash tells apart what has one colour.
-    looks = {row["name"]: (theme.colour(row["source"]), theme.DASHES[row["kind"]]) for row in table.to_dict("records")}
-    panels = [_of_norm(rows, str(norm), looks) for norm, rows in table.groupby("norm", sort=False)]
-    what = "Path sums" if isinstance(result, measure.PathSums) else "Sensitivity"
+    looks = {row["series"]: (row["source"], row["kind"]) for row in table.to_dict("records")}
+    legend = alt.Legend(title=None, orient="bottom", labelLimit=0, symbolSize=400)
+    hues = [theme.colour(source) for source, _ in looks.values()]
+    dashes = [theme.DASHES[kind] for _, kind in looks.values()]
+    hue = alt.Color("series:N", scale=alt.Scale(domain=list(looks), range=hues), legend=legend)
+    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(looks), range=dashes), legend=legend)
+    panels = []
+    for norm, here in table.groupby("norm", sort=False):
+        rows, y = _shares(here[["series", "start", "end", "mean", "low", "high"]], ["mean", "low", "high"])
+        title, size = f"{_NORMS[str(norm)]} norm", (300, 240)
+        panels.append(_panel(rows, y, hue, title, "relative position", size, bands=[BAND], dash=dash))
+    what = "Path sums" if isinstance(result, PathSums) else "Sensitivity"
     if "towards_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
     said = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
     said += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""
     said += " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
-    title = alt.TitleParams(f"{what} over {len(result)} prompts, by relative position", subtitle=[said])
-    return axes.themed(alt.hconcat(*panels, spacing=30, title=title))
+    return draw.figure([panels], f"{what} over {len(result)} prompts, by relative position", [said], spacing=30)
 
 
-def _of_norm(rows: Frame, norm: str, looks: Mapping[str, tuple[str, Sequence[float | int]]]) -> Any:
-    shown = rows.assign(at=(rows["start"] + rows["end"]) / 2)
-    values = shown[["mean", "low", "high"]].stack()
-    scale, axis = _share_axis(values)
-    scales = [alt.Scale(domain=list(looks), range=[look[part] for look in looks.values()]) for part in (0, 1)]
-    legend = alt.Legend(title=None, orient="bottom", labelLimit=0, symbolSize=400)
-    colour = alt.Color("name:N", scale=scales[0], legend=legend)
-    dash = alt.StrokeDash("name:N", scale=scales[1], legend=legend)
-    x = alt.X("at:Q", title="relative position", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False))
-    if scale.type == "log":
-        numbers = ["mean", "low", "high"]
-        shown[numbers] = shown[numbers].clip(lower=float(values[values > 0].min()))
-    base = draw.rows(shown.dropna(axis="columns")).encode(x=x, color=colour)
-    y = {name: alt.Y(f"{name}:Q", title="share / even share", scale=scale, axis=axis) for name in ("mean", "low")}
-    marks = [base.mark_area(opacity=0.2).encode(y=y["low"], y2="high:Q")] if bool(shown["low"].notna().all()) else []
-    marks.append(base.mark_line(point=alt.OverlayMarkDef(size=14)).encode(y=y["mean"], strokeDash=dash))
-    return draw.layers(
-        _even(shown, scale, axis), *marks, width=300, height=240, title=draw.heading(f"{_NORMS[norm]} norm")
-    )
-
-
-def _share_axis(values: Column) -> tuple[alt.Scale, alt.Axis]:
-    """From zero, or logarithmic where the values lie far apart."""
+def _shares(table: Frame, numbers: list[str]) -> tuple[Frame, dict[str, Any]]:
+    """The rows at the middles of their bins, and an axis from zero, or a logarithmic one where values lie far apart."""
+    rows = table.assign(at=(table["start"] + table["end"]) / 2, value=table["mean"])
+    values: Column = table[numbers].stack()
     positive = values[values > 0]
-    if float(values.max()) > _WIDEST * float(positive.min()):
-        return axes.log_axis(positive, None)
-    return alt.Scale(domain=[0, float(values.max()) * 1.05], nice=False), alt.Axis()
+    if float(values.max()) > _WIDEST * float(positive.min()):  # a band that reaches zero reaches the lower edge
+        columns = ["value", *numbers]
+        rows[columns] = rows[columns].clip(lower=float(positive.min()))
+        scale, axis = axes.log_axis(positive, None)
+    else:
+        scale, axis = alt.Scale(domain=[0, float(values.max()) * 1.05], nice=False), alt.Axis()
+    return rows, {"title": "share / even share", "scale": scale, "axis": axis}
 
 
-def _even(shown: Frame, scale: alt.Scale, axis: alt.Axis) -> Any:
-    line = draw.rows(shown.assign(even=1.0)[["even"]].head(1)).encode(y=alt.Y("even:Q", scale=scale, axis=axis))
-    return line.mark_rule(color=theme.INK, strokeDash=[2, 3], opacity=0.6)
+def _panel(
+    rows: Frame, y: dict[str, Any], hue: Any, title: str, across: str, size: tuple[int, int], **looks: Any
+) -> Any:
+    x = alt.X("at:Q", title=across, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False))
+    told = [alt.Tooltip(f"{name}:Q", format=".3g") for name in ("start", "end", *_DRAWN) if name in rows]
+    marks = curve(rows, x, y, hue, points=14, width=1.8, tooltip=told, **looks)
+    even = draw.line_at("y", "value", 1.0)
+    return draw.layers(*even, *marks, width=size[0], height=size[1], title=draw.heading(title))
 
 
 def _what(asked: Any) -> str:
@@ -104,7 +100,7 @@ def _what(asked: Any) -> str:
     return f"Sensitivity ({asked['linearisation']})" if asked["measure"] == "sensitivity" else f"{asked['measure']}"
 
 
-def _subtitle(result: Corpus) -> list[str]:
+def _notes(result: Corpus) -> list[str]:
     """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
     interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
     said = [f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dotted: an even share."]
@@ -113,38 +109,6 @@ def _subtitle(result: Corpus) -> list[str]:
         verdicts = dict(zip(rows["kept"], rows["verdict"], strict=True))
         said.append(f"{length} tokens, {NO_SINK}: {verdicts[NO_SINK]}; {BETWEEN}: {verdicts[BETWEEN]}.")
     return said
-
-
-def _panel(rows: Frame, summary: Any, numbers: Column, colour: str) -> Any:
-    """One length."""
-    shown: Any = rows[["start", "end", *_DRAWN]].assign(at=(rows["start"] + rows["end"]) / 2)
-    positive = numbers[numbers > 0]
-    scale, axis = _share_axis(numbers)
-    if scale.type == "log":  # a band that reaches zero reaches the lower edge
-        shown[list(_DRAWN)] = shown[list(_DRAWN)].clip(lower=float(positive.min()))
-    # Without a number of an interval there is none to be drawn, and JSON has no NaN.
-    shown = shown.dropna(axis="columns")
-    x = alt.X(
-        "at:Q", title="relative position in the window", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False)
-    )
-    tooltip = [alt.Tooltip(f"{name}:Q", format=".3g") for name in ("start", "end", *_DRAWN) if name in shown]
-
-    def y(name: str) -> alt.Y:
-        return alt.Y(f"{name}:Q", title="share / even share", scale=scale, axis=axis)
-
-    base = draw.rows(shown).encode(x=x)
-    marks = [base.mark_area(opacity=0.18, color=colour).encode(y=y("q10"), y2="q90:Q")]
-    if "low" in shown:
-        marks.append(base.mark_area(opacity=0.4, color=colour).encode(y=y("low"), y2="high:Q"))
-    marks.append(
-        base.mark_line(color=colour, point=alt.OverlayMarkDef(size=14, color=colour)).encode(
-            y=y("mean"), tooltip=tooltip
-        )
-    )
-    words = (
-        f"{summary['length']} tokens: {_counted(summary['windows'], 'window')} of {_counted(summary['texts'], 'text')}"
-    )
-    return draw.layers(_even(shown, scale, axis), *marks, width=260, height=220, title=draw.heading(words))
 
 
 def _counted(count: int, noun: str) -> str:

@@ -12,35 +12,44 @@ from ostools.experiments.reasoning.written import BEHIND, BY_MODEL, PARTS
 from ostools.ground.names import known_norm
 from ostools.ground.words import short_name
 from ostools.reporting.charts.sensitivity.over_tokens import NORMS
+from ostools.reporting.forms.bars import bars, names
+from ostools.reporting.forms.curve import curve, fitted
+from ostools.reporting.forms.profile import of_tokens
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT, ROW = 640, 200, 24
 
 
-def chain_of_thought_chart(result: ChainOfThought) -> alt.VConcatChart:
+def chain_of_thought_chart(result: ChainOfThought) -> Any:
     """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius norm), coloured by its part.
     Below: each part's share of the sum, beside its share of the tokens, and its mean per token. Of the first linearisation
     measured.
     """
-    frame = frame_of(result)
+    frame, table = frame_of(result), result.summary
     name = str(frame["linearisation"].iloc[0])
     frame = frame[frame["linearisation"] == name]
-    table: Frame = result.summary
-    table = table[(table["linearisation"] == name) & (table["norm"] == known_norm(frame["method"]))]
+    norm = known_norm(frame["method"])
+    table = table[(table["linearisation"] == name) & (table["norm"] == norm)]
     known = [part for part in PARTS if (frame["part"] == part).any()]
-    colours = {part: theme.colour(part) for part in known}
+    # Without a legend: the rows below name the parts.
+    hues = alt.Scale(domain=known, range=[theme.colour(part) for part in known])
+    lines = frame["line"].astype("float64")
+    rows, y = fitted(
+        of_tokens(frame, series=frame["part"], line=lines, value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})"
+    )
+    hue = alt.Color("series:N", scale=hues, legend=None)
+    x = axes.token_axis(frame["token"].map(str).tolist())
+    told = ["position:Q", "token:N", "series:N", "line:Q"]
+    tokens = draw.layers(*curve(rows, x, y, hue, width=0, points=22, tooltip=told), width=WIDTH, height=HEIGHT)
+    below = _parts(table.rename(columns={"part": "name"}), known, alt.Color("name:N", scale=hues, legend=None))
     parameters = result.provenance.parameters
-    said = f"{_source(parameters)}. "
-    said += f"Next comes {theme.shown(parameters['answer_token'])}; the right one is {theme.shown(parameters['right_token'])}."
-    notes = [said]
-    if set(frame["method"]) != {"exact"}:
-        notes.append("Norms are estimated.")
+    answer, right = (theme.shown(parameters[f"{which}_token"]) for which in ("answer", "right"))
+    notes = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
+    notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
     asked = f"{parameters['task']}, {parameters['length']} items"
     title = f"Sensitivity of the answer to prompt and reasoning: {asked}, on {short_name(result.provenance.model)}"
-    below = alt.hconcat(_shares(table, known, colours), _means(table, known, colours), spacing=24)
-    chart = alt.vconcat(_tokens(frame, colours, name), below, spacing=20, title=alt.TitleParams(title, subtitle=notes))
-    return axes.themed(chart.resolve_scale(color="shared"))
+    return draw.figure([[tokens], below], title, notes)
 
 
 def _source(parameters: Mapping[str, Any]) -> str:
@@ -54,53 +63,17 @@ def _source(parameters: Mapping[str, Any]) -> str:
     return "The reasoning was given" if some else "No reasoning; the answer line was begun"
 
 
-def _tokens(frame: Frame, colours: dict[str, str], linearisation: str) -> Any:
-    norm = known_norm(frame["method"])
-    data = frame[["position", "part", "line"]].assign(
-        token=[theme.shown(str(token)) for token in frame["token"]], value=frame[f"{norm}_norm"]
-    )
-    data["line"] = data["line"].astype("float64").astype(object).where(data["line"].notna(), None)
-    floored, floor = axes.floored(data)
-    tokens = frame["token"].map(str).tolist()
-    y = draw.log_y(floored["shown"], f"{NORMS[norm]} ({linearisation})", floor)
-    tooltip = ["position:Q", "token:N", "part:N", "line:Q", draw.VALUE]
-    base = axes.chart(floored).encode(x=axes.token_axis(tokens, True), y=y, tooltip=tooltip)
-    marks = base.mark_circle(size=22, opacity=1).encode(color=_hue(colours))
-    return axes.unfolded(alt.layer(marks, *draw.zeros(base, floor)), floored).properties(width=WIDTH, height=HEIGHT)
-
-
-def _shares(table: Frame, known: list[str], colours: dict[str, str]) -> Any:
-    """A bar a part, and a line across it where it would end if every token were felt alike."""
-    data = table[["part", "tokens", "share", "total"]].assign(alike=table["tokens"] / table["tokens"].sum())
-    base = draw.rows(data)
-    y = alt.Y(
-        "part:N", title=None, scale=alt.Scale(domain=known), axis=alt.Axis(labelLimit=0, ticks=False, domain=False)
-    )
-    x = alt.X("share:Q", title="share of the sum (line: share of the tokens)", axis=alt.Axis(format=".0%", tickCount=5))
-    tooltip = ["part:N", "tokens:Q", alt.Tooltip("share:Q", format=".1%"), alt.Tooltip("alike:Q", format=".1%")]
-    bars = base.mark_bar(height=ROW / 2).encode(x=x, y=y, color=_hue(colours), tooltip=tooltip)
-    marks = base.mark_tick(thickness=2, size=ROW * 0.8, color=theme.INK).encode(x="alike:Q", y=y, tooltip=tooltip)
-    return draw.layers(bars, marks, width=230, height=ROW * len(known))
-
-
-def _means(table: Frame, known: list[str], colours: dict[str, str]) -> Any:
-    data = table[["part", "tokens", "mean"]].rename(columns={"mean": "value"})
-    floored, floor = axes.floored(data)
-    y = alt.Y(
-        "part:N",
-        title=None,
-        scale=alt.Scale(domain=known),
-        axis=alt.Axis(labels=False, ticks=False, domain=False, grid=True),
-    )
-    scale, axis = axes.log_axis(floored["shown"], floor)
-    x = alt.X("shown:Q", title="mean norm per token", scale=scale, axis=axis)
-    base = axes.chart(floored).encode(x=x, y=y, tooltip=["part:N", "tokens:Q", draw.VALUE])
-    return axes.unfolded(base.mark_circle(size=70, opacity=1).encode(color=_hue(colours)), floored).properties(
-        width=200, height=ROW * len(known)
-    )
-
-
-def _hue(colours: dict[str, str]) -> alt.Color:
-    """Without a legend: the rows below name the parts."""
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color("part:N", scale=scale, legend=None)
+def _parts(table: Frame, known: list[str], hue: Any) -> list[Any]:
+    """Shares of the sum, a line across each where it would end if every token were felt alike; and means per token."""
+    rows = table[["name", "tokens", "total"]].assign(value=table["share"], alike=table["tokens"] / table["tokens"].sum())
+    title = "share of the sum (line: share of the tokens)"
+    value = {"title": title, "axis": alt.Axis(format=".0%", tickCount=5)}
+    told = ["name:N", "tokens:Q", alt.Tooltip("alike:Q", format=".1%")]
+    marks = bars(rows, names(known, domain=False), value, hue, tooltip=told, height=ROW / 2)
+    alike = draw.rows(rows).mark_tick(thickness=2, size=ROW * 0.8, color=theme.INK)
+    marks.append(alike.encode(x="alike:Q", y=names(known, domain=False), tooltip=told))
+    shares = draw.layers(*marks, width=230, height=ROW * len(known))
+    means, y = fitted(table[["name", "tokens"]].assign(value=table["mean"]), "mean norm per token")
+    axis = names(known, labels=False, domain=False, grid=True)
+    marks = bars(means, axis, y, hue, size=70, shape=alt.value("circle"), tooltip=["name:N", "tokens:Q"])
+    return [shares, draw.layers(*marks, width=200, height=ROW * len(known))]

@@ -11,13 +11,18 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import known_norm
-from ostools.measure import Profile, Sensitivity
-from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
 from ostools.reporting.charts.sensitivity.over_tokens import norm_named, sensitivity_chart
-from ostools.reporting.look import axes, draw, regions, theme
+from ostools.reporting.forms.bars import bars
+from ostools.reporting.forms.bars import names as names_axis
+from ostools.reporting.forms.curve import fitted
+from ostools.reporting.forms.heat import heat, log_colour
+from ostools.reporting.forms.profile import TOOLTIP, WIDTH, of_tokens, profile, shown_tokens
+from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.aside import aside as aside_of
-from ostools.reporting.look.aside import banded, notes, underlined
-from ostools.results import Column, Frame, frame_of
+from ostools.reporting.look.aside import notes, underlined
+from ostools.results import Frame, frame_of
 
 _RANKED = 12
 
@@ -31,7 +36,7 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
     names = list(dict.fromkeys(frame["linearisation"]))
-    tokens = _shown_tokens(frame)
+    tokens = shown_tokens(frame)
     aside = aside_of(frame)
     symbol, _ = theme.differentiated(result.provenance.parameters)
     panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside, symbol)]
@@ -42,8 +47,11 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
     if len(others):
         panels.append(_ratio_panel(others, names, tokens, aside))
     said = [*_verdicts(result, names, bool(aside)), *notes(aside)]
-    title = alt.TitleParams(_profile_title(result), subtitle=said)
-    return axes.themed(alt.vconcat(*panels, title=title, spacing=24).resolve_scale(color="shared"))
+    return draw.figure([[panel] for panel in panels], _profile_title(result), said, between=24, color="shared")
+
+
+def _colour(names: list[str]) -> alt.Color:
+    return draw.hue("series", dict(zip(names, theme.colours(names), strict=True)))
 
 
 def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
@@ -69,48 +77,22 @@ def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
     return lines
 
 
-def _shown_tokens(frame: Frame) -> list[str]:
-    places = frame.drop_duplicates("position").sort_values("position")
-    return [theme.shown(str(token)) for token in places["token"]]
-
-
-def _colour(names: list[str]) -> alt.Color:
-    return draw.hue("linearisation", dict(zip(names, theme.colours(names), strict=True)))
-
-
 def _profile_panel(
     frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int], symbol: str
 ) -> Any:
-    data = _drawn(frame, "value")
-    floored, floor = axes.floored(data)
-    scale, axis = axes.log_axis(floored["shown"], floor)
-    norm = norm_named(str(frame["norm"].iloc[0]), symbol)
-    y = alt.Y("shown:Q", title=norm, scale=scale, axis=axis)
-    x = axes.token_axis(tokens, labelled=False)
-    tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
-    base = axes.chart(floored).encode(x=x, y=y, color=_colour(names), tooltip=tooltip)
-    base = axes.unfolded(base, floored)
-    layers: list[Any] = [base.mark_line(strokeWidth=1.2)]
-    layers.append(base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0))
-    layers += draw.zeros(base, floor)
+    rows, y = fitted(_drawn(frame, "value"), norm_named(str(frame["norm"].iloc[0]), symbol))
     tested = OF_TEXT if aside else NO_SINK
     first = frame[frame["linearisation"] == names[0]]
     thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
+    segments = []
     if len(thirds):
-        segments = axes.chart(thirds).encode(
-            x=axes.token_axis(tokens, labelled=False, field="from"),
-            x2="to:Q",
-            y=alt.Y("mean:Q", scale=scale, axis=axis, title=norm),
-            color=_colour(names),
-            tooltip=["linearisation:N", "third:N", alt.Tooltip("mean:Q", format=".4g")],
-        )
-        layers.append(axes.unfolded(segments, thirds).mark_rule(strokeWidth=3.5, strokeCap="round"))
+        ends = draw.rows(thirds).encode(x=axes.token_axis(tokens, False, field="from"), x2="to:Q", color=_colour(names))
+        told = ["series:N", "third:N", alt.Tooltip("mean:Q", format=".4g")]
+        segments = [ends.mark_rule(strokeWidth=3.5, strokeCap="round").encode(y=alt.Y("mean:Q", **y), tooltip=told)]
     of = "of the text" if aside else "first token taken out"
-    words = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
-    title = draw.heading(words, above=regions.room(tokens))
-    return regions.coloured(banded(alt.layer(*layers), aside), tokens, labelled=False, aside=aside).properties(
-        width=620, height=240, title=title
-    )
+    title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
+    looks: dict[str, Any] = {"aside": aside, "last": False, "height": 240, "width": 1.2, "marks": segments}
+    return profile(rows, tokens, y, _colour(names), title=title, **looks)
 
 
 def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
@@ -120,60 +102,36 @@ def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
     for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
         for third, here in zip(("start", "middle", "end"), thirds, strict=True):
             ends = {"from": float(here[0]), "to": float(here[-1])}
-            rows.append({"linearisation": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
+            rows.append({"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
     return pd.DataFrame(rows)
 
 
-def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.Chart:
+def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.LayerChart:
     """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others; in a chat
     template the text's."""
     rows = frame[(frame["linearisation"] == names[0]) & ~frame["position"].isin(aside)]
     top = rows.sort_values("rank").head(_RANKED)["position"].tolist()
     data = _drawn(frame[frame["position"].isin(top)], "share")
-    data["label"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
-    labels = data.drop_duplicates("position").set_index("position")["label"]
-    chart = draw.rows(data).mark_circle(size=60)
-    return chart.encode(
-        x=alt.X("value:Q", title="share of the sum over all tokens", axis=alt.Axis(format=".0%", tickCount=6)),
-        y=alt.Y(
-            "label:N",
-            sort=[labels[position] for position in top],
-            title="token and its position i",
-            axis=alt.Axis(labelLimit=0, ticks=False),
-        ),
-        color=_colour(names),
-        tooltip=["position:Q", "token:N", "linearisation:N", alt.Tooltip("value:Q", format=".3%")],
-    ).properties(
-        width=620,
-        height=17 * len(top),
-        title=draw.heading(f"The largest shares{' of the text' if aside else ''}, by {names[0]}"),
-    )
+    data["name"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
+    labels = data.drop_duplicates("position").set_index("position")["name"]
+    axis = names_axis([labels[position] for position in top], title="token and its position i")
+    value = {"title": "share of the sum over all tokens", "axis": alt.Axis(format=".0%", tickCount=6)}
+    marks = bars(data, axis, value, _colour(names), size=60, shape=alt.value("circle"), tooltip=TOOLTIP)
+    title = draw.heading(f"The largest shares{' of the text' if aside else ''}, by {names[0]}")
+    return draw.layers(*marks, width=WIDTH, height=17 * len(top), title=title)
 
 
 def _ratio_panel(others: Frame, names: list[str], tokens: list[str], aside: list[int]) -> Any:
-    data = _drawn(others, "over_frozen").assign(shown=lambda rows: rows["value"])
-    low, high = float(data["shown"].min()), float(data["shown"].max())
-    scale, axis = axes.log_axis(pd.concat([data["shown"], pd.Series([min(low, 0.5), max(high, 2.0)])]), None)
-    y = alt.Y("shown:Q", title="ratio to frozen", scale=scale, axis=axis)
-    tooltip = ["position:Q", "token:N", "linearisation:N", draw.VALUE]
-    base = draw.rows(data).encode(x=axes.token_axis(tokens, aside=aside), y=y, color=_colour(names), tooltip=tooltip)
-    one = axes.chart(line := pd.DataFrame({"one": [1.0]})).encode(y=alt.Y("one:Q", scale=scale, axis=axis))
-    rule = axes.unfolded(one, line).mark_rule(strokeDash=[3, 3])
-    points = base.mark_circle(size=16, opacity=1 if len(tokens) <= axes.TOKENS_NAMED else 0)
-    return banded(alt.layer(rule, base.mark_line(strokeWidth=1.2), points), aside).properties(
-        width=620, height=150, title=draw.heading("What freezing patterns and norm scales changes")
+    rows, y = fitted(_drawn(others, "over_frozen"), "ratio to frozen", also=[0.5, 2.0])
+    one = draw.line_at("y", "value", 1.0, dash=[3, 3])
+    looks: dict[str, Any] = {"aside": aside, "height": 150, "width": 1.2, "below": one}
+    return profile(
+        rows, tokens, y, _colour(names), title="What freezing patterns and norm scales changes", regions=False, **looks
     )
 
 
 def _drawn(frame: Frame, column: str) -> Frame:
-    return pd.DataFrame(
-        {
-            "position": frame["position"].astype(int).tolist(),
-            "token": [theme.shown(str(token)) for token in frame["token"]],
-            "linearisation": frame["linearisation"].astype(str).tolist(),
-            "value": frame[column].astype(float).tolist(),
-        }
-    )
+    return of_tokens(frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float))
 
 
 def _profile_title(result: Profile) -> str:
@@ -197,54 +155,24 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     norm = known_norm(table["method"])
     frame = table.assign(value=table[f"{norm}_norm"])
     axes.require_finite(frame["value"], "a sensitivity")
-    tokens, layers = _shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())
+    tokens, layers = shown_tokens(frame), sorted(int(layer) for layer in frame["layer"].unique())
     shown: Any = frame[frame["value"] > 0]
     symbol, words = theme.differentiated(result.provenance.parameters)
-    colour = _log_colour(shown["value"], norm_named(norm, symbol))
-    names = list(dict.fromkeys(frame["linearisation"]))
-    aside = aside_of(frame)
-    panels = [
-        _heat(shown[shown["linearisation"] == name], layers, tokens, name == names[-1], aside, colour).properties(
-            title=draw.heading(name)
-        )
-        for name in names
-    ]
-    title = alt.TitleParams(
-        f"Sensitivity of {words} to every token at every layer",
-        subtitle=[
-            "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last.",
-            *notes(aside),
-        ],
-    )
-    return axes.themed(alt.vconcat(*panels, title=title, spacing=18).resolve_scale(color="shared"))
-
-
-def _log_colour(values: Column, title: str) -> alt.Color:
-    _, ticks = axes.log_axis(values, None)
-    legend = alt.Legend(
-        title=f"{title} (log scale)",
-        orient="bottom",
-        direction="horizontal",
-        gradientLength=320,
-        values=ticks["values"],
-        labelExpr=ticks["labelExpr"],
-    )
-    domain = [float(values.min()), float(values.max())]
-    return alt.Color("value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend)
-
-
-def _heat(
-    rows: Frame, layers: list[int], tokens: list[str], labelled: bool, aside: list[int], colour: alt.Color
-) -> Any:
-    data = _drawn(rows, "value").assign(layer=[str(layer) for layer in rows["layer"]])
-    data = data.assign(start=data["position"] - 0.5, end=data["position"] + 0.5)
-    order = [str(layer) for layer in reversed(layers)]
-    chart, height = draw.rows(data).mark_rect(), max(90, min(22 * len(layers), 480))
-    chart = chart.encode(
-        x=axes.token_axis(tokens, labelled=labelled, field="start", margin=0.5, aside=aside),
-        x2="end:Q",
-        y=alt.Y("layer:N", scale=alt.Scale(domain=order), title="layer l", axis=alt.Axis(ticks=False)),
-        color=colour,
-        tooltip=["layer:N", "position:Q", "token:N", draw.VALUE],
-    )
-    return underlined(chart, aside, height).properties(width=620, height=height)
+    colour = log_colour(shown["value"], norm_named(norm, symbol))
+    linearisations, aside = list(dict.fromkeys(frame["linearisation"])), aside_of(frame)
+    height = max(90, min(22 * len(layers), 480))
+    up = names_axis([str(layer) for layer in reversed(layers)], title="layer l", field="layer")
+    panels = []
+    for name in linearisations:
+        rows = _drawn(shown[shown["linearisation"] == name], "value")
+        rows = rows.assign(layer=shown.loc[rows.index, "layer"].astype(str))
+        rows = rows.assign(start=rows["position"] - 0.5, end=rows["position"] + 0.5)
+        labelled = name == linearisations[-1]
+        across = axes.token_axis(tokens, labelled, field="start", margin=0.5, aside=aside)
+        told = ["layer:N", "position:Q", "token:N"]
+        chart = alt.layer(*heat(rows, across, up, colour, told, across="end"))
+        panel = underlined(chart, aside, height)
+        panels.append([panel.properties(width=WIDTH, height=height, title=draw.heading(name))])
+    said = "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last."
+    title = f"Sensitivity of {words} to every token at every layer"
+    return draw.figure(panels, title, [said, *notes(aside)], between=18, color="shared")
