@@ -289,7 +289,7 @@ def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
     nine = ost.experiments.figure_9([300, 1000, 3000])
     frame: Any = nine.frame
     assert frame["seed"].nunique() == 5
-    rows = {row["length"]: row for row in rows_of(nine.plot().to_dict()) if row["kind"] == "measured"}
+    rows = {row["length"]: row for row in rows_of(nine.plot().to_dict(), "low") if row["kind"] == "measured"}
     for length, here in frame.groupby("length"):
         row = rows[length]
         assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
@@ -305,12 +305,12 @@ def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
     for size in (0.0, 3e-16):  # one machine's sums, and another's
         values = {name: frame[name].where(frame["length"] > 1, size) for name in ("l1", "relative")}
         drawn.append(replace(found, frame=frame.assign(**values)).plot().to_dict())
-    assert str(drawn[0]["hconcat"]) == str(drawn[1]["hconcat"])
-    zeros = [(row["length"], row["zero"]) for row in rows_of(drawn[1]) if row["kind"] == "measured"]
+    assert str(drawn[0]["vconcat"]) == str(drawn[1]["vconcat"])
+    zeros = [(row["length"], row["zero"]) for row in rows_of(drawn[1], "shown") if row["kind"] == "measured"]
     assert sorted(zeros) == [(1, False), (1, True), (1, True), (2, False), (2, False), (2, False)]
     apart = {name: frame[name].where((frame["length"] > 1) | (frame["seed"] > 0), 0.25) for name in ("l1", "relative")}
     above = replace(found, frame=frame.assign(**apart)).plot().to_dict()
-    assert not any(row["zero"] for row in rows_of(above))
+    assert not any(row["zero"] for row in rows_of(above, "zero"))
     assert ROUNDING_NOTE not in str(above["title"])
 
 

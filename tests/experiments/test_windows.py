@@ -106,7 +106,7 @@ def test_a_distance_below_its_rounding_is_drawn_as_a_bound() -> None:
     assert any("below rounding" in line for line in spec["title"]["subtitle"])
     trade = [(row["window"], row["below"]) for row in rows_of(spec) if "kind" in row]
     assert set(trade) == {("2", True), ("3", False)}
-    against = [(row["window"], row["y"], row["below"]) for row in rows_of(spec) if row.get("window") == 2]
+    against = [(row["window"], row["value"], row["below"]) for row in rows_of(spec) if row.get("window") == 2]
     assert {below for _, y, below in against if y == pytest.approx((0.5 * 1e-9) ** 0.5)} == {True}
     assert {below for _, y, below in against if y == 0.5} == {False}  # accuracy
     measured = summarise(frame[frame["length"] == 1])

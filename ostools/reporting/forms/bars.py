@@ -10,7 +10,7 @@ import altair as alt
 from ostools.reporting.look import axes, draw
 from ostools.results import Frame
 
-Interval = tuple[str, str, float]
+Interval = tuple[str, str, float | int]
 """Two columns, and the width of the rule between them."""
 SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
 """A legend of bars."""

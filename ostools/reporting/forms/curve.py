@@ -6,7 +6,7 @@ Standard columns of the rows: `value`; `series` (words of the legend of colours)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -15,14 +15,13 @@ import pandas as pd
 from ostools.reporting.look import axes, draw
 from ostools.results import Frame
 
-Band = tuple[str, str, float]
+Band = tuple[str, str, float | int]
 """Two columns, and the opacity of the area between them."""
 BAND: Band = ("low", "high", 0.2)
-PERCENT = alt.Axis(format=".0%")
 
 
 def fitted(
-    rows: Frame, title: str, ends: Sequence[str] = (), also: Sequence[float] = ()
+    rows: Frame, title: str, ends: Sequence[str] = (), also: Sequence[float | int] = ()
 ) -> tuple[Frame, dict[str, Any]]:
     """The rows placed on a log axis that fits them, and that axis: see `axes.floored` for exact zeros.
 
@@ -64,7 +63,7 @@ def curve(
     bands: Sequence[Band] = (),
     points: float | int = 0,
     width: float | int = 1.5,
-    tooltip: Sequence[str] = (),
+    tooltip: Sequence[Any] = (),
     **line: Any,
 ) -> list[Any]:
     """The marks: bands, lines, points with the tooltip (seen where `points`, their size, is not 0), and triangles at zeros.
@@ -81,7 +80,7 @@ def curve(
         .mark_area(opacity=opacity)
         .encode(x=x, y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", detail=groups, **({} if hue is None else {"color": hue}))
         for low, high, opacity in bands
-        if len(whole := rows.dropna(subset=[low, high]).dropna(axis="columns"))
+        if {low, high} <= {*rows} and len(whole := rows.dropna(subset=[low, high]).dropna(axis="columns"))
     ]
     base = base.encode(y=alt.Y(f"{field}:Q", **y))
     if width:
@@ -90,3 +89,20 @@ def curve(
     marks.append(base.mark_circle(size=points or 24, opacity=1 if points else 0).encode(tooltip=told))
     zeros = bool(rows["zero"].any()) if "zero" in rows else False
     return marks + ([axes.zero_marks(base.encode(tooltip=told))] if zeros else [])
+
+
+def grid(panels: Mapping[str, Any], x: alt.X, y: dict[str, Any], columns: int, size: tuple[int, int]) -> list[Any]:
+    """Rows of panels on one pair of axes, whose words stand at the left and under the last panel of each column.
+
+    panels: by title the function that makes the marks of a panel from its two axes.
+    """
+    drawn = [
+        draw.layers(
+            *marks(x if place >= len(panels) - columns else draw.quiet(x), draw.quiet(y) if place % columns else y),
+            width=size[0],
+            height=size[1],
+            title=draw.heading(title, fontSize=12, fontWeight="bold"),
+        )
+        for place, (title, marks) in enumerate(panels.items())
+    ]
+    return draw.in_rows(drawn, columns)

@@ -122,7 +122,7 @@ def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> 
     assert scale["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
     assert scale["domain"] == [-0.5, 0, 0.5]
     (columns,) = spec["datasets"][panel["data"]["name"]]
-    assert columns["weight"][:3] == [0.5, -0.25, -0.25]
+    assert columns["value"][:3] == [0.5, -0.25, -0.25]
     assert columns["start"][:3] == [0, 1, 3]
     assert "blank: the second's alone" in panel["title"]["subtitle"]
     assert spec["vconcat"][0]["encoding"]["color"]["scale"] == spec["vconcat"][1]["encoding"]["color"]["scale"]
@@ -135,7 +135,7 @@ def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> 
     panel = spec["vconcat"][2]
     (columns,) = spec["datasets"][panel["data"]["name"]]
     change = (second.last - first.last)[0, 0]
-    for start, end, weight in zip(columns["start"], columns["end"], columns["weight"], strict=True):
+    for start, end, weight in zip(columns["start"], columns["end"], columns["value"], strict=True):
         part = change[start:end]
         assert weight == pytest.approx(float(part[part.abs().argmax()]), rel=1e-5)
 

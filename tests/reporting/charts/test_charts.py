@@ -37,9 +37,9 @@ def svg_of(chart: alt.TopLevelMixin) -> str:
     return svg
 
 
-def rows_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows inside a specification, out of all its data."""
-    return [row for (columns,) in spec["datasets"].values() for row in _rows(columns)]
+def rows_of(spec: dict[str, Any], *having: str) -> list[dict[str, Any]]:
+    """The rows inside a specification, out of all its data that have these columns."""
+    return [row for (columns,) in spec["datasets"].values() if {*having} <= {*columns} for row in _rows(columns)]
 
 
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -116,7 +116,8 @@ def test_estimated_rows_are_not_called_measured() -> None:
 
 def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
     spec = compared().to_dict()
-    names = [{row["series"] for row in _rows(*spec["datasets"][panel["data"]["name"]])} for panel in spec["vconcat"]]
+    data = [spec["datasets"][(panel.get("data") or panel["layer"][0]["data"])["name"]] for panel in spec["vconcat"]]
+    names = [{row["series"] for row in _rows(*columns)} for columns in data]
     assert len(names) == 3
     assert names[2] == {"paper's form (not certified): theorem-5.1"}
     assert "paper's form (not certified): theorem-5.1" not in names[0] | names[1]
@@ -147,7 +148,7 @@ def _luminance(colour: str) -> float:
 def test_zeros_are_drawn_at_the_bottom_and_said() -> None:
     chart = sensitivity_chart(made_sensitivity({"full": [0.0, 1.0, 10.0]}))
     assert ZERO_NOTE in svg_of(chart)
-    zeros = [row for row in rows_of(chart.to_dict()) if row["value"] == 0]
+    zeros = [row for row in rows_of(chart.to_dict(), "shown") if row["value"] == 0]
     assert len(zeros) == 2
     assert all(0 < row["shown"] < 1 for row in zeros)
     assert ZERO_NOTE not in svg_of(sensitivity_chart(made_sensitivity({"full": [0.5, 1.0, 10.0]})))
@@ -209,7 +210,7 @@ def test_an_empty_token_is_named() -> None:
 
 def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
     result = made_collapse(lambda n: 4.0 / n, noise={"float32": 1e-6, "bfloat16": 0.2})
-    rows = [row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["panel"] == "y, bfloat16"]
+    rows = [row for row in rows_of(collapse_chart(result, ("y",)).to_dict(), "panel") if row["panel"] == "y, bfloat16"]
     at_8 = {row["quantity"]: row["value"] for row in rows if row["length"] == 8}
     assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
 
@@ -250,13 +251,13 @@ def test_one_more_digit_has_panels_of_its_own() -> None:
     result = made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 8.0})
     svg = svg_of(collapse_chart(result, ("y",)))
     assert "y, float32: one more digit (no theorem)" in svg
-    rows = rows_of(collapse_chart(result, ("y",)).to_dict())
+    rows = rows_of(collapse_chart(result, ("y",)).to_dict(), "panel")
     assert {row["value"] for row in rows if row["panel"] == "y, float32" and row["quantity"] == "distance"} == {2.0}
 
 
 def test_heads_have_a_band_from_least_to_greatest() -> None:
     chart = collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
-    row = next(row for row in rows_of(chart.to_dict()) if row["length"] == 2 and row["quantity"] == "distance")
+    row = next(row for row in rows_of(chart.to_dict(), "low") if row["length"] == 2 and row["quantity"] == "distance")
     assert (row["low"], row["value"], row["high"]) == (0.5, 1.0, 2.0)
     assert "L∞ distance" in svg_of(chart)
 
@@ -265,14 +266,15 @@ def test_seeds_have_their_mean_and_a_band() -> None:
     result = made_collapse(lambda n: 2.0, seeds=(0, 1))
     rows = result.frame["seed"] == 1
     result.frame.loc[rows, ["mean", "minimum", "maximum"]] = 4.0
-    row = next(row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance")
+    row = next(row for row in rows_of(collapse_chart(result, ("y",)).to_dict(), "low") if row["quantity"] == "distance")
     assert (row["low"], row["value"], row["high"]) == (2.0, 3.0, 4.0)
 
 
 @pytest.mark.parametrize(("jump", "dots"), [(1.0, False), (3.0, True)])
 def test_a_curve_that_jumps_is_dots(jump: float, dots: bool) -> None:
     result = made_collapse(lambda n: jump if n % 2 else 1.0)
-    rows = [row for row in rows_of(collapse_chart(result, ("y",)).to_dict()) if row["quantity"] == "distance"]
+    drawn = collapse_chart(result, ("y",)).to_dict()
+    rows = [row for row in rows_of(drawn, "panel") if row["quantity"] == "distance"]
     assert {row["dots"] for row in rows} == {dots}
 
 

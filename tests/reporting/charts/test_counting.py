@@ -133,8 +133,7 @@ def test_training_is_mentioned_where_the_run_goes_beyond_it() -> None:
 def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
     chart = counting_chart(made())
     spec = json.loads(chart.to_json())
-    (column,) = spec["hconcat"]
-    assert len(column["vconcat"]) == 2
+    assert len(spec["vconcat"]) == 2
     text = json.dumps(spec)
     assert "predicted impossible from 7" in text
     assert "predicted impossible where the pair is hidden: hidden from 7 to 16 (all 10 lengths tried); " in text
@@ -147,7 +146,7 @@ def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
 
 def test_every_answer_is_drawn_as_what_it_is() -> None:
     spec: Any = json.loads(counting_chart(made()).to_json())
-    layer = spec["hconcat"][0]["vconcat"][1]["layer"][0]
+    layer = spec["vconcat"][1]["layer"][0]
     (columns,) = spec["datasets"][layer["data"]["name"]]
     outcomes = pd.Series(columns["outcome"]).value_counts().to_dict()
     none = "no number: something else (at the top edge)"

@@ -80,7 +80,7 @@ def test_a_profile_chart_holds_every_token_and_its_ratio() -> None:
     result = ost.profile(made_sensitivity({"full": [2.0, 6.0, 1.0], "frozen": [1.0, 2.0, 4.0]}))
     chart = profile_chart(result)
     rows = rows_of(chart.to_dict())
-    drawn = {(row["position"], row["linearisation"], row["value"]) for row in rows if "position" in row}
+    drawn = {(row["position"], row["series"], row["value"]) for row in rows if "position" in row}
     assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 3.0), (2, "full", 0.25)} <= drawn
     assert "not tested: 2 tokens, 12 needed" in svg_of(chart)
     assert "ratio to frozen" in svg_of(chart)
@@ -101,7 +101,7 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
     chart = layers_chart(result)
     rows = rows_of(chart.to_dict())
     assert len(rows) == 2 * (3 * 5 + 1)
-    cells = {(row["layer"], row["position"], row["linearisation"]): row["value"] for row in rows}
+    cells = {(row["layer"], row["position"], row["series"]): row["value"] for row in rows}
     assert cells["2", 0, "full"] == pytest.approx(100)
     assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
     svg = svg_of(chart)

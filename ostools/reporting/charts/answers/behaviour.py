@@ -60,7 +60,7 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         )
         for name, (words, _, _) in own.items()
     ]
-    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value")
+    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value").dropna(axis="columns", how="all")
     there = [name for name in own if name == "accuracy" or (rows["quantity"] == name).any()]
     names = [own[name][0] for name in there]
     legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
@@ -78,14 +78,14 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
     measured, told = rows["quantity"] == "accuracy", ["length:Q", "series:N", "right:Q", "asked:Q"]
     bands = [("wilson_low", "wilson_high", 0.16)]
     marks = curve(rows[measured], x, y, hue, dash=dash, bands=bands, points=28, tooltip=told)
-    likely = rows[~measured].drop(columns=["wilson_low", "wilson_high"])
+    likely = rows[~measured].drop(columns=["wilson_low", "wilson_high"], errors="ignore")
     marks += curve(likely, x, y, hue, dash=dash, tooltip=told) if len(likely) else []
     if (hollow := rows[measured & rows["idle"]]).shape[0]:
         ring = draw.rows(hollow[["length", "value", "series"]])
         ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
         marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
-    if rows["wilson_low"].notna().sum() == 1:
-        rule = draw.rows(rows.dropna(subset="wilson_low")).mark_rule(color=theme.colour("full"), strokeWidth=1.2)
+    if "wilson_low" in rows and len(whole := rows[measured].dropna(subset="wilson_low")) == 1:
+        rule = draw.rows(whole).mark_rule(color=theme.colour("full"), strokeWidth=1.2)
         marks.append(rule.encode(x=x, y="wilson_low:Q", y2="wilson_high:Q"))
     return draw.layers(*marks, *training_end(end, summary["length"], 0.62 * HEIGHT), width=WIDTH, height=HEIGHT)
 

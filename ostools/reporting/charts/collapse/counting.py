@@ -30,6 +30,7 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
     where training ends.
     """
     frame = frame_of(result)
+    axes.require_finite(frame["distance"], "a counting curve")
     task = str(frame["task"].iloc[0])
     end = (result.provenance.model.get("trained_lengths") or {}).get(task)
     x = numbers(*_reach(frame), "length", "count n (items of the sequence)", padding=6)

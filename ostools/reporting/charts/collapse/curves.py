@@ -14,7 +14,7 @@ from ostools.measure.collapse.readings import NORM_WORDS, PIECES, READINGS, VECT
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Verdict
 from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
-from ostools.reporting.forms.curve import curve, fitted
+from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 
@@ -57,23 +57,14 @@ def collapse_chart(
     rows, y = fitted(_collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high"))
     dtypes = list(dict.fromkeys(frame["dtype"]))
     ranges = hidden_ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
-    panels = [named for pair in PAIRS for site in sites for dtype in dtypes if (named := _panel(site, dtype, pair))]
-    panels = [named for named in panels if (rows["panel"] == named).any()]
-    grid = draw.in_rows(panels, len(dtypes))
-    drawn = [
-        [
-            _curves(
-                rows,
-                named,
-                y if column == 0 else draw.quiet(y),
-                row is grid[-1],
-                [span for span in ranges if span["panel"] == named],
-                model_limits(result),
-            )
-            for column, named in enumerate(row)
-        ]
-        for row in grid
-    ]
+    names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
+    limits = model_limits(result)
+    panels = {
+        name: _curves(rows, name, [span for span in ranges if span["panel"] == name], limits)
+        for name in names
+        if (rows["panel"] == name).any()
+    }
+    drawn = grid(panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT))
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
     notes = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
     notes += [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
@@ -168,32 +159,36 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
     return marks
 
 
-def _curves(
-    rows: Frame, named: str, y: dict[str, Any], last: bool, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]
-) -> Any:
-    """One panel. The reference lies under the dtype's own marks, and is thinner."""
-    hues = theme.in_order(set(rows["series"]))
-    hue = draw.hue("series", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4)
-    dash = draw.dashes(QUANTITIES, rows["quantity"])
-    x, here = axes.length_axis(rows["length"]), rows[rows["panel"] == named]
-    tooltip = ["length:Q", "quantity:N", alt.Tooltip("series:N", title="dtype")]
-    marks: list[Any] = []
-    for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
-        part = here[(here["quantity"] == "reference") == reference]
-        looks: dict[str, Any] = {"dash": dash, "tooltip": tooltip, "bands": [("low", "high", 0.18)]}
-        for dots, drawn in ((False, {"width": width}), (True, {"width": 0, "points": size})):
-            if (part["dots"] == dots).any():
-                chosen = part[part["dots"] == dots]
-                marks += curve(chosen, x if last else draw.quiet(x), y, hue, **(looks | drawn))
-    middle = float(np.sqrt(float(rows["length"].min()) * float(rows["length"].max())))
-    marks += strips(ranges, hue)
+def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]) -> Any:
+    """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
+    hues, here = theme.in_order(set(rows["series"])), rows[rows["panel"] == name]
+
+    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
+        hue = draw.hue("series", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4)
+        told = ["length:Q", "quantity:N", alt.Tooltip("series:N", title="dtype")]
+        looks: dict[str, Any] = {"tooltip": told, "bands": [("low", "high", 0.18)]}
+        looks["dash"] = draw.dashes(QUANTITIES, rows["quantity"])
+        drawn = strips(ranges, hue)
+        for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
+            part = here[(here["quantity"] == "reference") == reference]
+            for dots, own in ((False, {"width": width}), (True, {"width": 0, "points": size})):
+                if (part["dots"] == dots).any():
+                    drawn += curve(part[part["dots"] == dots], x, y, hue, **(looks | own))
+        return drawn + _lines(ranges, limits, hues, float(np.sqrt(rows["length"].min() * rows["length"].max())))
+
+    return marks
+
+
+def _lines(ranges: list[dict[str, Any]], limits: list[dict[str, Any]], hues: dict[str, str], middle: float) -> list[Any]:
+    """A line where each range begins and at the model's own numbers, each with its words on the side with more room."""
+    drawn = []
     for place, mark in enumerate([*ranges, *limits]):
         own = "series" in mark
-        side = "right" if own and mark["length"] <= middle else "left"
-        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place, "side": side}
+        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place}
+        looks["side"] = "right" if own and mark["length"] <= middle else "left"
         looks |= {"colour": hues[mark["series"]], "dash": [1, 0]} if own else LIMIT
-        marks += draw.line_at("x", "length", mark["length"], **looks)
-    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=draw.heading(named, fontSize=12, fontWeight="bold"))
+        drawn += draw.line_at("x", "length", mark["length"], **looks)
+    return drawn
 
 
 LIMIT = {"colour": theme.colour("float64"), "dash": [1, 2]}

@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, whole
-from ostools.reporting.forms.curve import curve, fitted
+from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -48,12 +48,9 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
     if frame.empty:
         raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
     rows, y = fitted(_rows(frame, result.reference, pair, site), "L2 distance")
-    panels = list(dict.fromkeys(rows["panel"]))
-    drawn = [
-        _curves(rows, panel, y if place % 2 == 0 else draw.quiet(y), place >= len(panels) - 2)
-        for place, panel in enumerate(panels)
-    ]
-    curves = [alt.hconcat(*row, spacing=22) for row in draw.in_rows(drawn, 2)]
+    panels = {panel: _curves(rows, panel) for panel in dict.fromkeys(rows["panel"])}
+    drawn = grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
+    curves: list[Any] = [alt.hconcat(*row, spacing=22) for row in drawn]
     above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
     notes = [f"L2 distance at {site} against the noise of each way of storing numbers"]
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
@@ -91,15 +88,19 @@ def _rows(frame: Frame, reference: Frame, pair: str, site: str) -> Frame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _curves(rows: Frame, panel: str, y: dict[str, Any], last: bool) -> Any:
-    x, dash = axes.length_axis(rows["length"]), draw.dashes(QUANTITIES, rows["quantity"])
-    marks = []
-    for thick, width in ((True, 2.6), (False, 1.3)):
-        part = rows[(rows["panel"] == panel) & ((rows["quantity"] == "distance") == thick)]
-        looks: dict[str, Any] = {"dash": dash, "width": width, "tooltip": ["series:N", "quantity:N", "length:Q"]}
-        marks += curve(part, x if last else draw.quiet(x), y, _formats(rows["series"]), **looks)
-    heading = draw.heading(panel, fontSize=12, fontWeight="bold")
-    return draw.layers(*marks, width=290, height=190, title=heading)
+def _curves(rows: Frame, panel: str) -> Any:
+    """The marks of a panel: the pair's distance thick, all else thin."""
+
+    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
+        looks: dict[str, Any] = {"dash": draw.dashes(QUANTITIES, rows["quantity"])}
+        looks["tooltip"] = ["series:N", "quantity:N", "length:Q"]
+        here, thick = rows["panel"] == panel, rows["quantity"] == "distance"
+        hue = _formats(rows["series"])
+        return curve(rows[here & thick], x, y, hue, width=2.6, **looks) + curve(
+            rows[here & ~thick], x, y, hue, width=1.3, **looks
+        )
+
+    return marks
 
 
 def _formats(column: Any) -> alt.Color:

@@ -10,12 +10,13 @@ import pandas as pd
 from ostools.experiments.repeats import Repeats
 from ostools.measure.profiles.nulls import OWN
 from ostools.reporting.charts.sensitivity.nulls import SOURCES
-from ostools.reporting.forms.curve import curve, fitted
+from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 _WORDS = {"present": "with BOS", "absent": "without BOS"}
 _COLOURS = {_WORDS[sink]: theme.colour(f"BOS {sink}") for sink in _WORDS}
+_SIZE = (280, 190)
 _X, _Y = "copies n of the repeated token", "L2 distance at y (float64)"
 
 
@@ -40,7 +41,8 @@ def repeats_chart(result: Repeats) -> Any:
     panels = {task: _curves(rows[rows["task"] == task], draw.hue("series", hues)) for task in tasks}
     notes = ["Dashed: the fitted law, where the distance falls. Its rate has a 95% interval.", *_laws(tasks, summary)]
     notes += [axes.ROUNDING_NOTE] if rows["zero"].any() else []
-    return _figure(panels, y, rows, "Representational collapse on repeated tokens", notes)
+    rows_of_panels = grid(panels, axes.length_axis(rows["length"], _X), y, 2, _SIZE)
+    return draw.figure(rows_of_panels, "Representational collapse on repeated tokens", notes, color="shared")
 
 
 def _curves(rows: Frame, hue: Any) -> Any:
@@ -53,21 +55,6 @@ def _curves(rows: Frame, hue: Any) -> Any:
         return drawn + curve(rows[~own], x, y, hue, width=1.0, tooltip=told, strokeDash=[4, 2])
 
     return marks
-
-
-def _figure(panels: dict[str, Any], y: dict[str, Any], rows: Frame, title: str, notes: list[str]) -> Any:
-    """Two panels a row, on one pair of axes."""
-    x = axes.length_axis(rows["length"], _X)
-    drawn = [
-        draw.layers(
-            *marks(x if place >= len(panels) - 2 else draw.quiet(x), y if place % 2 == 0 else draw.quiet(y)),
-            width=280,
-            height=190,
-            title=draw.heading(words, fontSize=12, fontWeight="bold"),
-        )
-        for place, (words, marks) in enumerate(panels.items())
-    ]
-    return draw.figure(draw.in_rows(drawn, 2), title, notes, color="shared")
 
 
 def _before_training(result: Repeats) -> Any:
@@ -90,7 +77,8 @@ def _before_training(result: Repeats) -> Any:
     count = int(frame["draw"].nunique())
     shade = f"Line: the model, and the median of {count} null models of a kind; shade: their range."
     title = "The distance on repeated tokens before and after training"
-    return _figure(panels, y, rows, title, [shade, *_fates_of(result)])
+    rows_of_panels = grid(panels, axes.length_axis(rows["length"], _X), y, 2, _SIZE)
+    return draw.figure(rows_of_panels, title, [shade, *_fates_of(result)], color="shared")
 
 
 def _fates_of(result: Repeats) -> list[str]:
