@@ -164,7 +164,7 @@ def test_progress_tells_one_whole() -> None:
 
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
     chart: Any = figure.plot()
-    rows = [[panel["title"]["text"] for panel in row["hconcat"]] for row in chart.to_dict()["vconcat"]]
+    rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart.to_dict()["vconcat"]]
     assert [[title[:3] for title in titles] for titles in rows] == [["(a)", "(b)"], ["(c)", "(d)"], ["(d)"]]
     assert "no theorem" in rows[2][0]
     page = chart.to_json(ensure_ascii=False)

@@ -16,7 +16,9 @@ SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrok
 """A legend of bars."""
 
 
-def names(order: Sequence[str], channel: Any = alt.Y, title: str | None = None, field: str = "name", **axis: Any) -> Any:
+def names(
+    order: Sequence[str], channel: Any = alt.Y, title: str | None = None, field: str = "name", **axis: Any
+) -> Any:
     """An axis of names in this order."""
     looks: dict[str, Any] = {"ticks": False, "labelLimit": 0} | axis
     scale = alt.Scale(domain=list(order))

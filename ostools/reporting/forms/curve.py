@@ -47,9 +47,7 @@ def numbers(first: int, last: int, field: str, title: str | None, **looks: Any) 
         f"{field}:Q",
         title=title,
         scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=looks.get("padding", 0)),
-        axis=alt.Axis(
-            grid=False, format="d", values=axes.whole_ticks(first, last), labels=looks.get("labels", True)
-        ),
+        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last), labels=looks.get("labels", True)),
     )
 
 

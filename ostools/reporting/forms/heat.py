@@ -33,7 +33,7 @@ def heat(
     cells: Frame,
     x: alt.X,
     y: alt.Y,
-    colour: alt.Color,
+    colour: Any,
     tooltip: Sequence[Any],
     *,
     across: str = "",

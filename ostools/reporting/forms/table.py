@@ -22,7 +22,9 @@ def by_name(field: str, looks: Mapping[str, tuple[str, str]], legend: alt.Legend
     }
 
 
-def marked(rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], tooltip: Sequence[Any], size: int = 34) -> Any:
+def marked(
+    rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], tooltip: Sequence[Any], size: int = 34
+) -> Any:
     """A mark where each row and column meet; `looks`: of `by_name`, and an offset where several meet in one place."""
     points = draw.rows(rows).mark_point(filled=True, size=size, strokeWidth=2, opacity=1)
     return points.encode(x=column, y=row, tooltip=list(tooltip), **looks)

@@ -81,16 +81,12 @@ def line_at(axis: str, field: str, value: float | int, **looks: Any) -> list[Any
     looks: `colour`, `dash`, and of a rule at an x `words` beside it, at `height` pixels, on the `side` "left" or "right".
     """
     place = axes.chart(data := pd.DataFrame({field: [value], "words": [looks.get("words", "")]}))
-    place = axes.unfolded(place, data).encode(
-        **{axis: f"{field}:Q"}, color=alt.value(looks.get("colour", theme.INK))
-    )
+    place = axes.unfolded(place, data).encode(**{axis: f"{field}:Q"}, color=alt.value(looks.get("colour", theme.INK)))
     rule = place.mark_rule(strokeWidth=looks.get("width", 1.1), strokeDash=looks.get("dash", [2, 3]))
     if not looks.get("words") or looks.get("height") is None:
         return [rule]
     left = looks.get("side", "left") == "left"
-    words = place.mark_text(
-        align="right" if left else "left", dx=-4 if left else 4, baseline="middle", fontSize=10
-    )
+    words = place.mark_text(align="right" if left else "left", dx=-4 if left else 4, baseline="middle", fontSize=10)
     return [rule, words.encode(y=alt.value(looks["height"]), text="words:N")]
 
 

@@ -103,7 +103,8 @@ def test_several_prompts_and_their_mean() -> None:
     assert means[(means["layer"] == 1) & (means["head"] == 2)]["entropy"].iloc[0] == pytest.approx(expected)
     nobody: Any = head_scores(model, "abc").frame
     assert nobody["last_to_carriers"].isna().all()
-    assert len(found.plot().to_dict()["concat"]) > 4  # in rows of four
+    (scores,) = found.plot().to_dict()["vconcat"]
+    assert len(scores["concat"]) > 4  # in rows of four
 
 
 def test_refusals() -> None:

@@ -20,6 +20,7 @@ from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.models import encode
 from ostools.theory.distances import distance
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from tests.reporting.charts.test_charts import rows_in
 from tests.sets import quick
 
 LENGTHS = (1, 2, 3, 7)
@@ -157,10 +158,11 @@ def test_the_chart_is_a_map_of_layers_and_lengths() -> None:
     page = chart.to_json(ensure_ascii=False)
     for words in ("after each block, figure-5d", "Layer 0: the embedding; 2: v^(L)", "Grey: exactly 0", "bfloat16"):
         assert words in page, words
-    cells = [rows[0] for rows in chart.to_dict()["datasets"].values()]
-    assert [sorted(set(each["layer"])) for each in cells] == [[0, 1, 2], [0, 1], [0, 1, 2]]
-    assert [sorted(set(each["length"])) for each in cells] == [list(LENGTHS), list(LENGTHS), [3]]
-    drawn = dict(zip(zip(cells[0]["layer"], cells[0]["length"], strict=True), cells[0]["value"], strict=True))
+    spec = chart.to_dict()
+    cells = [rows_in(spec, panel) for row in spec["vconcat"] for panel in row.get("hconcat", [row])]
+    assert [sorted({row["layer"] for row in each}) for each in cells] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    assert [sorted({row["length"] for row in each}) for each in cells] == [list(LENGTHS), list(LENGTHS), [3]]
+    drawn = {(row["layer"], row["length"]): row["value"] for row in cells[0]}
     for (layer, length), value in drawn.items():
         (row,) = streams(found.frame, pair="theorem", layer=layer, length=length).to_dict("records")
         assert value == pytest.approx(row["relative"], rel=1e-5)
@@ -211,7 +213,7 @@ def test_the_map_of_the_attention_has_the_axes_of_the_distances() -> None:
     drawn = found.plot().to_dict()
     distances, attention = drawn["vconcat"][0]["hconcat"]
     for axis in ("x", "y"):
-        ours, theirs = (panel["layer"][1]["encoding"][axis] for panel in (distances, attention))
+        ours, theirs = (panel["layer"][0]["encoding"][axis] for panel in (distances, attention))
         assert ours == theirs
     cells = next(rows[0] for rows in drawn["datasets"].values() if len(rows[0]["layer"]) == 3 * len(LENGTHS))
     means: Any = found.variation

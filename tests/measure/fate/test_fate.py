@@ -37,7 +37,7 @@ from ostools.reporting.findings.fate import (
 )
 from ostools.results import Provenance, frame_of
 from tests.measure.fate.planted import asked
-from tests.reporting.charts.test_charts import rows_of as drawn_rows
+from tests.reporting.charts.test_charts import rows_in
 from tests.reporting.every import EVERY
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
@@ -188,8 +188,7 @@ def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
     result: Any = EVERY["Decodable"]()
     spec, drawn = result.plot().to_dict(), {}
     for panel in spec["vconcat"][0]["hconcat"]:
-        inside = {"datasets": {one["data"]["name"]: spec["datasets"][one["data"]["name"]] for one in panel["layer"]}}
-        shares = [row["value"] for row in drawn_rows(inside) if row["quantity"] == "length alone"]
+        shares = [row["value"] for row in rows_in(spec, panel) if row["series"] == "length alone"]
         drawn[panel["title"]["text"].partition(", ")[2]] = shares
     alone: Any = frame_of(result)[frame_of(result)["site"] == "length"]
     shares = zip(alone["test"], alone["accuracy"], strict=True)

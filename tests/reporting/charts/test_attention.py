@@ -118,14 +118,17 @@ def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> 
     second = made(["a", "b", "x", "d"], last=torch.tensor([0.75, 0.0, 0.25, 0.0]), provenance=OTHER)
     spec = attention_difference_chart(attention_difference(first, second)).to_dict()
     panel = spec["vconcat"][2]
-    scale = panel["encoding"]["color"]["scale"]
+    scale = panel["layer"][0]["encoding"]["color"]["scale"]
     assert scale["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
     assert scale["domain"] == [-0.5, 0, 0.5]
     (columns,) = spec["datasets"][panel["data"]["name"]]
     assert columns["value"][:3] == [0.5, -0.25, -0.25]
     assert columns["start"][:3] == [0, 1, 3]
     assert "blank: the second's alone" in panel["title"]["subtitle"]
-    assert spec["vconcat"][0]["encoding"]["color"]["scale"] == spec["vconcat"][1]["encoding"]["color"]["scale"]
+    assert (
+        spec["vconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+        == spec["vconcat"][1]["layer"][0]["encoding"]["color"]["scale"]
+    )
 
 
 def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> None:

@@ -42,6 +42,12 @@ def rows_of(spec: dict[str, Any], *having: str) -> list[dict[str, Any]]:
     return [row for (columns,) in spec["datasets"].values() if {*having} <= {*columns} for row in _rows(columns)]
 
 
+def rows_in(spec: dict[str, Any], panel: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of one panel of a specification, each once."""
+    named = {one["data"]["name"] for one in (panel, *panel.get("layer", [])) if "data" in one}
+    return rows_of({"datasets": {name: spec["datasets"][name] for name in sorted(named)}})
+
+
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 

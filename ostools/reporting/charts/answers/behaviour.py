@@ -100,5 +100,7 @@ def _errors(frame: Frame, end: int | None) -> Any:
     points = error_points(frame, names, x, largest, looks, filled=False, size=24)
     means = frame.assign(value=frame["absolute_error"].astype("Float64").astype(float))
     means = means.groupby("length", as_index=False)["value"].mean().dropna()
-    line = curve(means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")), tooltip=["length:Q"])
+    line = curve(
+        means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")), tooltip=["length:Q"]
+    )
     return draw.layers(points, *line, *training_end(end, frame["length"], None), width=WIDTH, height=BELOW)

@@ -147,7 +147,10 @@ def _place_panel(here: Frame, name: str, alone: float | None) -> Any:
     rows = here.assign(name=places_named(here), series=here["control"].map(_CONTROLS), value=here["accuracy"])
     colours = {name: theme.colour(look) for name, look in _HUES.items()}
     hue = draw.hue("series", colours | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
-    axis, value = names(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True), shares("right (held-out prompts)")
+    axis, value = (
+        names(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True),
+        shares("right (held-out prompts)"),
+    )
     offset = alt.XOffset("series:N", sort=list(_HUES))
     rows = rows[["name", "series", "value", "low", "high"]]
     intervals, told = [("low", "high", 1)], ["name:N", "series:N"]

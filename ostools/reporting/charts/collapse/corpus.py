@@ -73,7 +73,9 @@ def _over_windows(result: CorpusCollapse, dtype: str, lengths: list[int]) -> Any
     for length in lengths:
         rows = windows[(windows["length"] == length) & (windows["dtype"] == dtype)]
         # The same numbers in both are hidden whatever the noise is.
-        ratio = (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
+        ratio = (
+            (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
+        )
         share = [(index + 1) / len(ratio) for index in range(len(ratio))]
         parts.append(pd.DataFrame({"series": f"{length} tokens", "ratio": ratio, "value": share}))
     rows: Any = pd.concat(parts, ignore_index=True)

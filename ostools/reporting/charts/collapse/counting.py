@@ -67,7 +67,9 @@ def _distances(rows: Frame, y: dict[str, Any], row: Row, x: alt.X, marks: list[A
     differ = here[here["right_ones_differ"].astype(bool) & (here["quantity"] == "distance")]
     hollow = draw.rows(differ).mark_point(size=22, color=colour, filled=False, opacity=1, strokeWidth=1.1)
     drawn.append(hollow.encode(x=x, y=alt.Y("shown:Q", **y)))
-    return draw.layers(*drawn, *marks, title=alt.TitleParams(str(row["dtype"]), fontSize=12), width=WIDTH, height=HEIGHT)
+    return draw.layers(
+        *drawn, *marks, title=alt.TitleParams(str(row["dtype"]), fontSize=12), width=WIDTH, height=HEIGHT
+    )
 
 
 def _answers(frame: Frame, row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:

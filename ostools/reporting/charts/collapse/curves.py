@@ -110,9 +110,7 @@ def _collapse_rows(frame: Frame) -> Frame:
 def _jumping(rows: Frame) -> list[str]:
     """The panels whose measured curve jumps up and down from one length to the next."""
     measured = rows[(rows["quantity"] == "distance") & (rows["value"] > 0)]
-    return [
-        str(panel) for panel, curve in measured.groupby("panel") if jumps(curve.sort_values("length")["value"])
-    ]
+    return [str(panel) for panel, curve in measured.groupby("panel") if jumps(curve.sort_values("length")["value"])]
 
 
 def jumps(values: Column) -> bool:
@@ -179,7 +177,9 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
     return marks
 
 
-def _lines(ranges: list[dict[str, Any]], limits: list[dict[str, Any]], hues: dict[str, str], middle: float) -> list[Any]:
+def _lines(
+    ranges: list[dict[str, Any]], limits: list[dict[str, Any]], hues: dict[str, str], middle: float
+) -> list[Any]:
     """A line where each range begins and at the model's own numbers, each with its words on the side with more room."""
     drawn = []
     for place, mark in enumerate([*ranges, *limits]):

@@ -156,7 +156,9 @@ def _spread(frame: Frame, quantity: str) -> Frame:
 def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: dict[str, Any]) -> alt.LayerChart:
     """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as thin black ones."""
     rows = rows.assign(bar=(rows["low"] > 0) & (rows["high"] > rows["low"]))
-    rows, y = fitted(rows.assign(low=rows["low"].where(rows["bar"]), high=rows["high"].where(rows["bar"])), title, _ENDS)
+    rows, y = fitted(
+        rows.assign(low=rows["low"].where(rows["bar"]), high=rows["high"].where(rows["bar"])), title, _ENDS
+    )
     x, told = _x(rows["length"]), [alt.Tooltip("length:Q", title="n"), "series:N", "kind:N"]
     hue = draw.hue("series", colours, columns=2, symbolStrokeWidth=3)
     measured = rows["kind"] == "measured"
@@ -164,7 +166,9 @@ def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: 
     marks = [bars.encode(x=x, y="low:Q", y2="high:Q", color=hue)] if rows["bar"].any() else []
     plain, looks = rows.drop(columns=["bar", *_ENDS]), {"tooltip": told}
     marks += curve(plain[measured & ~rows["zero"]], x, y, hue, width=0, points=22, **looks)
-    marks += curve(plain[measured & rows["zero"]], x, y, hue, width=0, **looks) if (measured & rows["zero"]).any() else []
+    marks += (
+        curve(plain[measured & rows["zero"]], x, y, hue, width=0, **looks) if (measured & rows["zero"]).any() else []
+    )
     if not measured.all():
         marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"], **looks)
     laws = _laws(rows, fits)

@@ -29,7 +29,9 @@ def corpus_chart(result: Corpus) -> Any:
     table: Any = frame_of(result)
     axes.require_finite(table["mean"], "a profile over relative position")
     asked = result.provenance.parameters
-    hue = alt.value(theme.colour(str(asked["linearisation"] if asked["measure"] == "sensitivity" else asked["measure"])))
+    hue = alt.value(
+        theme.colour(str(asked["linearisation"] if asked["measure"] == "sensitivity" else asked["measure"]))
+    )
     rows, y = _shares(table[["length", "start", "end", *_DRAWN]], _DRAWN)
     bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
     panels = []

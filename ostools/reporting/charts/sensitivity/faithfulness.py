@@ -82,6 +82,9 @@ def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
     marks += curve(rows[~random], x, y, hue, tooltip=told)
     areas: Frame = result.areas
     first: Any = areas[(areas["way"] == way) & (areas["order"] == profiles[0])].iloc[0]
-    said = [f"{profiles[0]}: AOPC {first['aopc']:.3g}, p {first['p']:.2g}", f"random orders: AOPC {first['random']:.3g}"]
+    said = [
+        f"{profiles[0]}: AOPC {first['aopc']:.3g}, p {first['p']:.2g}",
+        f"random orders: AOPC {first['random']:.3g}",
+    ]
     heading = draw.heading(f"Tokens {way}, largest first", said)
     return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=heading)

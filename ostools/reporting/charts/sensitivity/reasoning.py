@@ -65,7 +65,9 @@ def _source(parameters: Mapping[str, Any]) -> str:
 
 def _parts(table: Frame, known: list[str], hue: Any) -> list[Any]:
     """Shares of the sum, a line across each where it would end if every token were felt alike; and means per token."""
-    rows = table[["name", "tokens", "total"]].assign(value=table["share"], alike=table["tokens"] / table["tokens"].sum())
+    rows = table[["name", "tokens", "total"]].assign(
+        value=table["share"], alike=table["tokens"] / table["tokens"].sum()
+    )
     title = "share of the sum (line: share of the tokens)"
     value = {"title": title, "axis": alt.Axis(format=".0%", tickCount=5)}
     told = ["name:N", "tokens:Q", alt.Tooltip("alike:Q", format=".1%")]
