@@ -67,8 +67,8 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.models import null_model as null_model
-    from ostools.reporting import report as report
-    from ostools.reporting import reproduce as reproduce
+    from ostools.reporting.report.report import report as report
+    from ostools.reporting.reproduction.reproduce import reproduce as reproduce
     from ostools.results import load_result as load_result
     from ostools.runs import corpus as corpus
 
@@ -95,7 +95,8 @@ _NAMES = {
     ),
     "ostools.experiments": ("ablation", "position_effect", "study", "windows"),
     "ostools.models": ("Prompt", "adopt", "describe", "encode", "load_model", "null_model"),
-    "ostools.reporting": ("report", "reproduce"),
+    "ostools.reporting.report.report": ("report",),
+    "ostools.reporting.reproduction.reproduce": ("reproduce",),
     "ostools.results": ("load_result",),
     "ostools.runs": ("corpus",),
     "ostools.explorer": ("explore",),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting import report
+from ostools.reporting.report.report import report
 from tests.browser.opening import CONTRAST, Opened
 from tests.browser.test_pages import assert_whole
 from tests.checkpoints import tiny_model

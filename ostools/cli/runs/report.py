@@ -78,11 +78,11 @@ def report(
         given |= {name: value is not None for name, value in MANNERS.of_model.items()}
         _on_run(run, out, [name for name, there in given.items() if there])
         return
-    from ostools import reporting
     from ostools.cli.kit import largest
     from ostools.cli.kit.limits import within_time
     from ostools.reporting.report.asked import extent_of
     from ostools.reporting.report.report import LONGEST, default_prompt
+    from ostools.reporting.report.report import report as report_on
     from ostools.results import checked_output
 
     checked_output(out, (".html",), option="--out")
@@ -99,11 +99,11 @@ def report(
     if len(names) == 2:
         models, progress = each_at_work("measuring", names, device, dtype, memory)
         with within_time():
-            written = reporting.report(models=models, prompt=prompt, progress=progress, **asked)
+            written = report_on(models=models, prompt=prompt, progress=progress, **asked)
     else:
         with at_work("measuring", names[0], device, dtype, memory) as (loaded, progress):
             read = None if given is None else PLAIN.prompt(loaded, given)
-            written = reporting.report(loaded, prompt=read, progress=progress, **asked)
+            written = report_on(loaded, prompt=read, progress=progress, **asked)
     tell_written(written)
 
 
@@ -131,6 +131,6 @@ def _on_run(directory: Path, out: Path, given: list[str]) -> None:
             f"--run reports on cells that are there and measures nothing: leave out {' and '.join(given)}; "
             "what a sweep measures stands in its file"
         )
-    from ostools import reporting
+    from ostools.reporting.report.report import report as report_on
 
-    tell_written(reporting.report(run=directory, out=out, say=output.note))
+    tell_written(report_on(run=directory, out=out, say=output.note))

@@ -53,14 +53,15 @@ def reproduce(
       ostools reproduce --figure 5 --figure 9 --out figures
       ostools reproduce --recipe examples/gemma-7b.yaml --out gemma
     """
-    from ostools import reporting
     from ostools.cli.kit import largest
     from ostools.experiments.reproduce.claims import chosen_claims
     from ostools.experiments.reproduce.parts import checked_arguments, parts_of
+    from ostools.reporting.reproduction.recipe import Recipe, read_recipe
+    from ostools.reporting.reproduction.reproduce import reproduce as reproduced
     from ostools.reporting.reproduction.stored import Parts
 
     claims = chosen_claims(figure)
-    asked = reporting.Recipe() if recipe is None else reporting.read_recipe(recipe)
+    asked = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(asked.arguments)
     store.require_ours()
     wanted = {part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)}
@@ -70,7 +71,7 @@ def reproduce(
         loaded,
         progress,
     ):
-        found = reporting.reproduce(
+        found = reproduced(
             loaded,
             figure or None,
             out=out,

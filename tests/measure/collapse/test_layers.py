@@ -215,10 +215,9 @@ def test_the_map_of_the_attention_has_the_axes_of_the_distances() -> None:
     for axis in ("x", "y"):
         ours, theirs = (panel["layer"][0]["encoding"][axis] for panel in (distances, attention))
         assert ours == theirs
-    cells = next(rows[0] for rows in drawn["datasets"].values() if len(rows[0]["layer"]) == 3 * len(LENGTHS))
     means: Any = found.variation
     means = means.groupby(["layer", "length"])["total"].mean().to_dict()
-    shown = dict(zip(zip(cells["layer"], cells["length"], strict=True), cells["value"], strict=True))
+    shown = {(row["layer"], row["length"]): row["value"] for row in rows_in(drawn, attention)}
     assert shown == pytest.approx(means, rel=1e-5)
     scales = [panel["layer"][1]["encoding"]["color"]["scale"] for panel in (distances, attention)]
     assert scales[0]["scheme"] != scales[1]["scheme"]

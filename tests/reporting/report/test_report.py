@@ -20,13 +20,12 @@ from ostools.measure.attention.attention import Attention
 from ostools.measure.fate.splits import TESTS
 from ostools.models import encode
 from ostools.models.shape import Shape
-from ostools.reporting import report
 from ostools.reporting.findings.fate import fate_findings
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.report.asked import FORMATS, NAMES, unasked
 from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.rendering import render_report
-from ostools.reporting.report.report import lengths_text
+from ostools.reporting.report.report import lengths_text, report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section
 from ostools.reporting.sections.measurements import LeftOut, Measurements

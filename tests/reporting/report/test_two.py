@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
-from ostools.reporting import report
+from ostools.reporting.report.report import report
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.two import first_screen, ratios
 from ostools.reporting.first.verdicts import verdicts
