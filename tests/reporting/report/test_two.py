@@ -14,10 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
-from ostools.reporting.report.report import report
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.two import first_screen, ratios
 from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.report.report import report
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Provenance
