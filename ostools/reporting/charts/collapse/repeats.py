@@ -9,7 +9,7 @@ import pandas as pd
 
 from ostools.experiments.repeats import Repeats
 from ostools.measure.profiles.nulls import OWN
-from ostools.reporting.charts.sensitivity.nulls import SOURCES
+from ostools.reporting.charts.sensitivity.over_tokens import SOURCES
 from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of

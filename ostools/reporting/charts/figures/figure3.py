@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from ostools.experiments.figures.figure3 import Figure3
 from ostools.reporting.charts.answers.errors import error_axis
-from ostools.reporting.charts.figures.deviations import shown_deviations
 from ostools.reporting.forms.curve import curve
 from ostools.reporting.look import draw, theme
 from ostools.reporting.look.answer_marks import length_axis, training_end
@@ -117,3 +117,11 @@ def _strip(rows: Frame, end: int | None, first: bool) -> Any:
         x=length_axis(rows["length"], "sequence length (items)"), y=y, color=_hue(), opacity=opacity, tooltip=tooltip
     )
     return draw.layers(ticks, *training_end(end, rows["length"], None), width=WIDTH, height=STRIP)
+
+
+def shown_deviations(said: Sequence[str]) -> list[str]:
+    """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
+    first, *more = said
+    if not more:
+        return [first]
+    return [f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."]

@@ -8,8 +8,7 @@ import altair as alt
 
 from ostools.experiments.figures.figure4 import Figure4
 from ostools.ground.words import number
-from ostools.reporting.charts.figures.deviations import shown_deviations
-from ostools.reporting.charts.figures.figure3 import COLUMNS, LINES, WAYS
+from ostools.reporting.charts.figures.figure3 import COLUMNS, LINES, WAYS, shown_deviations
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 

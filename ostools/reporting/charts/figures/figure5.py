@@ -13,7 +13,7 @@ from ostools.ground.words import number, short_name
 from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
 from ostools.measure.collapse.verdicts import Verdict
 from ostools.reporting.charts.collapse.curves import LIMIT, jumps, model_limits, strips
-from ostools.reporting.charts.figures.deviations import shown_deviations
+from ostools.reporting.charts.figures.figure3 import shown_deviations
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms.curve import curve
 from ostools.reporting.look import axes, draw, theme

@@ -1,4 +1,4 @@
-"""Profiles over the tokens of a prompt: measured sensitivity, path sums, and both side by side.
+"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, null models, parts of a logit.
 
 One panel per norm, since an operator norm and a Frobenius norm share no axis; one line per linearisation or variant; path sums
 whose constant is unknown, of which only the shape counts, have a panel of their own.
@@ -15,12 +15,15 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.attention.attention import ATTENTION
+from ostools.measure.contributions.contributions import Contributions
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
+from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
+from ostools.measure.profiles.nulls import OWN, Nulls
 from ostools.measure.prompts import named_by
 from ostools.reporting.forms.curve import fitted
-from ostools.reporting.forms.profile import of_tokens, profile, shown_tokens
+from ostools.reporting.forms.profile import WIDTH, of_tokens, profile, shown_tokens
 from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.look.aside import aside as aside_of
 from ostools.reporting.look.aside import notes
@@ -122,3 +125,117 @@ def _legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     dashes = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
     hue = draw.hue("series", dict(zip(labels, theme.colours(names["name"].tolist()), strict=True)))
     return hue, alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(title=None))
+
+
+_RATIOS = {"operator": "operator norm, second / first", "frobenius": "Frobenius norm, second / first"}
+
+
+def change_chart(result: Change) -> Any:
+    """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a linearisation or variant; a grey
+    line where nothing changed. Of several layers or last tokens the lowest layer and the last of these."""
+    table = frame_of(result)
+    rows: Frame = table[(table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())]
+    rows = rows[rows["ratio"].notna()]
+    if rows.empty:
+        raise InputError(
+            "a change: expected a ratio at one token at least, found none: every norm of the first is rounding"
+        )
+    tokens, sources = shown_tokens(table), list(dict.fromkeys(rows["source"]))
+    hue = draw.hue("series", dict(zip(sources, theme.colours(sources), strict=True)))
+    norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
+    panels = []
+    for norm in norms:
+        here = rows[rows["norm"] == norm]
+        data = of_tokens(here, series=here["source"], value=here["ratio"].astype(float), run=_neighbours(here))
+        data, y = fitted(data, _RATIOS[norm], also=[1.0])
+        same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
+        panels.append([profile(data, tokens, y, hue, height=220, last=norm == norms[-1], below=same)])
+    return draw.figure(panels, "How much each token's sensitivity changed", _change_notes(result, rows), between=18)
+
+
+def _neighbours(rows: Frame) -> Any:
+    """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
+    return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
+
+
+def _change_notes(result: Change, rows: Frame) -> list[str]:
+    differ = result.provenance.parameters["differ"]
+    frame = frame_of(result)
+    paired = frame[frame["second_position"].notna()]
+    left_out = int(paired["ratio"].isna().sum())
+    alone = frame["position"].nunique() - paired["position"].nunique()
+    lines = [f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."]
+    lines += ["Above the dotted line at 1 the second is larger."]
+    lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
+    lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
+    return [*lines, *([axes.ZERO_NOTE] if (rows["ratio"] == 0).any() else [])]
+
+
+SOURCES = {
+    OWN: "the model",
+    "initialised": "initialised",
+    "embeddings-kept": "initialised, embeddings kept",
+    "shuffled": "shuffled",
+}
+
+
+def nulls_chart(result: Nulls) -> Any:
+    """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
+    table, band = frame_of(result), result.band
+    own: Frame = table[table["source"] == OWN]
+    both = pd.concat([own.assign(median=own["share"]), band], ignore_index=True)
+    names = both["source"].map(SOURCES)
+    rows = of_tokens(both, series=names, value=both["median"], low=both["low"], high=both["high"])
+    rows, y = fitted(rows, "share of the summed sensitivity", ("low", "high"))
+    sources = list(dict.fromkeys(table["source"]))
+    hue = draw.hue("series", dict(zip([SOURCES[one] for one in sources], theme.colours(sources), strict=True)))
+    panel = profile(rows, shown_tokens(own), y, hue, height=300, bands=[("low", "high", 0.25)])
+    notes = _nulls_notes(result, bool(rows["zero"].any()))
+    return draw.figure([[panel]], "Sensitivity before and after training", notes)
+
+
+def _nulls_notes(result: Nulls, zeros: bool) -> list[str]:
+    """What the shade is, and the verdicts of the shape by source, in three lines."""
+    table: Any = result.summary
+    lines = []
+    for source, group in table.groupby("source", sort=False):
+        counts = group["verdict"].value_counts().items()
+        said = [f"{verdict} ({count} of {len(group)})" if len(group) > 1 else verdict for verdict, count in counts]
+        lines.append(f"{SOURCES[str(source)]}: {'; '.join(said)}")
+    shade = f"Shade: range over {int(table['seed'].nunique())} seeds."
+    half = -(-len(lines) // 2)
+    joined = [". ".join(part) for part in (lines[:half], lines[half:]) if part]
+    return [f"{shade} {axes.ZERO_NOTE}" if zeros else shade, *joined]
+
+
+_UP, _DOWN = "raises the logit", "lowers the logit"
+
+
+def contributions_chart(result: Contributions) -> Any:
+    """A bar a token; the biases, which belong to none, and the sum stand in the subtitle."""
+    table, said = frame_of(result), result.provenance.parameters
+    axes.require_finite(table["contribution"], "contributions")
+    of: Frame = result.of_tokens
+    values = of["contribution"].astype(float).reset_index(drop=True)
+    rows = of_tokens(of.assign(position=range(len(of))), zero=0.0).reset_index(drop=True)
+    rows = rows.assign(value=values, start=rows["position"] - 0.4, end=rows["position"] + 0.4)
+    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
+    total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
+    sum_of = f"the logit, {total:.4g}"
+    if said["soft_cap"] is not None:
+        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(said['logit']):.4g}, after it"
+    colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
+    bars = draw.rows(rows).encode(
+        x=axes.token_axis(rows["token"].tolist(), field="start", margin=0.5),
+        x2="end:Q",
+        y=alt.Y("value:Q", title="contribution to the logit"),
+        y2="zero:Q",
+        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
+        tooltip=["position:Q", "token:N", draw.VALUE],
+    )
+    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=WIDTH, height=260)
+    notes = [
+        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
+        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
+    ]
+    return draw.figure([[panel]], f"What each token contributes to “{theme.shown(str(said['token']))}”", notes)
