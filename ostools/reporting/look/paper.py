@@ -111,7 +111,9 @@ def _each(node: Any, change: Any, name: str = "") -> None:
 
 def _wrap_title(spec: dict[str, Any], width: float | int) -> None:
     title = spec.get("title")
-    for part in ("text", "subtitle") if isinstance(title, dict) else ():
+    if not isinstance(title, dict):
+        return
+    for part in ("text", "subtitle"):
         letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
         lines = [title[part]] if isinstance(title.get(part), str) else title.get(part, [])
         if lines:

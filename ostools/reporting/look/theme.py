@@ -221,6 +221,25 @@ def _recoloured(node: Any, name: str) -> Any:
     return "var(--ground)" if name == "fill" and node == LIGHT_GROUND else node
 
 
+_LEGEND: dict[str, Any] = {
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+    "symbolType": "stroke",
+    "symbolSize": 420,
+    "symbolStrokeWidth": 2,
+    "symbolOpacity": 1,
+    "labelLimit": 0,
+    "orient": "bottom",
+    "direction": "vertical",
+    "columns": 2,
+    "columnPadding": 18,
+    "offset": 12,
+}
+_ASIDE: dict[str, Any] = {"layout": {"bottom": {"direction": "vertical", "margin": 10}}}
+"""Vega knows this, Altair's schema does not; on paper legends may stand side by side."""
+
+
 def config(on_page: bool = False) -> dict[str, Any]:
     """The Vega-Lite configuration of every chart: dark ink on white, as for a paper.
 
@@ -248,25 +267,7 @@ def config(on_page: bool = False) -> dict[str, Any]:
         "aria": not on_page,
         "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 260},
         "axis": axis,
-        "legend": {
-            "labelColor": ink,
-            "titleColor": ink,
-            "labelFontSize": 11,
-            "titleFontSize": 11,
-            "titleFontWeight": "normal",
-            "symbolType": "stroke",
-            "symbolSize": 420,
-            "symbolStrokeWidth": 2,
-            "symbolOpacity": 1,
-            "labelLimit": 0,
-            "orient": "bottom",
-            "direction": "vertical",
-            "columns": 2,
-            "columnPadding": 18,
-            "offset": 12,
-            # Vega knows this, Altair's schema does not; on paper legends may stand side by side.
-            **({"layout": {"bottom": {"direction": "vertical", "margin": 10}}} if on_page else {}),
-        },
+        "legend": {"labelColor": ink, "titleColor": ink, **_LEGEND, **(_ASIDE if on_page else {})},
         "title": {
             "color": ink,
             "subtitleColor": ink,

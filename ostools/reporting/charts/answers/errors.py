@@ -52,7 +52,7 @@ def error_points(
     error = frame["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
     answers = [theme.shown(text, 60) for text in frame["answer"]]
     rows: Frame = frame[["length", "key"]].assign(answer=answers, outcome=names, error=error)
-    neutral = {"symbolStrokeColor": theme.colour("float64")} if mark.get("filled") else {}
+    neutral: dict[str, Any] = {"symbolStrokeColor": theme.colour("float64")} if mark.get("filled") else {}
     legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60, **neutral)
     points = draw.rows(rows).mark_point(strokeWidth=1.1, **mark)
     return points.encode(

@@ -169,9 +169,9 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
         drawn = strips(ranges, hue)
         for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
             part = here[(here["quantity"] == "reference") == reference]
-            for dots, own in ((False, {"width": width}), (True, {"width": 0, "points": size})):
+            for dots, (thick, dot) in ((False, (width, 0)), (True, (0, size))):
                 if (part["dots"] == dots).any():
-                    drawn += curve(part[part["dots"] == dots], x, y, hue, **(looks | own))
+                    drawn += curve(part[part["dots"] == dots], x, y, hue, width=thick, points=dot, **looks)
         return drawn + _lines(ranges, limits, hues, float(np.sqrt(rows["length"].min() * rows["length"].max())))
 
     return marks

@@ -34,7 +34,7 @@ def repeats_chart(result: Repeats) -> Any:
     parts = [frame.rename(columns={"distance": "value"}).assign(kind="measured")]
     parts += [_law(row, frame) for row in summary.to_dict("records") if np.isfinite(row["rate"])]
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows.assign(rounding=rows["rounding"].fillna(0.0), series=rows["sink"].map(_WORDS))  # a law has none
+    rows = rows.assign(rounding=rows["rounding"].fillna(0.0), series=[_WORDS[sink] for sink in rows["sink"]])  # a law has none
     rows, y = fitted(rows[["task", "sink", "series", "kind", "length", "value", "rounding"]], _Y)
     rows = rows.assign(value=rows[["value", "rounding"]].max(axis=1), said=_said(rows)).drop(columns="rounding")
     hues = {words: colour for words, colour in _COLOURS.items() if (rows["series"] == words).any()}
@@ -64,7 +64,8 @@ def _before_training(result: Repeats) -> Any:
     line: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
     rows = pd.concat([line, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)
     sources = list(dict.fromkeys(rows["source"]))
-    rows = rows.assign(panel=rows["task"] + ", " + rows["sink"].map(_WORDS), series=rows["source"].map(SOURCES))
+    words = [f"{task}, {_WORDS[sink]}" for task, sink in zip(rows["task"], rows["sink"], strict=True)]
+    rows = rows.assign(panel=words, series=[SOURCES[source] for source in rows["source"]])
     rows, y = fitted(rows.drop(columns=["task", "sink", "source"]), _Y, ("low", "high"))
     hue = draw.hue("series", dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True)))
 

@@ -164,7 +164,8 @@ def _panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: 
     measured = rows["kind"] == "measured"
     bars = draw.rows(rows[rows["bar"] & measured]).mark_rule(strokeWidth=1.1)
     marks = [bars.encode(x=x, y="low:Q", y2="high:Q", color=hue)] if rows["bar"].any() else []
-    plain, looks = rows.drop(columns=["bar", *_ENDS]), {"tooltip": told}
+    plain = rows.drop(columns=["bar", *_ENDS])
+    looks: dict[str, Any] = {"tooltip": told}
     marks += curve(plain[measured & ~rows["zero"]], x, y, hue, width=0, points=22, **looks)
     marks += (
         curve(plain[measured & rows["zero"]], x, y, hue, width=0, **looks) if (measured & rows["zero"]).any() else []

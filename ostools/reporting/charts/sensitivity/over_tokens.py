@@ -184,7 +184,7 @@ def nulls_chart(result: Nulls) -> Any:
     table, band = frame_of(result), result.band
     own: Frame = table[table["source"] == OWN]
     both = pd.concat([own.assign(median=own["share"]), band], ignore_index=True)
-    names = both["source"].map(SOURCES)
+    names = [SOURCES[str(source)] for source in both["source"]]
     rows = of_tokens(both, series=names, value=both["median"], low=both["low"], high=both["high"])
     rows, y = fitted(rows, "share of the summed sensitivity", ("low", "high"))
     sources = list(dict.fromkeys(table["source"]))

@@ -26,7 +26,8 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     Below: each part's share of the sum, beside its share of the tokens, and its mean per token. Of the first linearisation
     measured.
     """
-    frame, table = frame_of(result), result.summary
+    frame: Frame = frame_of(result)
+    table: Frame = result.summary
     name = str(frame["linearisation"].iloc[0])
     frame = frame[frame["linearisation"] == name]
     norm = known_norm(frame["method"])
@@ -42,7 +43,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     x = axes.token_axis(frame["token"].map(str).tolist())
     told = ["position:Q", "token:N", "series:N", "line:Q"]
     tokens = draw.layers(*curve(rows, x, y, hue, width=0, points=22, tooltip=told), width=WIDTH, height=HEIGHT)
-    below = _parts(table.rename(columns={"part": "name"}), known, alt.Color("name:N", scale=hues, legend=None))
+    below = _parts(table.assign(name=table["part"]), known, alt.Color("name:N", scale=hues, legend=None))
     parameters = result.provenance.parameters
     answer, right = (theme.shown(parameters[f"{which}_token"]) for which in ("answer", "right"))
     notes = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
