@@ -34,7 +34,9 @@ def repeats_chart(result: Repeats) -> Any:
     parts = [frame.rename(columns={"distance": "value"}).assign(kind="measured")]
     parts += [_law(row, frame) for row in summary.to_dict("records") if np.isfinite(row["rate"])]
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows.assign(rounding=rows["rounding"].fillna(0.0), series=[_WORDS[sink] for sink in rows["sink"]])  # a law has none
+    rows = rows.assign(
+        rounding=rows["rounding"].fillna(0.0), series=[_WORDS[sink] for sink in rows["sink"]]
+    )  # a law has none
     rows, y = fitted(rows[["task", "sink", "series", "kind", "length", "value", "rounding"]], _Y)
     rows = rows.assign(value=rows[["value", "rounding"]].max(axis=1), said=_said(rows)).drop(columns="rounding")
     hues = {words: colour for words, colour in _COLOURS.items() if (rows["series"] == words).any()}

@@ -129,7 +129,8 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, clip=True, **looks)
     for place, dtype in enumerate(dtypes):
         own = rows[~floors & (rows["series"] == dtype)]
-        broad: dict[str, Any] = {"width": 0, "points": 6 if place else 12} if dotted else {"width": 1.2 if place else 2.4, "clip": True}
+        broad: dict[str, Any] = {"width": 1.2 if place else 2.4, "clip": True}
+        broad = {"width": 0, "points": 6 if place else 12} if dotted else broad
         marks += curve(own, x, y, hue, bands=bands, **(looks | broad))
     for span in ranges:
         looks = {"colour": theme.colour(span["series"]), "dash": [1, 0]}
