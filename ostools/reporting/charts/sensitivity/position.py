@@ -1,23 +1,17 @@
-"""Sensitivity by relative position: over rotated passages, over a corpus a panel a length, over prompts a panel a norm."""
+"""How much a token counts by its place in the text, over rotated passages; beside it the untrained model's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
 import numpy as np
 from scipy.special import stdtrit
 
 from ostools.experiments.position.position_effect import MODEL, THIRDS, UNTRAINED, PositionEffect
-from ostools.ground.words import short_name
-from ostools.measure.jacobian.sensitivity import Sensitivities
-from ostools.measure.paths.path_sum import PathSums
-from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.findings.position import contrast_words
 from ostools.reporting.forms.curve import BAND, curve, fitted, numbers
 from ostools.reporting.look import axes, draw, theme
-from ostools.results import Column, Frame, frame_of
-from ostools.runs import Corpus
+from ostools.results import Frame, frame_of
 
 NAMES = {MODEL: "the model", UNTRAINED: "untrained (same architecture)"}
 WIDTH, HEIGHT = 620, 260
@@ -29,16 +23,16 @@ def position_chart(result: PositionEffect) -> Any:
         "position in the text (each token stands once in every third)",
         "norm of ∂y/∂v over the middle third's",
     )
-    panel = _effect_panel(result, WIDTH, HEIGHT, titles)
+    panel = _panel(result, WIDTH, HEIGHT, titles)
     return draw.figure([[panel]], "Sensitivity by position, token identity taken out", contrast_words(result))
 
 
 def position_layers(result: PositionEffect, width: int, height: int) -> Any:
     """The same without a title, in a size."""
-    return axes.themed(_effect_panel(result, width, height, ("position in the text", "norm / middle")))
+    return axes.themed(_panel(result, width, height, ("position in the text", "norm / middle")))
 
 
-def _effect_panel(result: PositionEffect, width: int, height: int, titles: tuple[str, str]) -> Any:
+def _panel(result: PositionEffect, width: int, height: int, titles: tuple[str, str]) -> Any:
     curves, y = fitted(position_curves(result), titles[1], ("low", "high"))
     names = [NAMES[source] for source in dict.fromkeys(curves["source"])]
     hue = draw.hue("series", dict(zip(names, (theme.colour("full"), theme.colour("none")), strict=False)))
@@ -65,107 +59,3 @@ def position_curves(result: PositionEffect) -> Frame:
         low=10 ** (over["mean"] - half),
         high=10 ** (over["mean"] + half),
     )
-
-
-_WIDEST = 8.0
-"""Above this ratio of the largest number drawn to the smallest the axis is logarithmic."""
-_PANELS = 3
-"""Panels in a row."""
-_NORMS = {"operator": "operator", "frobenius": "Frobenius"}
-_DRAWN = ["mean", "low", "high", "q10", "median", "q90"]
-
-
-def corpus_chart(result: Corpus) -> Any:
-    """Shares over the even share. A band from the 10th to the 90th percentile of the windows, the 95% interval of the mean
-    over texts, where there are three texts, and the mean."""
-    table: Any = frame_of(result)
-    axes.require_finite(table["mean"], "a profile over relative position")
-    asked = result.provenance.parameters
-    hue = alt.value(
-        theme.colour(str(asked["linearisation"] if asked["measure"] == "sensitivity" else asked["measure"]))
-    )
-    rows, y = _shares(table[["length", "start", "end", *_DRAWN]], _DRAWN)
-    bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
-    panels = []
-    for row in result.summary.to_dict("records"):
-        title = f"{row['length']} tokens: {_counted(row['windows'], 'window')} of {_counted(row['texts'], 'text')}"
-        here = rows[rows["length"] == row["length"]]
-        panels.append(_share_panel(here, y, hue, title, "relative position in the window", (260, 220), bands=bands))
-    words = (
-        f"{_measured(asked)} of {short_name(result.provenance.model)} over a corpus, {theme.KINDS[str(asked['kind'])]}"
-    )
-    return draw.figure(draw.in_rows(panels, _PANELS), words, _corpus_notes(result), spacing=30, between=24)
-
-
-def several_chart(result: Sensitivities | PathSums) -> Any:
-    """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
-    every = result.over_position()
-    lowest = every["layer"].min()
-    table: Frame = every[every["layer"] == lowest]
-    kinds = [theme.KINDS[kind] for kind in table["kind"]]
-    table = table.assign(series=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
-    # Of both panels, which share a scale; a dash tells apart what has one colour.
-    looks = {row["series"]: (row["source"], row["kind"]) for row in table.to_dict("records")}
-    legend = alt.Legend(title=None, orient="bottom", labelLimit=0, symbolSize=400)
-    hues = [theme.colour(source) for source, _ in looks.values()]
-    dashes = [theme.DASHES[kind] for _, kind in looks.values()]
-    hue = alt.Color("series:N", scale=alt.Scale(domain=list(looks), range=hues), legend=legend)
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(looks), range=dashes), legend=legend)
-    panels = []
-    for norm, here in table.groupby("norm", sort=False):
-        rows, y = _shares(here[["series", "start", "end", "mean", "low", "high"]], ["mean", "low", "high"])
-        title, size = f"{_NORMS[str(norm)]} norm", (300, 240)
-        panels.append(_share_panel(rows, y, hue, title, "relative position", size, bands=[BAND], dash=dash))
-    what = "Path sums" if isinstance(result, PathSums) else "Sensitivity"
-    if "towards_norm" in result.provenance.parameters:
-        what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
-    said = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
-    said += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""
-    said += " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
-    return draw.figure([panels], f"{what} over {len(result)} prompts, by relative position", [said], spacing=30)
-
-
-def _shares(table: Frame, numbers: list[str]) -> tuple[Frame, dict[str, Any]]:
-    """The rows at the middles of their bins, and an axis from zero, or a logarithmic one where values lie far apart."""
-    rows = table.assign(at=(table["start"] + table["end"]) / 2, value=table["mean"])
-    values: Column = table[numbers].stack()
-    positive = values[values > 0]
-    if float(values.max()) > _WIDEST * float(positive.min()):  # a band that reaches zero reaches the lower edge
-        columns = ["value", *numbers]
-        rows[columns] = rows[columns].clip(lower=float(positive.min()))
-        scale, axis = axes.log_axis(positive, None)
-    else:
-        scale, axis = alt.Scale(domain=[0, float(values.max()) * 1.05], nice=False), alt.Axis()
-    return rows, {"title": "share / even share", "scale": scale, "axis": axis}
-
-
-def _share_panel(
-    rows: Frame, y: dict[str, Any], hue: Any, title: str, across: str, size: tuple[int, int], **looks: Any
-) -> Any:
-    x = alt.X("at:Q", title=across, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False))
-    told = [alt.Tooltip(f"{name}:Q", format=".3g") for name in ("start", "end", *_DRAWN) if name in rows]
-    marks = curve(rows, x, y, hue, points=14, width=1.8, tooltip=told, **looks)
-    even = draw.line_at("y", "value", 1.0)
-    return draw.layers(*even, *marks, width=size[0], height=size[1], title=draw.heading(title))
-
-
-def _measured(asked: Any) -> str:
-    """What is measured, with which derivative."""
-    if asked["measure"] == "attention":
-        return "Attention of the last token"
-    return f"Sensitivity ({asked['linearisation']})" if asked["measure"] == "sensitivity" else f"{asked['measure']}"
-
-
-def _corpus_notes(result: Corpus) -> list[str]:
-    """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
-    interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    said = [f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dotted: an even share."]
-    shapes: Any = result.shapes
-    for length, rows in shapes.groupby("length"):
-        verdicts = dict(zip(rows["kept"], rows["verdict"], strict=True))
-        said.append(f"{length} tokens, {NO_SINK}: {verdicts[NO_SINK]}; {BETWEEN}: {verdicts[BETWEEN]}.")
-    return said
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
