@@ -41,14 +41,11 @@ def shares(title: str, **axis: Any) -> dict[str, Any]:
     return {"title": title, "scale": alt.Scale(domain=[0, 1], nice=False), "axis": alt.Axis(format=".0%", **axis)}
 
 
-def numbers(first: int, last: int, field: str, title: str | None, **looks: Any) -> alt.X:
-    """An axis of whole numbers from `first` to `last`. looks: `labels`, and `padding` in pixels at both ends."""
-    return alt.X(
-        f"{field}:Q",
-        title=title,
-        scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=looks.get("padding", 0)),
-        axis=alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last), labels=looks.get("labels", True)),
-    )
+def numbers(first: int, last: int, field: str, title: str | None, padding: int = 0) -> alt.X:
+    """An axis of whole numbers from `first` to `last`, with so many pixels of room at both ends."""
+    scale = alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=padding)
+    axis = alt.Axis(grid=False, format="d", values=axes.whole_ticks(first, last))
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 def curve(

@@ -33,20 +33,30 @@ def points(tokens: Sequence[str]) -> int:
     return 16 if len(tokens) <= axes.TOKENS_NAMED else 0
 
 
-def profile(rows: Frame, tokens: list[str], y: dict[str, Any], hue: Any, **looks: Any) -> Any:
+def profile(
+    rows: Frame,
+    tokens: list[str],
+    y: dict[str, Any],
+    hue: Any,
+    *,
+    title: str = "",
+    height: int = 260,
+    last: bool = True,
+    aside: Sequence[int] = (),
+    coloured: bool = True,
+    above: Sequence[Any] = (),
+    below: Sequence[Any] = (),
+    **looks: Any,
+) -> Any:
     """One panel: a curve a series over the tokens.
 
-    looks: `title` of the panel, `height`, `last` (False leaves the names to a panel below), `aside` (positions of tokens
-    that are not the text's), `regions` (whether they are coloured), `marks` (over the curves), `below` (under them); all
-    others are `curve`'s.
+    last: False leaves the names of tokens to a panel below. aside: positions of tokens that are not the text's.
+    coloured: whether the regions of the prompt are. above, below: further marks, over the curves or under them.
+    looks: of `curve`.
     """
-    title, height = looks.pop("title", ""), looks.pop("height", 260)
-    last, aside = looks.pop("last", True), looks.pop("aside", ())
-    coloured = looks.pop("regions", True)
-    over, under = looks.pop("marks", ()), looks.pop("below", ())
     x = axes.token_axis(tokens, last, aside=aside)
     drawn = curve(rows, x, y, hue, **({"points": points(tokens), "tooltip": TOOLTIP} | looks))
-    panel = banded(alt.layer(*under, *drawn, *over), aside)
+    panel = banded(alt.layer(*below, *drawn, *above), aside)
     if coloured:
         panel = regions.coloured(panel, tokens, last, aside)
     heading = {"title": draw.heading(title, above=regions.room(tokens) if coloured else 0)} if title else {}

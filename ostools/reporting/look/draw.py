@@ -75,19 +75,27 @@ def _without_labels(axis: alt.Axis) -> alt.Axis:
     return copied
 
 
-def line_at(axis: str, field: str, value: float | int, **looks: Any) -> list[Any]:
-    """A rule across the panel at one value of the axis ("x" or "y").
-
-    looks: `colour`, `dash`, and of a rule at an x `words` beside it, at `height` pixels, on the `side` "left" or "right".
-    """
-    place = axes.chart(data := pd.DataFrame({field: [value], "words": [looks.get("words", "")]}))
-    place = axes.unfolded(place, data).encode(**{axis: f"{field}:Q"}, color=alt.value(looks.get("colour", theme.INK)))
-    rule = place.mark_rule(strokeWidth=looks.get("width", 1.1), strokeDash=looks.get("dash", [2, 3]))
-    if not looks.get("words") or looks.get("height") is None:
-        return [rule]
-    left = looks.get("side", "left") == "left"
-    words = place.mark_text(align="right" if left else "left", dx=-4 if left else 4, baseline="middle", fontSize=10)
-    return [rule, words.encode(y=alt.value(looks["height"]), text="words:N")]
+def line_at(
+    axis: str,
+    field: str,
+    value: float | int,
+    *,
+    colour: str = theme.INK,
+    dash: Sequence[float | int] = (2, 3),
+    width: float | int = 1.1,
+    words: str = "",
+    height: float | int | None = None,
+    side: str = "left",
+) -> list[Any]:
+    """A rule across the panel at one value of the axis ("x" or "y"); of one at an x the words beside it, at this height."""
+    base = rows(pd.DataFrame({field: [value], "words": [words]}))
+    base = base.encode(**{axis: f"{field}:Q"}, color=alt.value(colour))
+    marks = [base.mark_rule(strokeWidth=width, strokeDash=list(dash))]
+    if words and height is not None:
+        align, dx = ("right", -4) if side == "left" else ("left", 4)
+        text = base.mark_text(align=align, dx=dx, baseline="middle", fontSize=10)
+        marks.append(text.encode(y=alt.value(height), text="words:N"))
+    return marks
 
 
 def hue(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:

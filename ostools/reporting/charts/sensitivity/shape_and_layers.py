@@ -91,7 +91,7 @@ def _profile_panel(
         segments = [ends.mark_rule(strokeWidth=3.5, strokeCap="round").encode(y=alt.Y("mean:Q", **y), tooltip=told)]
     of = "of the text" if aside else "first token taken out"
     title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
-    looks: dict[str, Any] = {"aside": aside, "last": False, "height": 240, "width": 1.2, "marks": segments}
+    looks: dict[str, Any] = {"aside": aside, "last": False, "height": 240, "width": 1.2, "above": segments}
     return profile(rows, tokens, y, _colour(names), title=title, **looks)
 
 
@@ -126,7 +126,7 @@ def _ratio_panel(others: Frame, names: list[str], tokens: list[str], aside: list
     one = draw.line_at("y", "value", 1.0, dash=[3, 3])
     looks: dict[str, Any] = {"aside": aside, "height": 150, "width": 1.2, "below": one}
     return profile(
-        rows, tokens, y, _colour(names), title="What freezing patterns and norm scales changes", regions=False, **looks
+        rows, tokens, y, _colour(names), title="What freezing patterns and norm scales changes", coloured=False, **looks
     )
 
 
