@@ -18,7 +18,8 @@
 #   \bar\alpha^{(L-1)}_{n,k_{L-1}} \cdots \bar\alpha^{(1)}_{k_2,k_1}\,\bar\alpha^{(0)}_{k_1,i},
 #   \qquad \bar\alpha_{ij} = \frac{\alpha_{ij}}{\beta} + \delta_{ij}$$
 #
-# (The paper prints one inner index more, which is connected to nothing; the variant `theorem-b5-literal` sums as printed.)
+# (The paper prints one inner index more, which is connected to nothing; the variant `theorem-b5-literal` sums as printed: see
+# docs/fidelity.md.)
 # One factor a layer: attention $\alpha$ moves along, $\delta$ stays where it is (the skip connection). Early tokens
 # have more paths than late ones, and all that they carry has to fit into one vector: over-squashing. We look at it
 # three times: where it is exact, where it is measured, and where it loses.
