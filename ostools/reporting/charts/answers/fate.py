@@ -10,7 +10,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNREAD, UNTESTED
+from ostools.measure.fate.fate import NOT_READ, READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNTESTED
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_in_short, fate_in_short, readout_in_short
 from ostools.reporting.look import axes, draw, theme
@@ -20,7 +20,7 @@ WIDTH, HEIGHT, NARROW = 600, 150, 180
 _LINES, _LETTERS = 3, 135
 """Most lines below a title, and letters in one."""
 _SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
-_SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
+_SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
 _VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNDECIDED: "none", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}

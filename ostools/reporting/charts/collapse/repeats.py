@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments import Repeats
-from ostools.measure.profiles.nulls import OWN
+from ostools.measure.profiles.nulls import TRAINED
 from ostools.reporting.charts.sensitivity.nulls import SOURCES
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -66,7 +66,7 @@ def repeats_chart(result: Repeats) -> alt.FacetChart:
 
 def _before_training(result: Repeats) -> alt.FacetChart:
     frame: Frame = frame_of(result)
-    own: Frame = frame[frame["source"] == OWN]
+    own: Frame = frame[frame["source"] == TRAINED]
     columns = ["source", "task", "sink", "length", "value", "low", "high"]
     curve: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
     rows = pd.concat([curve, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)

@@ -8,12 +8,12 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure import Nulls
-from ostools.measure.profiles.nulls import OWN
+from ostools.measure.profiles.nulls import TRAINED
 from ostools.reporting.look import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 SOURCES = {
-    OWN: "the model",
+    TRAINED: "the model",
     "initialised": "initialised",
     "embeddings-kept": "initialised, embeddings kept",
     "shuffled": "shuffled",
@@ -24,7 +24,7 @@ def nulls_chart(result: Nulls) -> alt.LayerChart:
     """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
     table, band = frame_of(result), result.band
     axes.require_finite(table["share"], "a profile of shares")
-    own: Frame = table[table["source"] == OWN]
+    own: Frame = table[table["source"] == TRAINED]
     tokens = [theme.shown(str(token)) for token in own["token"]]
     lines = pd.concat(
         [own.assign(value=own["share"]), band.assign(value=band["median"])], ignore_index=True
