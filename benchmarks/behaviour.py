@@ -8,16 +8,16 @@ from __future__ import annotations
 import ostools as ost
 from benchmarks.timing import in_turn
 from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_log_probability, written
-from ostools.measure.posed import pose
+from ostools.measure.answers.probability import answer_log_probability, answer_text
+from ostools.measure.task_prompt import render_prompt
 
 ROUNDS, LENGTHS, NEW = 3, range(4, 129, 4), 20
 
 
 def main() -> None:
     model = ost.load_model(device="cpu")
-    posed = [pose(model, ost.tasks.task("count-ones"), n) for n in LENGTHS]
-    prompts, lines = [one.prompt for one in posed], [written(one) for one in posed]
+    posed = [render_prompt(model, ost.tasks.task("count-ones"), n) for n in LENGTHS]
+    prompts, lines = [one.prompt for one in posed], [answer_text(one) for one in posed]
     together = answers(model, prompts, max_new_tokens=NEW)
     if together != [answers(model, [prompt], max_new_tokens=NEW)[0] for prompt in prompts]:
         raise SystemExit("batched answers are not those of each prompt alone")

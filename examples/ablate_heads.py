@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ostools as ost
 from ostools import hooks
-from ostools.measure.answers.probability import answer_log_probability, written
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.answers.probability import answer_log_probability, answer_text
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 
 
 def main(task: str = "copy-first:hint=true", length: int = 20) -> None:
     model = ost.load_model()
-    question = pose(model, ost.tasks.task(task), length)
+    question = render_prompt(model, ost.tasks.task(task), length)
     carriers = carrier_positions(model, question)
     print(f"{question.text!r}\nThe answer stands at the tokens {carriers}; the right line is {question.line!r}.\n")
 
@@ -23,7 +23,7 @@ def main(task: str = "copy-first:hint=true", length: int = 20) -> None:
 
     # By hand: any number that you can compute, inside the block of an edit.
     def log_p() -> float:
-        return answer_log_probability(model, [question.prompt], [written(question)])[0]
+        return answer_log_probability(model, [question.prompt], [answer_text(question)])[0]
 
     print(f"\nlog p of the right line, nothing taken out: {log_p():.4f}")
     for layer in range(model.cfg.n_layers):

@@ -24,7 +24,7 @@ Reducer = Callable[[Tensor, int | None], Any]
 
 
 class Record(Mapping[str, Any]):
-    """What the latest forward pass inside a `capture` block recorded. A new pass clears what the one before it recorded.
+    """Record of the latest forward pass inside a `capture` block. A new pass clears what the one before it recorded.
 
     `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that the model has once.
     """
@@ -119,7 +119,7 @@ def _keeper(
 def head_outputs(
     model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_model"]:
-    """Each head's own term of the attention output, z^h W_O^h. They sum to it, up to a bias (and a post-norm).
+    """Term of each head in the attention output, z^h W_O^h. They sum to it, up to a bias (and a post-norm).
 
     `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the forward pass sums.
     """

@@ -16,7 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, shown
+from hooks.errors import HookError, short_repr
 from hooks.lock import model_block
 from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
@@ -79,14 +79,14 @@ def scale_scores(
 
     def body(scores: Tensor) -> Tensor:
         queries = positions(scores)[0][:, 0]
-        values = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
-        if values.shape != queries.shape or not bool(torch.isfinite(values).all()):
+        factors = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
+        if factors.shape != queries.shape or not bool(torch.isfinite(factors).all()):
             raise HookError(
                 f"scale_scores: expected {len(queries)} finite factors, one a query, "
-                f"found {tuple(values.shape)}: {values.flatten()[:3].tolist()}"
+                f"found {tuple(factors.shape)}: {factors.flatten()[:3].tolist()}"
             )
         masked = hidden(scores)
-        scaled = torch.where(masked, scores, scores * values.to(scores)[:, None])
+        scaled = torch.where(masked, scores, scores * factors.to(scores)[:, None])
         if bool(hidden(scaled).ne(masked).any()) or not bool(torch.isfinite(scaled).all()):
             raise HookError(f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors")
         return _on_heads(scores, scaled, head_indices)
@@ -148,7 +148,7 @@ def ablate_heads(
     """
     heads_by_layer = _heads_by_layer(model, heads)
     if method not in ("zero", "mean", "resample"):
-        raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {shown(method)}")
+        raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {short_repr(method)}")
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
@@ -192,17 +192,17 @@ def ablate_edges(
     if not by_layer:
         raise HookError("ablate_edges: expected at least one (layer, head, query, key), found none")
     if method not in ("zero", "renormalise"):
-        raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {shown(method)}")
+        raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {short_repr(method)}")
 
     uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
 
     def body_of(layer: int) -> HookBody:
         def body(tensor: Tensor) -> Tensor:
             out = tensor.clone()
-            first = tensor.shape[-1] - tensor.shape[-2]
+            first_query = tensor.shape[-1] - tensor.shape[-2]
             for head, query, key in by_layer[layer]:
-                if first <= query < tensor.shape[-1]:
-                    out[:, head, query - first, key] = 0.0 if method == "zero" else lowest(tensor)
+                if first_query <= query < tensor.shape[-1]:
+                    out[:, head, query - first_query, key] = 0.0 if method == "zero" else lowest(tensor)
                     uncut.discard((layer, head, query, key))
             if method == "renormalise":
                 _require_some_key("ablate_edges", tensor, out)
@@ -218,7 +218,7 @@ def ablate_edges(
 
 
 def _everywhere(places: Mapping[int | None, HookPoint], body: HookBody) -> list[Placement]:
-    """The same edit at every one of the places."""
+    """Placements of one edit at every one of the places."""
     return [(point, body, Order.EDIT) for point in places.values()]
 
 
@@ -245,7 +245,7 @@ def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*promp
 
 
 def _by_rule(allowed: MaskRule, scores: Tensor) -> object:
-    """What a rule gives, of queries alone, of keys alone or of neither too: `key > 3`, or True."""
+    """Mask of a rule, also of one that reads queries alone, keys alone or neither: `key > 3`, or True."""
     rule_value = allowed(*positions(scores))
     permitted: object = torch.tensor([[rule_value]]) if isinstance(rule_value, bool) else rule_value
     if not isinstance(permitted, Tensor) or permitted.ndim < 2:
@@ -268,21 +268,29 @@ def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tup
     if heads is None:
         return None
     if isinstance(heads, str) or not isinstance(heads, Iterable):
-        raise HookError(f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {shown(heads)}")
+        raise HookError(
+            f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
+        )
     head_indices = tuple(heads)
     wrong = [head for head in head_indices if type(head) is not int or not 0 <= head < model.cfg.n_heads]
     if wrong or not head_indices:
-        raise HookError(f"expected heads out of 0..{model.cfg.n_heads - 1}, found {shown(wrong) if wrong else 'none'}")
+        raise HookError(
+            f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
+        )
     return head_indices
 
 
 def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
-    """Each as a tuple of as many numbers as there are `names`; a single one without its brackets is a common slip."""
+    """Check that each entry has as many numbers as there are `names`; a single one without its brackets is a common slip."""
     listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
-    for entry in listed:
-        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != len(names.split(", ")):
-            raise HookError(f"{what}: expected ({names}) such as {example}, found {shown(values)}")
-    return [tuple(item) for item in listed]
+    for candidate in listed:
+        if (
+            not isinstance(candidate, Sequence)
+            or isinstance(candidate, str)
+            or len(candidate) != len(names.split(", "))
+        ):
+            raise HookError(f"{what}: expected ({names}) such as {example}, found {short_repr(values)}")
+    return [tuple(candidate) for candidate in listed]
 
 
 def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
@@ -303,7 +311,7 @@ def _stand_ins(
     method: str,
     seed: int,
 ) -> dict[tuple[int, int], Float[Tensor, "stand_in d_head"]]:
-    """What replaces each head's z: its mean over the reference, or one of the reference's rows."""
+    """Stand-in for each head's z: its mean over the reference, or one of the reference's rows."""
     d_vocab = int(model.W_E.shape[0])
     if (
         reference.ndim != 2

@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-Asked = ParamSpec("Asked")
-Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 _FUNCTION: Any = Callable
 _TYPES: dict[type, tuple[type, str]] = {
@@ -49,7 +49,7 @@ def _did_you_mean(name: object, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as an error message may quote it: on one line, and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -59,7 +59,7 @@ def checked_arguments(
     error: type[Exception],
     class_words: Mapping[type, str] | None = None,
     advice: Callable[[object, Sequence[type]], str] | None = None,
-) -> Callable[[Callable[Asked, Found]], Callable[Asked, Found]]:
+) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
     """The function, which raises `error` for an argument that is not what its annotation says, before it does anything.
 
     Checked are parameters of one class (a number, a text, a model), or of several with `|`. Others, such as lists, are the
@@ -67,12 +67,12 @@ def checked_arguments(
     and the classes that were expected; empty where there is none.
     """
 
-    def checking(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    def checking(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         signature = inspect.signature(function)
         kinds_of = functools.cache(_kinds)  # asked at the first call, when all that the annotations name is there
 
         @functools.wraps(function)
-        def checked(*args: Asked.args, **options: Asked.kwargs) -> Found:
+        def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Returned:
             kinds = kinds_of(function)
             try:
                 arguments = signature.bind(*args, **options).arguments
@@ -81,10 +81,12 @@ def checked_arguments(
                 strange = next((name for name in options if name not in names), None)
                 suggestion = "" if strange is None else _did_you_mean(strange, names)
                 raise error(f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}") from None
-            for name, value in _each(signature, arguments):
+            for name, value in _bound_arguments(signature, arguments):
                 if name in kinds and not any(_is(value, kind) for kind in kinds[name]):
                     end = "" if advice is None else advice(value, kinds[name])
-                    raise error(f"{name}: expected {_words(kinds[name], class_words or {})}, found {shown(value)}{end}")
+                    raise error(
+                        f"{name}: expected {_words(kinds[name], class_words or {})}, found {short_repr(value)}{end}"
+                    )
             return function(*args, **options)
 
         return checked
@@ -92,8 +94,8 @@ def checked_arguments(
     return checking
 
 
-def _each(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Every argument; those of `*names` one by one."""
+def _bound_arguments(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Bound arguments with their names; those of `*names` one by one."""
     for name, value in arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:

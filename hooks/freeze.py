@@ -114,7 +114,7 @@ Imposed = Callable[[Tensor, Tensor, Tensor], Tensor]
 def _activations(
     model: TransformerBridge, make: Callable[[str, Callable[[Tensor], Tensor]], Imposed]
 ) -> list[Placement]:
-    """What `make` gives of every MLP, between what enters and what leaves its activation."""
+    """Placements that `make` gives for every MLP, between the input and the output of its activation."""
     available = available_sites(model)
     if "mlp_gate" not in available or "mlp_hidden" not in available:
         raise HookError(
@@ -129,16 +129,16 @@ def _activations(
         if activation is None:
             raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
         impose = make(name, _factor(activation, gated))
-        placements += _behind(gate_at, linear_at[layer], hidden_at[layer], impose)
+        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], impose)
     return placements
 
 
 def _factor(activation: Activation, gated: bool) -> Callable[[Tensor], Tensor]:
-    """From a to what the linear half is multiplied with: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a."""
+    """Map from a to the factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a."""
     return (lambda a: activation(a.detach())) if gated else (lambda a: activation_ratio(activation, a.detach()))
 
 
-def _behind(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
+def _gated_placements(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
     """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has of both."""
     inputs: dict[str, Tensor] = {}
 
@@ -159,7 +159,7 @@ def _behind(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Impos
 
 
 def _frozen_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
-    """The same value with the gradient of stop(factor) x."""
+    """Impose the same value with the gradient of stop(factor) x."""
 
     def freeze(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
         held_factor = factor(a)
@@ -170,7 +170,7 @@ def _frozen_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed
 
 
 def _first_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
-    """The factor of the first pass, times what later passes have."""
+    """Impose the factor of the first pass on the linear half of later passes."""
     first: list[Tensor] = []
 
     def impose(a: Tensor, x: Tensor, out: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Edge(NamedTuple):
 
 
 class Sublayer(NamedTuple):
-    """What the "attention" or the "mlp" of a block adds to the residual stream."""
+    """Output that the "attention" or the "mlp" of a block adds to the residual stream."""
 
     layer: int
     part: str
@@ -102,7 +102,7 @@ def _point(model: TransformerBridge, target: Target) -> HookPoint:
 
 
 def _body(targets: Sequence[Target], gates: Float[Tensor, " target"], means: Means) -> HookBody:
-    """What happens at one hook point: x + (g - 1) (x - x0), so that a gate of 1 leaves every bit."""
+    """Hook body at one hook point: x + (g - 1) (x - x0), so that a gate of 1 leaves every bit."""
     edges = [target for target in targets if isinstance(target, Edge)]
     heads = [target for target in targets if isinstance(target, Head)]
     if edges:

@@ -41,7 +41,7 @@ class _Block:
 
 
 class _Lock:
-    """Who has one model now: a thread, and its blocks from the outermost inwards."""
+    """Owner of one model now: a thread, and its blocks from the outermost inwards."""
 
     def __init__(self) -> None:
         self.owner: threading.Thread | None = None

@@ -1,4 +1,4 @@
-"""In which precision a pass computes: parts of a 16-bit model in float32, with the weights that it has, or all in float64.
+"""Precision of a pass: parts of a 16-bit model in float32, with the weights that it has, or all in float64.
 
 `upcast` is the other half of `hooks.rounded`: there numbers are stored in few bits and computed with in many, here the stored
 weights stay as they are and a part's arithmetic, with what it hands over, is float32. All parts together are the model in
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest, shown
+from hooks.errors import HookError, nearest, short_repr
 from hooks.lock import model_block
 from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, remove_hooks, with_input
 from hooks.sites import POST_NORMS, PRE_NORMS, QK_NORMS, adds_residual, checked_layers, component_of, norms, points
@@ -79,7 +79,7 @@ def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
     part_names = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
     for part in part_names:
         if not isinstance(part, str) or part not in UPCAST_PARTS:
-            raise HookError(f"upcast: unknown part {shown(part)}: {nearest(part, UPCAST_PARTS)}")
+            raise HookError(f"upcast: unknown part {short_repr(part)}: {nearest(part, UPCAST_PARTS)}")
     if not part_names:
         raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
     _require_known(model)
@@ -92,7 +92,7 @@ def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
 
 
 def _require_known(model: TransformerBridge) -> None:
-    """Every weight is inside one of the places, and each sum of the residual stream outside of all."""
+    """Require that every weight is inside one of the places, and each sum of the residual stream outside of all."""
     known_ids = {id(weight) for place in _places(model) for weight in place.module.parameters()}
     unknown = [name for name, weight in model.named_parameters() if id(weight) not in known_ids]
     inside = [name for name in ("attn", "mlp") if adds_residual(getattr(model.blocks[0], name))]
@@ -142,7 +142,7 @@ def _places(model: TransformerBridge) -> list[_Place]:
 
 @dataclass
 class _Cast:
-    """One module's call in another dtype: what it reads, its weights meanwhile, what it hands over."""
+    """Cast of one module's call to another dtype: its input, its weights meanwhile, its output."""
 
     reads: torch.dtype
     hands_over: torch.dtype | None
@@ -168,14 +168,18 @@ class _Cast:
         for module in self.modules:
             for name, old in module._parameters.items():
                 if old is not None:
-                    self._put(module._parameters, name, old, nn.Parameter(old.detach().float(), requires_grad=False))
+                    self._replace_tensor(
+                        module._parameters, name, old, nn.Parameter(old.detach().float(), requires_grad=False)
+                    )
             for name, old in module._buffers.items():
                 # Gemma's sqrt(d_model) is held rounded: the number that was rounded stands beside it.
                 exact = getattr(module, "scalar_embed_scale", None) if name == "embed_scale" else None
                 if old is not None and old.is_floating_point():
-                    self._put(module._buffers, name, old, old.float() if exact is None else old.float().fill_(exact))
+                    self._replace_tensor(
+                        module._buffers, name, old, old.float() if exact is None else old.float().fill_(exact)
+                    )
 
-    def _put(self, table: dict[str, Any], name: str, old: Tensor, new: Tensor) -> None:
+    def _replace_tensor(self, table: dict[str, Any], name: str, old: Tensor, new: Tensor) -> None:
         self._stored.append((table, name, old))
         table[name] = new
 

@@ -170,7 +170,7 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
     for module in reversed(modules):
         for registry in _registries(module):
             for key, function in list(registry.items()):
-                hook = _own(function)
+                hook = _own_hook(function)
                 if hook is not None and block in (None, hook.block):
                     if isinstance(hook, ModuleHook) and hook.undo is not None:
                         hook.undo()
@@ -183,7 +183,7 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
 
 
 class OwnForward:
-    """What this package puts in the place of a module's `forward`, for one with-block."""
+    """Replacement of a module's `forward` by this package, for one with-block."""
 
     block: int
 
@@ -192,7 +192,7 @@ def _is_of(hook: object, block: int | None) -> bool:
     return isinstance(hook, _Placed) and block in (None, hook.block)
 
 
-def _own(function: Callable[..., object]) -> _Placed | ModuleHook | None:
+def _own_hook(function: Callable[..., object]) -> _Placed | ModuleHook | None:
     """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points into a closure."""
     if isinstance(function, ModuleHook):
         return function
@@ -215,7 +215,7 @@ def _order_of(hook: object) -> Order:
 
 
 def kinds(point: HookPoint) -> list[str | None]:
-    """Who hooks into this point, as `Edit.kind` says it: None for an observer, "foreign" for a hook of somebody else."""
+    """Kinds of the hooks at this point, as in `Edit.kind`: None for an observer, "foreign" for a hook of somebody else."""
     owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
     hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
     return [

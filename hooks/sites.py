@@ -1,4 +1,4 @@
-"""Where in a forward pass one can look: the one table of hook names.
+"""Sites of a forward pass: the one table of hook names.
 
 A `Site` is a place with a name of the field ("pattern", "residual_post") and the anchored name of its hook in a raw
 `TransformerBridge`. Anchored, because a bare suffix also matches the vision tower of a multimodal model. A place that a
@@ -26,7 +26,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
 
-from hooks.errors import HookError, checked_arguments, nearest, shown
+from hooks.errors import HookError, checked_arguments, nearest, short_repr
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     """`layers` sorted and without doubles, all of them for None; a layer that the model does not have raises."""
     n_layers = int(model.cfg.n_layers)
     if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
-        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {shown(layers)}")
+        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {short_repr(layers)}")
     layer_indices = list(range(n_layers) if layers is None else dict.fromkeys(layers))
     wrong = [layer for layer in layer_indices if type(layer) is not int or not 0 <= layer < n_layers]
     if wrong or not layer_indices:
-        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {shown(wrong) if wrong else 'none'}")
+        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {short_repr(wrong) if wrong else 'none'}")
     return tuple(sorted(layer_indices))
 
 

@@ -76,12 +76,12 @@ class StripAttention:
         scores = self._scores_point(self._masked(scores, offset + start, keys))
         return scores, self._pattern_point(self._softmax(scores))
 
-    def _masked(self, scores: Tensor, first: int, keys: int) -> Tensor:
+    def _masked(self, scores: Tensor, first_query: int, keys: int) -> Tensor:
         if self._mask is None:
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first + 1)
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first_query + 1)
             return scores.masked_fill(future, lowest(scores))
         offset = self.key.shape[-2] - self.query.shape[-2]
-        mask = self._mask[..., first - offset : keys - offset, :]
+        mask = self._mask[..., first_query - offset : keys - offset, :]
         later_mask, mask = mask[..., keys : self.key.shape[-2]], mask[..., :keys]
         if bool((later_mask if later_mask.dtype == torch.bool else ~hidden(later_mask)).any()):
             raise HookError(
@@ -94,15 +94,15 @@ class StripAttention:
 
 @dataclass
 class Strips:
-    """How attention runs inside `in_strips`: `size` queries at a time."""
+    """State of `in_strips`: attention runs `size` queries at a time."""
 
     size: int
     _noting: dict[int, list[StripAttention]] = field(default_factory=dict)
-    _held: dict[int, tuple[Tensor, Tensor]] | None = None
+    _first_pass: dict[int, tuple[Tensor, Tensor]] | None = None
 
     @contextmanager
     def noting(self, layer: int) -> Iterator[list[StripAttention]]:
-        """Inside this block, the calls of one block's attention, as they come."""
+        """Collect the calls of one block's attention inside this block, as they come."""
         calls: list[StripAttention] = []
         self._noting[layer] = calls
         try:
@@ -113,20 +113,20 @@ class Strips:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Impose the queries and keys of the first pass, and with them its patterns, on those that follow."""
-        if self._held is not None:
+        if self._first_pass is not None:
             raise HookError("held: found a block of its kind around this one")
-        self._held = {}
+        self._first_pass = {}
         try:
             yield
         finally:
-            self._held = None
+            self._first_pass = None
 
     def as_held(self, layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The queries and keys that this pass has to use."""
-        if self._held is None:
+        if self._first_pass is None:
             return query, key
-        first = self._held.setdefault(layer, (query.detach(), key.detach()))
-        return first[0].expand_as(query), first[1].expand_as(key)
+        first_query_key = self._first_pass.setdefault(layer, (query.detach(), key.detach()))
+        return first_query_key[0].expand_as(query), first_query_key[1].expand_as(key)
 
     def attend(self, layer: int, call: StripAttention, value: Tensor) -> Float[Tensor, "batch query head d_head"]:
         """z, strip by strip."""
@@ -198,7 +198,7 @@ def _require_known(model: TransformerBridge) -> None:
 
 
 def _unknown_parts(attention: Any) -> list[str]:
-    """What this attention does and strips of it would not."""
+    """Names of what this attention does and strips of it would not."""
     original = attention.original_component
     config = getattr(original, "config", None)
     unknown_parts = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
@@ -212,7 +212,7 @@ def _unknown_parts(attention: Any) -> list[str]:
 
 
 class _Forward(OwnForward):
-    """What stands in the place of an attention's `forward`: its hooks in the same order, its heads in strips."""
+    """Replacement of an attention's `forward`: its hooks in the same order, its heads in strips."""
 
     def __init__(self, strips: Strips, layer: int, attention: Any, block: int) -> None:
         self.strips, self._layer, self._attention, self.block = strips, layer, attention, block
@@ -240,11 +240,11 @@ class _Forward(OwnForward):
         attention = self._attention
         query, key, value = attention.q(x), attention.k(x), attention.v(x)
         d_head, normed = int(attention.config.d_head), "q_norm" in attention.submodules
-        whole = normed and attention._qk_norm_phase == "pre_reshape"  # a norm over all heads together
-        if whole:
+        joint_norm = normed and attention._qk_norm_phase == "pre_reshape"  # a norm over all heads together
+        if joint_norm:
             query, key = self._normed(query, key)
         query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in (query, key, value))
-        if normed and not whole:
+        if normed and not joint_norm:
             query, key = self._normed(query, key)
         if not self._rotates:
             return query, key, value

@@ -1,4 +1,4 @@
-"""Things that may help. Each is a prompt rewrite, a change of the forward pass, or both, and shows that it acted."""
+"""Mitigations: prompt rewrites, changes of the forward pass, or both, which show that they acted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mitigation is: one small class with four methods, each doing nothing until it is overridden.
+"""Base class of mitigations: four methods, each doing nothing until it is overridden.
 
 A mitigation rewrites the sequence or the prompt, changes the forward pass, or both, and can prove on what was captured
 that it did. `insert` applies the first kind and holds it to its promise; `mitigations.contract` the last.
@@ -45,7 +45,7 @@ def require_text(thing: object, field: str) -> None:
 
 
 def checked(mitigation: object) -> Mitigation:
-    """The same, if it is a mitigation. Raises `MitigationError` for anything else, and for a name."""
+    """Return the argument if it is a mitigation. Raises `MitigationError` for anything else, and for a name."""
     if not isinstance(mitigation, Mitigation):
         advice = f": mitigations.mitigation({mitigation!r:.60})" if isinstance(mitigation, str) else ""
         raise MitigationError(f"expected a mitigation, found {_short(mitigation)}{advice}")
@@ -61,7 +61,7 @@ class Label(str):
 
 
 class Mitigation:
-    """Something that may help. Override what you need; the methods that you leave alone do nothing.
+    """Base class of a mitigation. Override what you need; the methods that you leave alone do nothing.
 
     Subclasses are small frozen dataclasses whose fields define their numbers.
     """
@@ -171,12 +171,18 @@ def insert(
     require_short(f"{name}.sequence", sum(len(piece) for piece in all_pieces if isinstance(piece, str)))
     pieces = tuple(piece for piece in all_pieces if not isinstance(piece, Label))
     if any(not isinstance(piece, str) or not piece for piece in pieces):
-        raise MitigationError(f"{name}.sequence: expected pieces of text, none of them empty, found {_shown(pieces)}")
+        raise MitigationError(
+            f"{name}.sequence: expected pieces of text, none of them empty, found {_pieces_in_words(pieces)}"
+        )
     kept_items = [piece for piece in pieces if piece in item_set]
     if not _is_subsequence(items, pieces) or (key is None and kept_items != list(items)):
-        raise MitigationError(f"{name}.sequence may only insert between the task's items, found {_shown(pieces)}")
+        raise MitigationError(
+            f"{name}.sequence may only insert between the task's items, found {_pieces_in_words(pieces)}"
+        )
     if items and (pieces[0] != items[0] or pieces[-1] != items[-1]):
-        raise MitigationError(f"{name}.sequence may insert between items only, found text outside: {_shown(pieces)}")
+        raise MitigationError(
+            f"{name}.sequence may insert between items only, found text outside: {_pieces_in_words(pieces)}"
+        )
     for piece in pieces:
         if piece not in item_set and any(item in piece for item in item_set):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
@@ -188,7 +194,7 @@ def insert(
 
 
 def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
-    """Each stands before a piece that is none, and is no item itself."""
+    """Check that every label precedes an item and is not itself an item."""
     for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True):
         if isinstance(label, Label) and (isinstance(next_piece, Label) or label.strip() in item_set or not label):
             raise MitigationError(
@@ -198,7 +204,7 @@ def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
 
 
 def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Callable[[Sequence[str]], str]) -> None:
-    """The answer is the same with what was inserted as without it.
+    """Check that the answer is the same with the inserted text as without it.
 
     A label before the first item is not between items. Of one item alone nothing is: two of it are asked about.
     """
@@ -239,5 +245,5 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _shown(pieces: Sequence[object]) -> str:
+def _pieces_in_words(pieces: Sequence[object]) -> str:
     return repr(list(pieces[:8])) + (" ..." if len(pieces) > 8 else "")

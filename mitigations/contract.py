@@ -46,7 +46,7 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
 
 
 class _Watch:
-    """Scores come first in a layer, then their pattern: then the layer is verified, and nothing of it is kept."""
+    """Verification of a pass, layer by layer: scores come first, then their pattern, then the layer is verified and dropped."""
 
     def __init__(self, mitigation: Mitigation) -> None:
         self.mitigation = mitigation

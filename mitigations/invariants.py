@@ -1,4 +1,4 @@
-"""What attention keeps whatever is done to its scores: which keys are seen, and weights that sum to 1."""
+"""Invariants of attention whatever is done to its scores: which keys are seen, and weights that sum to 1."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hooks.register import positions as positions
 from mitigations.base import MitigationError
 
 Scores = Float[Tensor, "batch head query key"]
-Seen = Bool[Tensor, "query key"]
+VisibleKeys = Bool[Tensor, "query key"]
 
 _SOFTMAX = 1e-5  # the softmax is computed in float32, whatever the model's dtype
 
 
 def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Scores, Scores]]:
-    """Each layer of a record with its pattern and its scores; `name` is the mitigation's, for the error."""
+    """Layers of a record, each with its pattern and its scores; `name` is the mitigation's, for the error."""
     try:
         patterns, scores = record["pattern"], record["scores"]
         pairs = [(layer, pattern, scores[layer]) for layer, pattern in patterns.items()]
@@ -31,13 +31,13 @@ def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Score
     yield from pairs
 
 
-def causal(pattern: Scores) -> Seen:
+def causal(pattern: Scores) -> VisibleKeys:
     """Which keys a query may see: itself and those before it."""
     query, key = positions(pattern)
     return key <= query
 
 
-def require_unseen(name: str, layer: int, pattern: Scores, unseen: Seen) -> None:
+def require_unseen(name: str, layer: int, pattern: Scores, unseen: VisibleKeys) -> None:
     """The weights of the keys in `unseen` are 0, not small. Raises `MitigationError` with the first that is not."""
     wrong = pattern.masked_fill(~unseen, 0.0).ne(0)  # NaN is not 0
     if bool(wrong.any()):
@@ -48,7 +48,7 @@ def require_unseen(name: str, layer: int, pattern: Scores, unseen: Seen) -> None
         )
 
 
-def require_unmasked(name: str, layer: int, scores: Scores, visible: Seen) -> None:
+def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys) -> None:
     """No score of the keys in `visible` is masked. Raises `MitigationError` with the first that is."""
     masked = hidden(scores) & visible
     if bool(masked.any()):

@@ -55,7 +55,7 @@ def optional(spec: str | Mitigation | None) -> Mitigation | None:
 
 
 def label(mitigation: Mitigation | None) -> str:
-    """What a mitigation is called in tables and charts: the text from which `mitigation` would make it; "none" for None.
+    """Label of a mitigation in tables and charts: the text from which `mitigation` would make it; "none" for None.
 
     If no text makes it, its repr: such as one with a hint of the user's own that reads like options.
     """

@@ -52,11 +52,11 @@ class Interleave(Mitigation):
         pieces = list(items[:1])
         for before, item in pairwise(items):
             if before == item:
-                pieces.append(self._other(item))
+                pieces.append(self._partner(item))
             pieces.append(item)
         return pieces
 
-    def _other(self, item: str) -> str:
+    def _partner(self, item: str) -> str:
         if item not in ("0", "1"):
             raise MitigationError(f"Interleave: expected a sequence of zeros and ones, found {item!r}")
         return "1" if item == "0" else "0"

@@ -1,4 +1,4 @@
-"""Things by name, with options in one word: `separator:every=3`, and third parties' beside the built-in ones.
+"""Registry of classes by name, with options in one word: `separator:every=3`, and third parties' beside the built-in ones.
 
 A distribution adds its own by an entry point; nothing of it is imported until its name is used or the names are listed. Its
 options are the fields of its dataclass, read by their types. The same grammar serves the tasks of `ostools`.
@@ -80,7 +80,7 @@ class Registry(Generic[Thing]):
             raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}") from error
 
     def listing(self) -> list[Listed]:
-        """Everything by name, for people: whose it is, its options, what it does; what cannot be used says why."""
+        """Listing of every name for people: its owner, its options, its summary; what cannot be used says why."""
         rows = []
         for name in self.names():
             owner = self._owner(name)
@@ -90,11 +90,13 @@ class Registry(Generic[Thing]):
             except self.error as error:
                 rows.append(Listed(name, owner, "", str(error), False))
                 continue
-            rows.append(Listed(name, owner, _shown(maker), (inspect.getdoc(maker) or "").split("\n")[0], True))
+            rows.append(
+                Listed(name, owner, _options_in_words(maker), (inspect.getdoc(maker) or "").split("\n")[0], True)
+            )
         return rows
 
     def label(self, thing: Thing) -> str:
-        """What `make` would make it of, with every option that is not the default; its repr where no text makes it."""
+        """Text of which `make` would make it, with every option that is not the default; its repr where no text makes it."""
         place = f"{type(thing).__module__}:{type(thing).__qualname__}"
         for name in (getattr(thing, "name", None), *self.names()):
             if any(point.value == place for point in self._points(name)):
@@ -110,14 +112,14 @@ class Registry(Generic[Thing]):
             return False
 
     def _points(self, name: str | None) -> list[Point]:
-        """Everything that goes by a name: ours, and any distribution's."""
+        """Entry points of one name: ours, and any distribution's."""
         built_in = (
             [EntryPoint(name, self.built_in[name], self.group)] if name is not None and name in self.built_in else []
         )
         return built_in + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
 
     def _owner(self, name: str) -> str:
-        """Whose it is: another distribution's where one has it."""
+        """Owner of a name: another distribution where one has it."""
         return next((point.dist.name for point in self._points(name) if point.dist is not None), "ostools")
 
     def _class(self, name: str) -> type[Thing]:
@@ -153,7 +155,7 @@ class Registry(Generic[Thing]):
             ) from error
 
     def _require_all(self, name: str, maker: type[Thing], kinds: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Every option without a default is given."""
+        """Check that every option without a default is given."""
         if missing := [key for key in kinds if key not in options and _required(maker, key)]:
             raise self.error(
                 f"{self.kind} {name!r} needs {missing[0]}, {_in_words(kinds[missing[0]])}: write {name}:{missing[0]}=..."
@@ -183,11 +185,11 @@ class Registry(Generic[Thing]):
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
-    """What the distributions on the path offer. Reads every one's metadata (tens of milliseconds), so once for a path."""
+    """Entry points of the distributions on the path. Reads every one's metadata (tens of milliseconds), so once for a path."""
     return tuple(entry_points(group=group))
 
 
-def _shown(maker: type) -> str:
+def _options_in_words(maker: type) -> str:
     """The options of a class with their defaults, as one would write them."""
     if not dataclasses.is_dataclass(maker):
         return ""

@@ -61,7 +61,7 @@ class SlidingWindow(Mitigation):
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
         import hooks
 
-        layer_indices = self._chosen(int(model.cfg.n_layers))
+        layer_indices = self._layer_indices(int(model.cfg.n_layers))
         _require_own_windows_allow(model, layer_indices, self.window, self.sinks)
         return hooks.mask_scores(model, self.sees, layers=layer_indices)
 
@@ -84,7 +84,7 @@ class SlidingWindow(Mitigation):
             return self.layers == "all" or layer % 2 == 0
         return layer in self.layers
 
-    def _chosen(self, n_layers: int) -> list[int]:
+    def _layer_indices(self, n_layers: int) -> list[int]:
         missing = [] if isinstance(self.layers, str) else [layer for layer in self.layers if layer >= n_layers]
         if missing:
             raise MitigationError(
@@ -105,7 +105,7 @@ def own_windows(model: TransformerBridge) -> dict[int, int]:
 
 
 def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int], window: int, sinks: int) -> None:
-    """A layer with a window of its own hides what lies beyond it, whatever is asked of it here."""
+    """Refuse layers whose own window hides what lies beyond it, whatever is asked of them here."""
     windows_by_layer = own_windows(model)
     narrower = [layer for layer in layer_indices if windows_by_layer.get(layer, window) < window]
     hiding = [layer for layer in layer_indices if layer in windows_by_layer] if sinks else []

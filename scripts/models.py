@@ -17,7 +17,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.passes.batches import padding
-from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models.families import FAMILIES, ROUTES, Family, family_of
 from tests.checkpoints import FAMILIES as FIRST
@@ -81,7 +81,7 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         fast,
         paths("local", "windowed(1)", "windowed(2)"),
         paths("proof", "theorem-5.1", "theorem-b5"),
-        lambda: _require(way_of(model, [branching]).name == "packed pass"),
+        lambda: _require(batching_of(model, [branching]).name == "packed pass"),
         lambda: _require(padding(model).allowed),
         strips,
         lambda: ost.load_model(folder, device="cpu", dtype="bfloat16"),

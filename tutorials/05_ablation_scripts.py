@@ -21,10 +21,10 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 
 model = ost.load_model()
-question = pose(model, ost.tasks.task("copy-first:hint=true"), 40)
+question = render_prompt(model, ost.tasks.task("copy-first:hint=true"), 40)
 carriers = carrier_positions(model, question)
 prompt = ost.encode(model, question.text + question.task.lead + question.line.removesuffix(question.key))
 print(question.text)

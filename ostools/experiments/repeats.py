@@ -27,7 +27,7 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder, PromptSet
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
 from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.measurement import measurement
-from ostools.measure.profiles.nulls import OWN
+from ostools.measure.profiles.nulls import TRAINED
 from ostools.models import null_model
 from ostools.models.null import KINDS
 from ostools.models.tokens import frame, token_text
@@ -63,7 +63,9 @@ class Repeats(Result):
     @property
     def band(self) -> Frame:
         table: Any = self.frame
-        grouped = table[table["source"] != OWN].groupby(["source", "task", "sink", "length"], sort=False)["distance"]
+        grouped = table[table["source"] != TRAINED].groupby(["source", "task", "sink", "length"], sort=False)[
+            "distance"
+        ]
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
@@ -97,7 +99,7 @@ def repeats(
     length_list = checked_lengths(lengths)
     chosen_seeds = _checked_prompts(model, prompts, length_list)
     kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
-    cases: list[tuple[str, int | None]] = [(OWN, None)]
+    cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(

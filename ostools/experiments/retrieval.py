@@ -25,13 +25,13 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
-from ostools.measure.answers.probability import answer_log_probability, answer_room, right_lines, written
+from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text, right_lines
 from ostools.measure.answers.reading import STOP
 from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.posed import Posed, carrier_positions, pose
 from ostools.measure.prompts import of_text
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
@@ -97,7 +97,7 @@ def retrieval(
         [choose_method(int(model.cfg.d_model), exact_fits=True).method if method == "auto" else method]
     )
     task_prompts = [
-        pose(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
+        render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
         for seed in chosen_seeds
         for place in places
     ]
@@ -142,16 +142,18 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     return sorted(set(given_values))
 
 
-def _answered(model: TransformerBridge, task_prompts: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
+def _answered(
+    model: TransformerBridge, task_prompts: Sequence[TaskPrompt], room: int
+) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts, lines = [task_prompt.prompt for task_prompt in task_prompts], [written(one) for one in task_prompts]
+    prompts, lines = [task_prompt.prompt for task_prompt in task_prompts], [answer_text(one) for one in task_prompts]
     sentences = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
     if any(one.thinks for one in task_prompts):  # the answer does not stand right after the prompt
         return sentences, [math.nan] * len(task_prompts)
     return sentences, answer_log_probability(model, prompts, lines)
 
 
-def _row(task_prompt: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
+def _row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
     verdict, task = judge(task_prompt, answer), cast(RetrieveTask, task_prompt.task)
     records = task.pairs(task_prompt.pieces)
     return {
@@ -169,7 +171,7 @@ def _row(task_prompt: Posed, answer: Answer, log_p: float) -> dict[str, Any]:
 
 
 def _sensitive(
-    model: TransformerBridge, task_prompt: Posed, linearisation: str, norm: str, method: str
+    model: TransformerBridge, task_prompt: TaskPrompt, linearisation: str, norm: str, method: str
 ) -> dict[str, Any]:
     """The norms of the wanted record's tokens, and of the others."""
     carriers = list(carrier_positions(model, task_prompt))

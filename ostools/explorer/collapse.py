@@ -19,7 +19,7 @@ def lengths(result: Collapse) -> dict[str, Any]:
     difference and one representable step. `hidden`: the float64 distance is below that noise, or y and y* are the same numbers.
     `from`: where the first range of hidden lengths begins, None without one; `status`: the verdict in words. A dtype that
     overflows has no row here; the findings say so."""
-    rows: Frame = Reading.named("y", None, "l2").of(result.measured())
+    rows: Frame = Reading.with_defaults("y", None, "l2").of(result.measured())
     ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
     hidden: Any = result.hidden().query("site == 'y'")
     dtypes = []

@@ -1,4 +1,4 @@
-"""What every measurement has in common: checked arguments, the model's lock, torch at its defaults, and word of a long call."""
+"""Decorator of every measurement: checked arguments, the model's lock, torch at its defaults, progress of a long call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COSTLY = (
 
 
 def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
-    """The function as a measurement.
+    """Make a measurement of a function.
 
     - An argument of another type is refused with `InputError` before anything is computed.
     - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
@@ -69,7 +69,7 @@ def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, 
 
 
 def _cheaper(names: list[str]) -> str:
-    """What makes a measurement with these parameters take less time."""
+    """Advice on how a measurement with these parameters takes less time."""
     ways = ["a shorter prompt"] if "prompt" in names else []
     ways += [f"fewer {name}" for name in names if name in _COSTLY]
     ways += ["method='estimate'"] if "method" in names else []

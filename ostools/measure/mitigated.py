@@ -33,15 +33,15 @@ QUESTIONS = "the prompt that it makes of a task: ost.tasks.questions(task, lengt
 
 
 @dataclass(frozen=True)
-class Under:
-    """The prompts of a measurement as a mitigation leaves them, and what is still to be shown of it.
+class MitigatedPrompts:
+    """Prompts of a measurement, rewritten by a mitigation, and the parts of it that must still be shown to act.
 
-    what: the measurement's name, for errors. given: None for no mitigation. silent: of each prompt the parts of the mitigation
+    what: the measurement's name, for errors. mitigation: None for none. silent: for each prompt the parts of the mitigation
     that left its text as it was, and so have to change the pass.
     """
 
     what: str
-    given: Mitigation | None
+    mitigation: Mitigation | None
     prompts: tuple[Prompt, ...]
     silent: tuple[tuple[Mitigation, ...], ...]
 
@@ -52,29 +52,29 @@ class Under:
         model: TransformerBridge,
         prompts: Sequence[str | Prompt],
         mitigation: Mitigation | str | None,
-    ) -> Under:
+    ) -> MitigatedPrompts:
         """Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
         tokens are given, and for a part that neither rewrites the text nor has hooks; `MitigationError` for an unknown one."""
         mitigation_object = mitigations.optional(mitigation)
         if mitigation_object is None or isinstance(prompts, str) or not isinstance(prompts, Sequence):
-            read = as_prompts(model, prompts)
-            return cls(what, mitigation_object, tuple(read), ((),) * len(read))
-        texts = [rewritten(what, model, entry, mitigation_object) for entry in prompts]
+            encoded = as_prompts(model, prompts)
+            return cls(what, mitigation_object, tuple(encoded), ((),) * len(encoded))
+        texts = [rewritten(what, model, prompt, mitigation_object) for prompt in prompts]
         mitigated = cls(
             what,
             mitigation_object,
             tuple(as_prompts(model, [text for text, _ in texts])),
             tuple(silent_parts for _, silent_parts in texts),
         )
-        for number, remaining in enumerate(mitigated.silent):
-            for part in remaining:
+        for number, silent_parts in enumerate(mitigated.silent):
+            for part in silent_parts:
                 if not mitigations.changes_pass(part):
                     raise mitigated._inactive(part, number, "its text")
         return mitigated
 
     @classmethod
-    def again(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> Under:
-        """Of a prompt that the mitigation has rewritten already: what has hooks and leaves texts alone is still to be shown."""
+    def of_rewritten(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> MitigatedPrompts:
+        """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are still to be shown to act."""
         pass_parts = (part for part in mitigations.parts(mitigation) if not rewrites(part, "prompt"))
         return cls(what, mitigation, (prompt,), (tuple(part for part in pass_parts if mitigations.changes_pass(part)),))
 
@@ -85,29 +85,29 @@ class Under:
         return prompt
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What a provenance says: the mitigation's name, where there is one."""
-        return {} if self.given is None else {"mitigation": mitigations.label(self.given)}
+    def provenance_entry(self) -> dict[str, Any]:
+        """Provenance entry: the mitigation's name, where there is one."""
+        return {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
 
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
-        """The block in which `work`, the model in the precision that is measured, runs under the mitigation.
+        """Run `work`, the model in the precision that is measured, under the mitigation inside the block.
 
         Before it begins the mitigation has verified a pass over every prompt (`mitigations.running`), and every silent part was
         seen to change a logit, bit for bit. Raises `InputError` for one that does not: its numbers would be those without it.
         """
-        if self.given is None:
+        if self.mitigation is None:
             yield
             return
         self.require_acting(work)
-        with self.given.hooks(work):
+        with self.mitigation.hooks(work):
             yield
 
     def require_acting(self, work: TransformerBridge) -> None:
-        """What `acting` asks before its block begins; alone where the measurement itself runs under the mitigation."""
+        """Check what `acting` checks before its block begins, for a measurement that runs under the mitigation by itself."""
         for number, (prompt, silent_parts) in enumerate(zip(self.prompts, self.silent, strict=True)):
-            if silent_parts != (self.given,):  # else it is verified while it is tried
-                with torch.no_grad(), mitigations.running(work, self.given):
+            if silent_parts != (self.mitigation,):  # else it is verified while it is tried
+                with torch.no_grad(), mitigations.running(work, self.mitigation):
                     work(_batch(work, prompt), use_cache=False)
             for part in silent_parts:
                 if not mitigations.acts(work, part, prompt.ids):
@@ -172,7 +172,7 @@ def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) ->
 
 
 def _text_of(prompt: str | Prompt) -> str | None:
-    """What a user typed; None of token ids."""
+    """Text that a user typed; None of token ids."""
     if not isinstance(prompt, Prompt):
         return prompt
     if prompt.text is None or prompt.chat is None:
@@ -191,9 +191,10 @@ def _batch(work: TransformerBridge, prompt: Prompt) -> torch.Tensor:
     return prompt.ids[None].to(next(work.parameters()).device)
 
 
-def acting_bytes(shape: Shape, pos: int, given_value: Mitigation | None) -> int:
-    """What `Under.acting` holds while it tries one prompt of `pos` tokens: a pass, and the logits of all tokens of two."""
-    if given_value is None:
+def acting_bytes(shape: Shape, pos: int, mitigation: Mitigation | None) -> int:
+    """Bytes that `MitigatedPrompts.acting` holds while it tries one prompt of `pos` tokens: a pass, and the logits of all
+    tokens of two."""
+    if mitigation is None:
         return 0
     element = max(4, shape.element)  # 16-bit weights are read as float32
     return pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element

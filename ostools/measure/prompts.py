@@ -1,4 +1,4 @@
-"""What measurements on prompts share: the prompt itself and its columns, names and layers as they were asked for."""
+"""Helpers of measurements on prompts: the encoded prompt and its columns, checked layers, tokens that correspond."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
 
 def _agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
-    """How many agree from the start on."""
+    """Number of leading entries in which two sequences agree."""
     return next(
         (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )

@@ -1,4 +1,4 @@
-"""What one call measured of several prompts: one table, each prompt's own result, and their mean over relative position.
+"""Results of several prompts in one call: one table, each prompt's own result, and their mean over relative position.
 
 Prompts have different lengths, and norms of different prompts different sizes. So a mean is one of shares, and over relative
 position, as of a corpus (`ost.corpus`, which draws the prompts from texts itself).
@@ -18,28 +18,27 @@ from ostools.models.chat import CHAT_ASKED
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory import corpora
 
-One = TypeVar("One", bound=Result)
+PromptResult = TypeVar("PromptResult", bound=Result)
 PROFILE = ["source", "kind", "linearisation", "norm", "layer", "position", "value"]
 """The columns of profiles in long form: a row a token."""
 
 
-class Several(Generic[One]):
-    """What a result of several prompts has beside its table: each prompt's own result, in their order. `found[0]` is the first
-    one's, and a loop goes over all.
+class PromptResults(Generic[PromptResult]):
+    """Results of several prompts, in their order: index 0 is that of the first prompt, and a loop goes over all.
 
     The table has their rows, with each prompt's number, from 1, in the column `prompt`. In the provenance `prompts` has, by
     number, the token ids and whatever else is one prompt's own.
     """
 
-    results: tuple[One, ...]
+    results: tuple[PromptResult, ...]
 
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[One]:
+    def __iter__(self) -> Iterator[PromptResult]:
         return iter(self.results)
 
-    def __getitem__(self, index: int) -> One:
+    def __getitem__(self, index: int) -> PromptResult:
         return self.results[index]
 
     def over_position(self, bins: int | None = None) -> Frame:
@@ -72,14 +71,14 @@ class Several(Generic[One]):
         return pd.concat(tables, ignore_index=True)[order]
 
     @classmethod
-    def _profiles(cls, result: One) -> Frame:
+    def _profiles(cls, result: PromptResult) -> Frame:
         """The result's profiles, one value a token, in the columns of `PROFILE`."""
         raise NotImplementedError
 
 
 def one_of_several(value: object, expected: Sequence[type]) -> str:
     """The end of a message about a result of several prompts where one prompt's was expected; empty for all else."""
-    if not (isinstance(value, Several) and isinstance(value[0], tuple(expected))):
+    if not (isinstance(value, PromptResults) and isinstance(value[0], tuple(expected))):
         return ""
     return f": it is the result of {len(value)} prompts, and found[0] of it is that of the first"
 
@@ -98,11 +97,13 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
     return pd.DataFrame({**columns, "mean": shares.mean(0), "low": low, "high": high})
 
 
-def together(
+def join_results(
     results: Sequence[Result], own_parameters: Sequence[str]
 ) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """The table, the provenance and the results of a `Several`; `own_parameters`: names of parameters that are each "
-    "prompt's own."""
+    """Join results into the table, the provenance and the results of a `PromptResults`.
+
+    `own_parameters`: names of parameters that are each prompt's own.
+    """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
     own_parameters = (*own_parameters, *CHAT_ASKED)
@@ -111,12 +112,12 @@ def together(
         | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}
         for number, result in enumerate(results, start=1)
     }
-    first = results[0].provenance
-    parameters = {name: value for name, value in first.parameters.items() if name not in own_parameters} | {
+    first_provenance = results[0].provenance
+    parameters = {name: value for name, value in first_provenance.parameters.items() if name not in own_parameters} | {
         "prompts": prompts
     }
     return (
         table[["prompt", *results[0].frame.columns]],
-        replace(first, token_ids=None, parameters=parameters),
+        replace(first_provenance, token_ids=None, parameters=parameters),
         tuple(results),
     )

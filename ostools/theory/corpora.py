@@ -1,4 +1,4 @@
-"""What many profiles say together: profiles of many windows, of many texts, over relative position.
+"""Statistics of many profiles: profiles of many windows, of many texts, over relative position.
 
 Windows of one text are alike, so that texts are what is drawn: every text counts once, by the mean of its windows, and every
 interval is over texts. Profiles are shares of their sum (`profiles.shares`), as norms of different windows have different
@@ -37,7 +37,7 @@ class Ends:
 
     @property
     def verdict(self) -> Shape:
-        """As of one profile (`profiles.UShape`): a U needs both ends."""
+        """Verdict as of one profile (`profiles.UShape`): a U needs both ends."""
         return named_by_ends(self.start, self.end)
 
 

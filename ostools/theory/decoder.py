@@ -283,7 +283,7 @@ def _gaussian(generator: torch.Generator, *shape: int, fan_in: int = 1) -> Tenso
 
 
 def _rounded(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """What is read back of x stored in `dtype`."""
+    """x as it is read back once stored in `dtype`."""
     return x if dtype is None else _cast(x, dtype).to(x.dtype)
 
 

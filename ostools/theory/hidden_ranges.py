@@ -19,12 +19,12 @@ IN_A_ROW = 8
 
 @dataclass(frozen=True)
 class HiddenRange:
-    """One range of lengths: `first` and `last`, how many lengths from one to the other were `tried`, and at how many of these
+    """One range of lengths: `first` and `last`, `lengths_tried` from one to the other, and at how many of these
     the pair is `hidden` (at both ends it is). `following`: how many longer lengths were tried."""
 
     first: int
     last: int
-    tried: int
+    lengths_tried: int
     hidden: int
     following: int
 
@@ -49,7 +49,7 @@ def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int], in_a_row: int 
         HiddenRange(
             first=lengths[start],
             last=lengths[end],
-            tried=end - start + 1,
+            lengths_tried=end - start + 1,
             hidden=sum(map(bool, hidden[start : end + 1])),
             following=len(lengths) - 1 - end,
         )

@@ -15,7 +15,7 @@ import hooks
 import ostools as ost
 from hooks.register import Order, attached
 from hooks.sites import points
-from ostools.measure.jacobian.linearisations import HELD, LINEARISATIONS
+from ostools.measure.jacobian.linearisations import FROZEN_PARTS, LINEARISATIONS
 from ostools.models import Prompt
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
 
@@ -33,7 +33,7 @@ def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Te
         leaf[:] = [stream.detach().clone().requires_grad_(True)]
         return leaf[0]
 
-    parts = HELD[linearisation]
+    parts = FROZEN_PARTS[linearisation]
     held = hooks.frozen(model, parts.attention, parts.norms, parts.activations) if parts.any else nullcontext()
     double = next(model.parameters()).dtype == torch.float64
     is_exact = any(edit.kind == "exact-arithmetic" for edit in hooks.active_edits(model))

@@ -19,8 +19,8 @@ from hooks import Head
 from ostools.experiments.ablation.questions import of_prompt, of_task
 from ostools.experiments.ablation.targets import all_targets, gates_on
 from ostools.ground.errors import InputError
-from ostools.measure.answers.probability import answer_log_probability, written
-from ostools.measure.posed import pose
+from ostools.measure.answers.probability import answer_log_probability, answer_text
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from ostools.reporting.findings.ablation import ablation_findings, beliefs
 from tests.checkpoints import tiny_model
@@ -133,8 +133,8 @@ def test_several_lengths_and_seeds_and_the_agreement() -> None:
         assert row["same_sign"] == np.mean(real * predicted > 0)
         assert row["within_factor_2"] == np.mean([0.5 <= p / r <= 2 for p, r in zip(predicted, real, strict=True)])
         assert row["largest"] == group["target"].iloc[np.abs(real).argmax()]
-    first = pose(model, ost.tasks.task("copy-last:uniform=true"), 3, seed=1, chat=False)
-    (log_p,) = answer_log_probability(model, [first.prompt], [written(first)])
+    first = render_prompt(model, ost.tasks.task("copy-last:uniform=true"), 3, seed=1, chat=False)
+    (log_p,) = answer_log_probability(model, [first.prompt], [answer_text(first)])
     chosen = frame[(frame["length"] == 3) & (frame["seed"] == 1) & (frame["quantity"] == "log_probability")]
     assert chosen["value"].to_numpy() == pytest.approx(log_p, rel=1e-5)
     assert len(found.top(2)) == 2 * 8

@@ -26,7 +26,7 @@ from ostools.experiments.reasoning.written import (
 )
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import tiny_model
@@ -66,7 +66,7 @@ def joined(found: writing.Written, part: str) -> str:
 @pytest.mark.parametrize("spec", ["count-ones", ZERO, "count-ones:mode=cot-few-shot", "sum-ones:mode=cot-few-shot"])
 def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool) -> None:
     form = task(spec)
-    posed = pose(tiny, form, 5, chat=chat)
+    posed = render_prompt(tiny, form, 5, chat=chat)
     found = written(tiny, posed, OURS, 9)
     assert found.prompt.ids.tolist()[: posed.tokens] == posed.prompt.ids.tolist()
     assert joined(found, ITEMS).replace(" ", "") == "1" * 5
@@ -90,14 +90,14 @@ def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool
 
 def test_examples_are_the_whole_of_them(tiny: TransformerBridge) -> None:
     """Every worked answer line stands in them, none of the request's own."""
-    found = written(tiny, pose(tiny, task("count-ones:mode=cot-few-shot"), 5, chat=False), "", 9)
+    found = written(tiny, render_prompt(tiny, task("count-ones:mode=cot-few-shot"), 5, chat=False), "", 9)
     asked = task("count-ones:mode=cot-few-shot").prompt(5)
     assert joined(found, EXAMPLES).count(MATHS) == asked.count(MATHS) - 1
     assert joined(found, WORDS).count(MATHS) == 1
 
 
 def test_no_reasoning_has_no_token_of_it(tiny: TransformerBridge) -> None:
-    found = written(tiny, pose(tiny, task(ZERO), 5, chat=False), "", 9)
+    found = written(tiny, render_prompt(tiny, task(ZERO), 5, chat=False), "", 9)
     assert REASONING not in found.parts
     assert EXAMPLES not in found.parts
     whole = encode(tiny, task(ZERO).prompt(5) + "\n" + MATHS)
@@ -120,7 +120,7 @@ def test_the_models_own_tokens_are_kept_up_to_the_answer(
     tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch, text: str, reasoning: str, source: str
 ) -> None:
     says(monkeypatch, "\n" + text)
-    posed = pose(tiny, task(ZERO), 5, chat=False)
+    posed = render_prompt(tiny, task(ZERO), 5, chat=False)
     if source == BEHIND and MATHS in text:
         monkeypatch.undo()
         says(monkeypatch, "\nSo 4.", "length")
@@ -137,7 +137,7 @@ def test_the_models_own_tokens_are_kept_up_to_the_answer(
 
 def test_a_bare_answer_is_no_reasoning(tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, "\n11111")
-    found = written(tiny, pose(tiny, task("copy"), 5, chat=False), None, 60)
+    found = written(tiny, render_prompt(tiny, task("copy"), 5, chat=False), None, 60)
     assert (found.reasoning, found.source, joined(found, LINE)) == ("", GIVEN, "\n")
 
 

@@ -22,7 +22,7 @@ from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.paths.path_sum import path_sum
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
@@ -78,7 +78,7 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
         np.testing.assert_allclose(
             rows(found, name, "collapse_distance", "float64")[column], exact["distance"], rtol=1e-9
         )
-        posed = pose(model, TASK, 7, mitigation=given, chat=False)
+        posed = render_prompt(model, TASK, 7, mitigation=given, chat=False)
         at = list(carrier_positions(model, posed))
         with running(model, given):
             measured: Any = sensitivity(model, posed.prompt, method="exact").frame

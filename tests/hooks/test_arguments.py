@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hooks import HookError
-from hooks.errors import checked_arguments, shown
+from hooks.errors import checked_arguments, short_repr
 
 
 @checked_arguments(HookError, {dict: "a table"})
@@ -75,6 +75,6 @@ def test_a_name_that_it_does_not_take_is_answered_with_the_nearest() -> None:
 
 
 def test_a_value_is_quoted_on_one_line_and_shortly() -> None:
-    assert shown("a\nb") == r"'a\nb'"
-    assert shown(np.zeros((2, 2))) == "array([[0., 0.], [0., 0.]])"
-    assert len(shown("x" * 1000)) == 60
+    assert short_repr("a\nb") == r"'a\nb'"
+    assert short_repr(np.zeros((2, 2))) == "array([[0., 0.], [0., 0.]])"
+    assert len(short_repr("x" * 1000)) == 60

@@ -16,8 +16,8 @@ import ostools as ost
 from hooks import Edge, Head, Sublayer
 from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
 from ostools.experiments.ablation.questions import of_task
-from ostools.measure.answers.probability import answer_log_probability, line_ids, written
-from ostools.measure.posed import pose
+from ostools.measure.answers.probability import answer_log_probability, answer_text, line_ids
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model
 
@@ -117,13 +117,13 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
 
 def test_the_answer_has_the_probability_that_behaviour_reports() -> None:
     model = tiny_model("llama", seed=6, **TINY)
-    posed = pose(model, ost.tasks.task("copy-first"), 5, chat=False)
+    posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
     question = of_task(model, posed.task, 5, 0, prefilled=False, chat=False, measures=["answers"])
     (judged,) = question.measures(["answers"])
     (found,) = judged.values(model).values()
-    assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [written(posed)])[0], rel=1e-5)
+    assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [answer_text(posed)])[0], rel=1e-5)
     begun = of_task(model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"])
-    line = line_ids(model, posed.prompt, written(posed)).ids
+    line = line_ids(model, posed.prompt, answer_text(posed)).ids
     assert begun.answer is not None
     assert begun.extended is not None
     whole = [*posed.prompt.ids.tolist(), *line]

@@ -20,7 +20,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.last_tokens import Way, last_rows, way_of
+from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
@@ -210,9 +210,9 @@ def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
         ([*branches, [*base[:2], *range(60, 70)], base], "packed pass"),
     ):
         tree = prefix_tree(prompts)
-        way = way_of(model, [tree])
+        way = batching_of(model, [tree])
         assert way.name == name
-        found, expected = (last_rows(model, prompts, tree, how, (0, 1)) for how in (way, Way("loop", "")))
+        found, expected = (last_rows(model, prompts, tree, how, (0, 1)) for how in (way, Batching("loop", "")))
         torch.testing.assert_close(found.y, expected.y, rtol=1e-10, atol=1e-11)
         torch.testing.assert_close(found.z, expected.z, rtol=1e-10, atol=1e-11)
         for layer, rows in found.residuals.items():

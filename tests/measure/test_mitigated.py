@@ -17,7 +17,7 @@ import hooks
 import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
 from mitigations.temperature import AttentionTemperature
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.results import Result
 from ostools.tasks import AppendixTask
@@ -260,7 +260,7 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
 
 def test_a_question_is_posed_under_a_rewrite_before() -> None:
     model = model_of()
-    posed = pose(model, AppendixTask("copy-last"), 4)
+    posed = render_prompt(model, AppendixTask("copy-last"), 4)
     found = ost.head_scores(model, posed, mitigation=SlidingWindow(9))
     with SlidingWindow(9).hooks(model):
         require_equal(found, ost.head_scores(model, posed))

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from mitigations import Hint, Interleave, MitigationError, RepeatPrompt, Separator, compose
 from mitigations import mitigation as named
 from ostools.ground.errors import InputError
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import AppendixTask, task
 from tests.checkpoints import tiny_model, trained
 
@@ -32,7 +32,7 @@ EMBEDDED = trained("embedded")
     ],
 )
 def test_the_tokens_that_carry_the_answer(spec: str, mitigation: str | None, carried: list[str], key: str) -> None:
-    posed = pose(EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation))
+    posed = render_prompt(EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation))
     found = carrier_positions(EMBEDDED, posed)
     assert [posed.prompt.tokens[position] for position in found] == carried
     assert posed.key == key
@@ -43,7 +43,7 @@ def test_the_tokens_that_carry_the_answer(spec: str, mitigation: str | None, car
 @pytest.mark.parametrize("name", ["count-ones-bernoulli", "count-word"])
 def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name: str) -> None:
     for seed in range(5):
-        posed = pose(EMBEDDED, task(name), 12, seed=seed, mitigation=Separator(5))
+        posed = render_prompt(EMBEDDED, task(name), 12, seed=seed, mitigation=Separator(5))
         found = carrier_positions(EMBEDDED, posed)
         shown = [posed.prompt.tokens[position].strip() for position in found]
         assert "".join(shown) == ("car" if name == "count-word" else "1") * int(posed.key)
@@ -51,29 +51,29 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
 
 def test_interleaving_is_the_papers_sequence() -> None:
     for name in ("copy-last", "copy-first"):
-        posed = pose(EMBEDDED, task(name), 8, mitigation=Interleave())
+        posed = render_prompt(EMBEDDED, task(name), 8, mitigation=Interleave())
         assert posed.text == AppendixTask(name, interleave=True).prompt(14)
 
 
 def test_prompts_are_the_papers_own_behind_no_mitigation() -> None:
-    posed = pose(EMBEDDED, task("copy-last"), 9)
+    posed = render_prompt(EMBEDDED, task("copy-last"), 9)
     assert posed.text == AppendixTask("copy-last").prompt(9)
     assert posed.prompt.text == posed.text
-    assert pose(EMBEDDED, task("copy-last"), 9, mitigation=Hint()).text == AppendixTask("copy-last", hint=True).prompt(
-        9
-    )
+    assert render_prompt(EMBEDDED, task("copy-last"), 9, mitigation=Hint()).text == AppendixTask(
+        "copy-last", hint=True
+    ).prompt(9)
 
 
 def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
     model = tiny_model("llama", fresh=True)
-    posed, plain = (pose(model, task("copy-first"), 7, chat=chat) for chat in (None, False))
+    posed, plain = (render_prompt(model, task("copy-first"), 7, chat=chat) for chat in (None, False))
     assert posed.chat
     assert not plain.chat
     (before,), (after,) = carrier_positions(model, plain), carrier_positions(model, posed)
     assert plain.prompt.tokens[before] == posed.prompt.tokens[after] == "0"
     assert posed.prompt.text != posed.text == plain.prompt.text
     model.tokenizer.chat_template = None
-    assert pose(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
+    assert render_prompt(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
 )
 def test_a_mitigation_that_does_not_fit_the_task(spec: str, mitigation: str, message: str) -> None:
     with pytest.raises((InputError, MitigationError), match=message):
-        pose(EMBEDDED, task(spec), 8, mitigation=named(mitigation), seed=1)
+        render_prompt(EMBEDDED, task(spec), 8, mitigation=named(mitigation), seed=1)
 
 
 def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
@@ -95,9 +95,9 @@ def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
     with pytest.raises(
         InputError, match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator"
     ):
-        pose(model, task("count-ones"), 6, mitigation=Separator(2))
-    assert pose(model, task("count-ones"), 6, mitigation=Separator(2, ";")).rewritten
-    assert pose(model, task("count-ones"), 6).key == "6"
+        render_prompt(model, task("count-ones"), 6, mitigation=Separator(2))
+    assert render_prompt(model, task("count-ones"), 6, mitigation=Separator(2, ";")).rewritten
+    assert render_prompt(model, task("count-ones"), 6).key == "6"
 
 
 def _merging(merged: str) -> PreTrainedTokenizerFast:
@@ -110,15 +110,15 @@ def _merging(merged: str) -> PreTrainedTokenizerFast:
 
 def test_a_prompt_over_the_context_is_refused() -> None:
     with pytest.raises(InputError, match=r"expected at most \d+ tokens \(the model's context\), found"):
-        pose(EMBEDDED, task("copy-last"), 5000, mitigation=RepeatPrompt(2))
+        render_prompt(EMBEDDED, task("copy-last"), 5000, mitigation=RepeatPrompt(2))
 
 
 def test_a_right_answer_of_several_lines_is_refused() -> None:
     for text in ("\n", "\r\n", "\u2028"):
         with pytest.raises(InputError, match="copy: expected a right answer of one line, found '1111"):
-            pose(EMBEDDED, task("copy"), 8, mitigation=Separator(4, text))
-    assert pose(EMBEDDED, task("count-ones"), 8, mitigation=Separator(4, "\n")).key == "8"
-    assert pose(EMBEDDED, task("copy"), 3, mitigation=Separator(4, "\n")).key == "111"  # nothing was inserted
+            render_prompt(EMBEDDED, task("copy"), 8, mitigation=Separator(4, text))
+    assert render_prompt(EMBEDDED, task("count-ones"), 8, mitigation=Separator(4, "\n")).key == "8"
+    assert render_prompt(EMBEDDED, task("copy"), 3, mitigation=Separator(4, "\n")).key == "111"  # nothing was inserted
 
 
 def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
@@ -126,17 +126,17 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
         def prompt(self, text: str) -> str:
             return text.replace("1", "one ")
 
-    posed = pose(EMBEDDED, task("copy-last"), 5, mitigation=Shouts())
+    posed = render_prompt(EMBEDDED, task("copy-last"), 5, mitigation=Shouts())
     with pytest.raises(InputError, match="found it rewritten"):
         carrier_positions(EMBEDDED, posed)
     none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
     with pytest.raises(InputError, match="no item carries the answer '0'"):
-        carrier_positions(EMBEDDED, pose(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
+        carrier_positions(EMBEDDED, render_prompt(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
 
 
 def test_on_a_sentencepiece_tokenizer() -> None:
     model = trained("stories")
-    posed = pose(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
+    posed = render_prompt(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
     found = carrier_positions(model, posed)
     assert "".join(posed.prompt.tokens[position] for position in found).replace(" ", "") == "car" * int(posed.key)
 
@@ -148,4 +148,4 @@ def test_a_rewrite_that_is_no_text_names_the_mitigation(made: object) -> None:
             return made  # pyright: ignore[reportReturnType]
 
     with pytest.raises(MitigationError, match=f"Breaks.prompt: expected a text that is not empty, found {made!r}"):
-        pose(EMBEDDED, task("copy-last"), 3, mitigation=Breaks())
+        render_prompt(EMBEDDED, task("copy-last"), 3, mitigation=Breaks())

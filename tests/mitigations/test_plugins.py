@@ -24,7 +24,7 @@ from mitigations import Hint, MitigationError, Separator, acts, compose, insert,
 from mitigations.named import listing
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.tasks import named as tasks
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
@@ -181,7 +181,7 @@ def test_a_task_is_posed_and_answered_under_mitigations_in_the_order_stated(embe
     assert tasks.label(task) == "count-letter:letter=q"
     window, sharper = "sliding-window:window=24,sinks=1", "attention-temperature:rule=log-n,base=40"
     composed = compose(Separator(every=3), Hint(), mitigation(window), mitigation(sharper))
-    posed = pose(model, task, 10, seed=3, mitigation=composed)
+    posed = render_prompt(model, task, 10, seed=3, mitigation=composed)
     items = task.items(10, 3)
     assert posed.key == str(items.count("q")) == str(len(task.carriers(items)))
     assert "".join(insert(composed, items)) in posed.text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, PositionalHint, Separator, insert
 from mitigations import mitigation as named
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.questions import prompts_jsonl, question
@@ -210,7 +210,7 @@ def test_only_a_label_may_contain_an_item(pieces: tuple[str, ...], message: str 
 def test_the_tokens_of_numbered_items_are_still_known(name: str) -> None:
     """Numbers hold the same digits as the items; the tokens that carry the answer are the items' own."""
     model = trained("embedded")
-    posed = pose(model, AppendixTask(name), 12, mitigation=Numbered())
+    posed = render_prompt(model, AppendixTask(name), 12, mitigation=Numbered())
     found = carrier_positions(model, posed)
     shown = [posed.prompt.tokens[position].strip() for position in found]
     item = {"count-ones": "1", "count-word": "car"}.get(name, "0")

@@ -12,7 +12,7 @@ from ostools.theory.hidden_ranges import IN_A_ROW, hidden_ranges
 
 
 def spans(hidden: list[bool], lengths: list[int]) -> list[tuple[int, int, int, int, bool]]:
-    return [(one.first, one.last, one.tried, one.hidden, one.open) for one in hidden_ranges(hidden, lengths)]
+    return [(one.first, one.last, one.lengths_tried, one.hidden, one.open) for one in hidden_ranges(hidden, lengths)]
 
 
 def within(first: int, last: int, n_max: int, apart: tuple[int, ...] = ()) -> tuple[list[bool], list[int]]:
@@ -43,7 +43,7 @@ def test_where_a_range_begins_and_ends(
 def test_lengths_that_were_not_tried_are_not_counted() -> None:
     lengths = [*range(130, 146), *range(495, 509)]
     (found,) = hidden_ranges([138 <= n <= 501 for n in lengths], lengths)
-    assert (found.first, found.last, found.tried, found.hidden, found.following) == (138, 501, 15, 15, 7)
+    assert (found.first, found.last, found.lengths_tried, found.hidden, found.following) == (138, 501, 15, 15, 7)
 
 
 @given(hidden=st.lists(st.booleans(), max_size=120), step=st.integers(1, 3))
@@ -63,8 +63,8 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
     assert all(later[0] - end > IN_A_ROW for (_, end), later in pairwise(places))
     for one, (start, end) in zip(found, places, strict=True):
         inside = hidden[start : end + 1]
-        assert (one.tried, one.hidden, one.following) == (len(inside), sum(inside), len(hidden) - 1 - end)
-        assert 2 * one.hidden > one.tried
+        assert (one.lengths_tried, one.hidden, one.following) == (len(inside), sum(inside), len(hidden) - 1 - end)
+        assert 2 * one.hidden > one.lengths_tried
         gaps = [index for index in range(start, end + 1) if index not in solid]
         assert all(any(near in solid for near in range(gap - IN_A_ROW, gap)) for gap in gaps)
 

@@ -85,7 +85,7 @@ def answers(
     longest = on.longest(task, lengths, mitigation=mitigation, elicitation=how, system=system, thinking=thinking)
     reasons = thinking or str(getattr(task, "mode", "none")).startswith("cot")
     most = max_new_tokens or longest.answer + spare(reasons, how == FEW_SHOT)
-    return answers_bytes(on.shape, longest, most, lengths=len(lengths), each=each)
+    return answers_bytes(on.shape, longest, most, lengths=len(lengths), per_length=each)
 
 
 def study(

@@ -40,7 +40,7 @@ def check_precisions(names: Sequence[str] | None) -> None:
     from ostools.measure.passes.precisions import Precision
 
     for name in names or ():
-        Precision.named(name)
+        Precision.of_name(name)
 
 
 @contextmanager

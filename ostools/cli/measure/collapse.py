@@ -150,7 +150,7 @@ def _reading(site: str | None, per: str | None, norm: str | None, *, by_layer: b
 
     if not by_layer and not (site or per or norm):
         return None
-    found = Reading.named(site or ("residual" if by_layer else "y"), per, norm or "l2")
+    found = Reading.with_defaults(site or ("residual" if by_layer else "y"), per, norm or "l2")
     if by_layer and found.site != "residual":
         raise InputError(
             f"--layers compares v^(l) after each block: expected --site residual or none, found {found.site}"
@@ -161,7 +161,7 @@ def _reading(site: str | None, per: str | None, norm: str | None, *, by_layer: b
 def _show(result: Collapse) -> None:
     from ostools.measure.collapse.readings import Reading
 
-    reading = result.reading or Reading.named("y", None, "l2")
+    reading = result.reading or Reading.with_defaults("y", None, "l2")
     if len(set(result.frame["layer"])) > 1:
         return _show_layers(result, reading)
     frame: Any = reading.of(result.measured())
@@ -195,7 +195,7 @@ def _verdicts(result: Collapse) -> list[str]:
     from ostools.measure.collapse.readings import Reading
     from ostools.reporting.findings.collapse import verdict_lines
 
-    return verdict_lines(result, result.reading or Reading.named("y", None, "l2"))
+    return verdict_lines(result, result.reading or Reading.with_defaults("y", None, "l2"))
 
 
 def _show_layers(result: Collapse, reading: Reading) -> None:

@@ -11,8 +11,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.ground.errors import InputError
-from ostools.measure.answers.probability import line_ends, line_ids, written
-from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.answers.probability import answer_text, line_ends, line_ids
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
@@ -67,7 +67,7 @@ def of_task(
     measures: Sequence[str],
 ) -> Question:
     """A task's question; `prefilled`: with the right line begun, so that the last token is the one the answer is read from."""
-    task_prompts = pose(model, task, length, seed=seed, chat=chat)
+    task_prompts = render_prompt(model, task, length, seed=seed, chat=chat)
     if task_prompts.thinks:
         raise InputError(
             "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
@@ -76,7 +76,7 @@ def of_task(
     carriers = carrier_positions(model, task_prompts) if "sensitivity" in measures else None
     prompt, answer = _split(model, task_prompts, prefilled)
     extended = (
-        _split(model, pose(model, task, length + 1, seed=seed, chat=chat), prefilled)[0]
+        _split(model, render_prompt(model, task, length + 1, seed=seed, chat=chat), prefilled)[0]
         if "collapse" in measures
         else None
     )
@@ -106,20 +106,20 @@ def of_prompt(
     return Question("prompt", None, None, _tensor(model, ids), chosen_seeds, length_list, extended, None)
 
 
-def _split(model: TransformerBridge, task_prompts: Posed, prefilled: bool) -> tuple[Ids, Ids]:
+def _split(model: TransformerBridge, task_prompts: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    ids, answer = task_prompts.prompt.ids.tolist(), line_ids(model, task_prompts.prompt, written(task_prompts)).ids
+    ids, answer = task_prompts.prompt.ids.tolist(), line_ids(model, task_prompts.prompt, answer_text(task_prompts)).ids
     if prefilled:
         start = _begun(model, task_prompts, answer)
         ids, answer = [*ids, *answer[:start]], answer[start:]
     return _tensor(model, ids), _behind(model, ids, answer)
 
 
-def _begun(model: TransformerBridge, task_prompts: Posed, answer: Sequence[int]) -> int:
+def _begun(model: TransformerBridge, task_prompts: TaskPrompt, answer: Sequence[int]) -> int:
     """How many tokens of the right line come before the first that depends on the answer."""
     task_prompt, two = (
         line_ids(
-            model, task_prompts.prompt, written(replace(task_prompts, line=task_prompts.task.answer_line(other)))
+            model, task_prompts.prompt, answer_text(replace(task_prompts, line=task_prompts.task.answer_line(other)))
         ).ids
         for other in "12"
     )

@@ -19,7 +19,7 @@ from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.hosted.behaviour import hosted_rows
 from ostools.measure.hosted.given import Hosted
 from ostools.measure.hosted.words import asked_elsewhere, unanswered
-from ostools.measure.posed import Posed, pose
+from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
@@ -48,7 +48,7 @@ def answered(
     if isinstance(model, Hosted):
         return _answered_elsewhere(model, arguments, lengths, chat)
     task_prompts = [
-        pose(model, task, n, seed=seed, chat=chat)
+        render_prompt(model, task, n, seed=seed, chat=chat)
         for n in lengths
         for task, seeds in arguments.items()
         for seed in seeds
@@ -78,7 +78,9 @@ def answered(
     return whole_table, how | how_read(model)
 
 
-def _row(model: TransformerBridge, task_prompts: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+def _row(
+    model: TransformerBridge, task_prompts: TaskPrompt, answer: Answer, trained: Mapping[str, int]
+) -> dict[str, Any]:
     task = task_prompts.task
     longest = trained.get(task.trained_as or "")
     columns = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}

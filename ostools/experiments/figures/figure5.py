@@ -228,7 +228,7 @@ def _checked_panels(panels: Iterable[str]) -> list[str]:
 
 def checked_reading(site: str, per: str | None, norm: str) -> Reading:
     """What figure 5 draws: over heads, where the site has them. Raises `InputError` for a reading that there is not."""
-    return Reading.named(site, per, norm, over_heads=True)
+    return Reading.with_defaults(site, per, norm, over_heads=True)
 
 
 def _check_heads(model: TransformerBridge, reading: Reading) -> None:

@@ -23,7 +23,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
@@ -92,7 +92,7 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    task_prompts = pose(
+    task_prompts = render_prompt(
         model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking
     )
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()

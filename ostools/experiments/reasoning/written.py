@@ -13,8 +13,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.probability import line_ids
-from ostools.measure.answers.reading import ANSWERED
-from ostools.measure.posed import Posed, item_positions
+from ostools.measure.answers.reading import HAS_ANSWER
+from ostools.measure.task_prompt import TaskPrompt, item_positions
 from ostools.models import Prompt, context_length
 from ostools.models.text.calling import decoded
 from ostools.models.tokens import offsets
@@ -44,7 +44,7 @@ class Written:
     wanted: int
 
 
-def written(model: TransformerBridge, task_prompts: Posed, reasoning: str | None, max_new_tokens: int) -> Written:
+def written(model: TransformerBridge, task_prompts: TaskPrompt, reasoning: str | None, max_new_tokens: int) -> Written:
     """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
 
     Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
@@ -79,19 +79,19 @@ def written(model: TransformerBridge, task_prompts: Posed, reasoning: str | None
     return Written(whole_table, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, length_list)
 
 
-def _opening(task_prompts: Posed) -> str:
+def _opening(task_prompts: TaskPrompt) -> str:
     """The words of the answer line before the answer."""
     return task_prompts.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
 
 
 def _up_to_the_answer(
-    model: TransformerBridge, task_prompts: Posed, sentences: Sequence[int], text: str
+    model: TransformerBridge, task_prompts: TaskPrompt, sentences: Sequence[int], text: str
 ) -> tuple[list[int] | None, str, str]:
     """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
     reader = reader_of(task_prompts)
     result = reader.read(text, "eos")
     start = reader.answer_start(text)  # thoughts may hold the same line
-    at = text.find(result.line, start) if result.kind == ANSWERED and reader.form is not None else -1
+    at = text.find(result.line, start) if result.kind == HAS_ANSWER and reader.form is not None else -1
     place = None if at < 0 or reader.form is None else reader.form.last_in(result.line)
     if place is None:
         return None, text, BEHIND
@@ -103,7 +103,7 @@ def _up_to_the_answer(
     return [token for token, _ in kept_rows], text[:at], BY_MODEL
 
 
-def _begun(model: TransformerBridge, task_prompts: Posed, reasoning: str) -> tuple[tuple[int, ...], int]:
+def _begun(model: TransformerBridge, task_prompts: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
     """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
     between = task_prompts.task.lead if reasoning.strip() or not task_prompts.chat else ""
     text = reasoning.rstrip() + between
@@ -121,7 +121,7 @@ def _begun(model: TransformerBridge, task_prompts: Posed, reasoning: str) -> tup
     return task_prompt[:same], right[same]
 
 
-def _ends(model: TransformerBridge, task_prompts: Posed, ids: Sequence[int]) -> list[int]:
+def _ends(model: TransformerBridge, task_prompts: TaskPrompt, ids: Sequence[int]) -> list[int]:
     """For every token after the prompt how many characters of the text after it are there once it is read."""
     tokenizer: Any = model.tokenizer
     anchor = task_prompts.prompt.ids[-8:].tolist()
@@ -134,7 +134,7 @@ def _ends(model: TransformerBridge, task_prompts: Posed, ids: Sequence[int]) -> 
 
 
 def _behind_parts(
-    model: TransformerBridge, task_prompts: Posed, ids: Sequence[int]
+    model: TransformerBridge, task_prompts: TaskPrompt, ids: Sequence[int]
 ) -> tuple[list[str], list[int | None]]:
     """The part of every token after the prompt, and the line of those that are reasoning."""
     tokenizer: Any = model.tokenizer
@@ -153,7 +153,7 @@ def _behind_parts(
     return parts, lines
 
 
-def _prompt_parts(model: TransformerBridge, task_prompts: Posed) -> list[str]:
+def _prompt_parts(model: TransformerBridge, task_prompts: TaskPrompt) -> list[str]:
     """The part of every token of the prompt, by the characters that it comes from."""
     whole_table = task_prompts.prompt.text or ""
     typed = task_prompts.text.strip()
@@ -178,7 +178,7 @@ def _prompt_parts(model: TransformerBridge, task_prompts: Posed) -> list[str]:
     return parts
 
 
-def _examples(task_prompts: Posed) -> tuple[int, int]:
+def _examples(task_prompts: TaskPrompt) -> tuple[int, int]:
     """Where the few-shot examples stand in the text, without the request before them."""
     task = task_prompts.task
     if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":

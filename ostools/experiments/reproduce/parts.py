@@ -25,7 +25,7 @@ from ostools.experiments.study.study import study
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.posed import Posed, item_positions, pose
+from ostools.measure.task_prompt import TaskPrompt, item_positions, render_prompt
 from ostools.results import Provenance, Result
 from ostools.tasks import AppendixTask
 
@@ -128,7 +128,7 @@ def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Pr
     results: Results = {}
     count = arguments["seeds"]
     for seed in range(count):
-        task_prompt = pose(model, AppendixTask("copy-last", uniform=True), arguments["length"], seed=seed)
+        task_prompt = render_prompt(model, AppendixTask("copy-last", uniform=True), arguments["length"], seed=seed)
         digits = _digits(model, task_prompt)
         descriptions = part_of(progress, seed, seed + 1, count, units=100)
         measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=descriptions)
@@ -142,7 +142,7 @@ def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Pr
     return results
 
 
-def _digits(model: TransformerBridge, task_prompt: Posed) -> list[int]:
+def _digits(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int]:
     """The positions of the tokens of the sequence."""
     digits = [place for place, item in enumerate(item_positions(model, task_prompt)) if item is not None]
     if not digits:

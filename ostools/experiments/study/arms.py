@@ -14,17 +14,17 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
-from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted, of_pair
 from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.answers.elicitation import Elicitation, elicit
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.posed_pairs import PosedPairs
+from ostools.measure.collapse.rendered_pairs import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.paths.path_sum import path_sum
-from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
@@ -84,10 +84,12 @@ class Arm:
             self.extended = {
                 (n, seed): self.questions.get((n + 1, seed)) or self._posed(n + 1, seed) for n, seed in self.questions
             }
-        self.acted = Acted(self.model, self.mitigation)
+        self.acted = EffectStatus(self.model, self.mitigation)
 
-    def _posed(self, length: int, seed: int) -> Posed:
-        return pose(self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
+    def _posed(self, length: int, seed: int) -> TaskPrompt:
+        return render_prompt(
+            self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
+        )
 
     def _require_room(self) -> None:
         """Every question fits the context with the answer that `behaviour` leaves room for."""
@@ -109,7 +111,7 @@ class Arm:
     def _no_pair(self) -> str | None:
         """Why the questions of n and n + 1 items cannot be compared."""
         try:
-            PosedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
         except InputError as error:
             return str(error)
         return None
@@ -209,7 +211,7 @@ class Arm:
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Of the questions with n and n + 1 items on the copy that runs in that precision."""
-        copy = Precision.named(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
+        copy = Precision.of_name(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
         questions = {
             (task_prompt.length, task_prompt.seed): task_prompt
             for task_prompt in (*self.questions.values(), *self.extended.values())
@@ -240,7 +242,7 @@ class Arm:
             self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
         self.cells["bound", None, n, seed] = self._bound(task_prompts, positions, status)
 
-    def _bound(self, task_prompts: Posed, positions: Sequence[int], status: str) -> Cell:
+    def _bound(self, task_prompts: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
@@ -256,7 +258,9 @@ def _mean_at(values: Tensor, positions: Sequence[int], status: str) -> Cell:
     return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()))
 
 
-def timings(model: TransformerBridge, plain: Posed, changed: Posed, mitigation: Mitigation) -> tuple[float, float]:
+def timings(
+    model: TransformerBridge, plain: TaskPrompt, changed: TaskPrompt, mitigation: Mitigation
+) -> tuple[float, float]:
     """Seconds of one forward pass over the prompt, with the mitigation and without: the least of some, taken in turn."""
     with_it, without = [], []
     for _ in range(_ROUNDS):

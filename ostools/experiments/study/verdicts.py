@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ostools.ground.words import number
-from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED
+from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 

@@ -23,12 +23,12 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.posed_pairs import PosedPairs, as_pairs
 from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.collapse.rendered_pairs import RenderedPairs, as_pairs
 from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.tasks.base import seeds_of
@@ -90,7 +90,9 @@ def windows(
     """
     form = tasks.task(task)
     length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
-    questions = {(n, seed): pose(model, form, n, seed=seed, chat=chat) for n in length_list for seed in chosen_seeds}
+    questions = {
+        (n, seed): render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in chosen_seeds
+    }
     longest = max(len(task_prompts.prompt.ids) for task_prompts in questions.values())
     alone = next(iter(questions.values())).chat  # without worked examples: a window is compared on one prompt
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
@@ -99,7 +101,7 @@ def windows(
     exact = PRECISIONS["float64"].prepared(model)
     pairs_in_chat = chat if pairs is None else False
     compared = as_pairs(exact, form if pairs is None else pairs, None, pairs_in_chat)  # refuses what makes no pair
-    if pairs is not None and isinstance(compared, PosedPairs | TaskPairs):
+    if pairs is not None and isinstance(compared, RenderedPairs | TaskPairs):
         raise InputError(
             f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
             "pairs out to compare the task's own questions"

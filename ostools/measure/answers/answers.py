@@ -1,4 +1,4 @@
-"""What a model answers: at every step the most likely token, or one that is drawn, until an end of text, a stop, or a limit.
+"""Generate answers: at every step the most likely token, or one that is drawn, until an end of text, a stop, or a limit.
 
 Prompts of different lengths go through together where left padding is proven harmless, others with those of their own length
 (`batches`): no prompt's answer depends on its neighbours. Cost: one pass over the prompts and one token a step through a
@@ -25,7 +25,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
-from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
@@ -53,7 +53,7 @@ Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated after one prompt.
+    """Answer generated after one prompt.
 
     `ids`: every token generated, the end of text included. `text`: what they say after the prompt, all of it but the end of
     text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
@@ -80,7 +80,8 @@ def answers(
     seeds: Sequence[Seed] | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
-    """Each prompt's answer, in the prompts' order, in the model's dtype and under the edits that are active at every step.
+    """Generate an answer to every prompt, in the prompts' order, in the model's dtype and under the edits that are active at
+    every step.
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
@@ -109,7 +110,7 @@ def answers(
         start = time.perf_counter()
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model):
-            batch_answers = _answered(model, ids, max_new_tokens, reading, choose, shared)
+            batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared)
         share = (time.perf_counter() - start) / len(batch)
         answer_by_index |= {index: replace(answer, seconds=share) for index, answer in batch_answers.items()}
         tell(progress, len(answer_by_index), len(encoded_prompts))
@@ -144,7 +145,7 @@ def require_limit(limit: object) -> None:
     whole_number("max_new_tokens", limit, 1)
 
 
-def _answered(
+def _generate(
     model: TransformerBridge,
     prompts: dict[int, list[int]],
     max_new_tokens: int,
@@ -152,7 +153,7 @@ def _answered(
     choose: Chooser,
     shared: int,
 ) -> dict[int, Answer]:
-    """One batch of prompts, by their numbers, until the last of them has ended."""
+    """Generate the answers of one batch of prompts, by their numbers, until the last of them has ended."""
     rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
     going, new_ids = list(prompts), {index: [] for index in prompts}
     finished: dict[int, Answer] = {}
@@ -179,11 +180,11 @@ def _answered(
 def cache_is_exact(model: TransformerBridge) -> bool:
     """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
-    return way_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+    return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
 
 def how_read(model: TransformerBridge) -> dict[str, Any]:
-    """For a provenance: how prompts are batched and read under the edits that are active."""
+    """Provenance entries: how prompts are batched and read under the edits that are active."""
     how = padding(model)
     return {
         "batches": "padded" if how.allowed else "equal lengths only",
@@ -206,7 +207,7 @@ class _Reading:
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
-        """Of what was written after the prompt with that number."""
+        """Answer made of the tokens generated after the prompt with that number."""
         if new_ids[-1] in self.ends:
             return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, new_ids)
@@ -252,11 +253,13 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
     return frozenset().union(*id_sets)
 
 
-def answers_bytes(shape: Shape, longest: LongestPrompt, max_new_tokens: int, *, lengths: int = 1, each: int = 1) -> int:
-    """What a batch of prompts with their answers holds, of so many lengths with `each` prompts.
+def answers_bytes(
+    shape: Shape, longest: LongestPrompt, max_new_tokens: int, *, lengths: int = 1, per_length: int = 1
+) -> int:
+    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts each.
 
     Prompts of different lengths share a batch in 32 bits alone (`padding`).
     """
-    together = each * lengths if shape.element >= 4 else each
+    batch_prompts = per_length * lengths if shape.element >= 4 else per_length
     answer = max(max_new_tokens, longest.answer)
-    return batch_bytes(shape, together, longest.tokens, answer=answer, logits=longest.answer + 2)
+    return batch_bytes(shape, batch_prompts, longest.tokens, answer=answer, logits=longest.answer + 2)

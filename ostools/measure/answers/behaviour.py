@@ -1,4 +1,4 @@
-"""What a model answers to a task at every length: right or wrong, by how much, and how likely the right answer was.
+"""Answers of a model to a task at every length: right or wrong, by how much, and how likely the right answer was.
 
 Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and under a mitigation that
 leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see whether it acts.
@@ -35,11 +35,11 @@ from ostools.measure.answers.answers import (
 )
 from ostools.measure.answers.elicitation import EXAMPLES, elicit, elicitation_for
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import AnswerScore, Line, answer_room, answer_scores, right_lines, written
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, STOP
+from ostools.measure.answers.probability import AnswerScore, Line, answer_room, answer_scores, answer_text, right_lines
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.sampling import require_temperature
-from ostools.measure.posed import Posed
+from ostools.measure.task_prompt import TaskPrompt
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -63,7 +63,7 @@ ENDS = {
 }
 """What ends an answer, by whether the model can write the end of a line, and of a text. Without either there is no probability
 of the right line: it is that of a line that ends."""
-PROMPTS, SAMPLES, NOTHING = "prompts", "samples of one prompt", "nothing was drawn"
+PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was drawn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ def behaviour(
     probability: bool = True,
     progress: Progress | None = None,
 ) -> Behaviour:
-    """What the model answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
+    """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
@@ -174,16 +174,16 @@ def behaviour(
     )
     run = _Run(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
     with mitigations.running(model, mitigation_object):
-        answer_groups, likely, how = run.said(), run.likely(), run.described()
+        answer_groups, likely, how = run.answer_groups(), run.likely(), run.described()
     names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object)}
     names |= {"elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
-    how |= {"rewritten": any(entry.rewritten for entry in task_prompts), "trained_length": longest}
+    how |= {"rewritten": any(task_prompt.rewritten for task_prompt in task_prompts), "trained_length": longest}
     how |= {"lengths": length_list, "seeds": seed_list, "chat": task_prompts[0].chat, **task_prompts[0].prompt.asked}
     provenance = Provenance.collect(model, measurement="behaviour", **names, **how)
     rows = [
-        _row(one, sample, answer, reasoning_tokens(model, one, answer), score, status, longest)
-        for one, group, score, kinds in zip(
+        _row(task_prompt, sample, answer, reasoning_tokens(model, task_prompt, answer), score, status, longest)
+        for task_prompt, group, score, kinds in zip(
             task_prompts,
             answer_groups,
             likely,
@@ -199,11 +199,11 @@ def behaviour(
 
 @dataclass(frozen=True)
 class _Run:
-    """The passes over the prompts, under whatever is active when they are asked for."""
+    """Passes over the prompts, under the edits that are active when each is run."""
 
     model: TransformerBridge
     form: Task
-    posed: Sequence[Posed]
+    task_prompts: Sequence[TaskPrompt]
     temperature: float | int
     samples: int
     max_new_tokens: int | None
@@ -212,27 +212,31 @@ class _Run:
 
     @cached_property
     def lines(self) -> list[Line]:
-        return right_lines(self.model, self.posed)
+        return right_lines(self.model, self.task_prompts)
 
     @property
     def room(self) -> int:
         """How many tokens an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.posed)
-        return answer_room(self.lines, reasons, self.posed[0].prefill is not None)
+        reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
+        return answer_room(self.lines, reasons, self.task_prompts[0].prefill is not None)
 
-    def said(self) -> list[list[Answer]]:
+    def answer_groups(self) -> list[list[Answer]]:
         """The samples after each prompt."""
         name, samples = tasks.label(self.form), range(self.samples)
         flat = answers(
             self.model,
-            [task_prompt.prompt for task_prompt in self.posed for _ in samples],
+            [task_prompt.prompt for task_prompt in self.task_prompts for _ in samples],
             max_new_tokens=self.room,
-            stops=[stop for stop in stops_of(self.posed) for _ in samples],
-            cycles=[CYCLE + CYCLE_AN_ITEM * entry.length for entry in self.posed for _ in samples],
+            stops=[stop for stop in stops_of(self.task_prompts) for _ in samples],
+            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in self.task_prompts for _ in samples],
             temperature=self.temperature,
-            seeds=[f"{name} {one.length} {one.seed} {sample}" for one in self.posed for sample in samples],
+            seeds=[
+                f"{name} {task_prompt.length} {task_prompt.seed} {sample}"
+                for task_prompt in self.task_prompts
+                for sample in samples
+            ],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
@@ -240,19 +244,20 @@ class _Run:
     def likely(self) -> list[AnswerScore | None]:
         """How likely each prompt's right line is, once for all its samples; None where it was not asked for."""
         if not self.scored:
-            return [None] * len(self.posed)
-        prompts, lines = [task_prompt.prompt for task_prompt in self.posed], [written(entry) for entry in self.posed]
+            return [None] * len(self.task_prompts)
+        prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
+        lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
         return [*answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))]
 
     def described(self) -> dict[str, Any]:
-        """For the provenance: everything that defines the answers, how batches were made too."""
+        """Provenance entries: everything that defines the answers, how batches were made too."""
         return {
             "temperature": self.temperature,
             "samples": self.samples,
             "max_new_tokens": self.room,
             "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
-            "examples": EXAMPLES if self.posed[0].prefill is not None else 0,
+            "examples": EXAMPLES if self.task_prompts[0].prefill is not None else 0,
             "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
@@ -273,7 +278,7 @@ def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples
 def _statuses(
     model: TransformerBridge,
     mitigation: Mitigation | None,
-    task_prompts: Sequence[Posed],
+    task_prompts: Sequence[TaskPrompt],
     groups: Sequence[Sequence[Answer]],
 ) -> list[list[str]]:
     """Whether the mitigation changed anything in each row: the text, or a logit of prompt and answer.
@@ -284,7 +289,7 @@ def _statuses(
         return [["none"] * len(group) for group in groups]
     acts_by_length: dict[int, bool] = {}
 
-    def active(task_prompt: Posed, answer: Answer) -> bool:
+    def active(task_prompt: TaskPrompt, answer: Answer) -> bool:
         if task_prompt.rewritten:
             return True
         read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
@@ -299,7 +304,7 @@ def _statuses(
 
 
 def _row(
-    task_prompt: Posed,
+    task_prompt: TaskPrompt,
     sample: int,
     answer: Answer,
     reasoning: int,
@@ -327,7 +332,7 @@ def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     in no other number but `prompts`), mean_absolute_error (of the answers with a number; NaN: none), log_probability and
     probability (of the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
 
-    random, drawn: whether the prompts were drawn, and whether the answers were, at a temperature.
+    random, sampled: whether the prompts were drawn, and whether the answers were, at a temperature.
 
     An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
     were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
@@ -335,7 +340,8 @@ def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     to the one prompt, which has no interval (NaN).
     """
     rows = [
-        _summary(int(cast(Any, length)), here, random, sampled) for length, here in cast(Any, frame).groupby("length")
+        _summary(int(cast(Any, length)), length_rows, random, sampled)
+        for length, length_rows in cast(Any, frame).groupby("length")
     ]
     return pd.DataFrame(rows).astype({"within_training": "boolean"})
 
@@ -357,14 +363,14 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
         "prompts": prompts,
         "asked": len(rows),
         "right": int(rows["correct"].sum()),
-        "wrong": int((rows["kind"].eq(ANSWERED) & ~rows["correct"]).sum()),
+        "wrong": int((rows["kind"].eq(HAS_ANSWER) & ~rows["correct"]).sum()),
         "content_right": int(rows["content_correct"].sum()),
         "content_read": int(rows["content_correct"].notna().sum()),
         "accuracy": accuracy,
         "wilson_low": low,
         "wilson_high": high,
         "trials": trials,
-        "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOTHING,
+        "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOT_SAMPLED,
         "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,

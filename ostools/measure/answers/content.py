@@ -1,4 +1,4 @@
-"""The value that a free answer asserts: "The last digit in this sequence is 8." asserts 8, whatever form was asked for.
+"""Value that a free answer asserts: "The last digit in this sequence is 8." asserts 8, whatever form was asked for.
 
 Beside the strict reading (`reading`), which wants the paper's form. A sentence asserts a value where
 
@@ -77,7 +77,7 @@ def asserted(task: Task, pieces: Sequence[str], reader: Reader, text: str, ended
 
 
 def _finished(lines: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """Each line, without its last sentence where that is not finished."""
+    """Lines, without the last sentence of a line where that is not finished."""
     for line, finished in lines:
         yield (line if finished else "".join(_with_ends(line)[:-1])), finished
 
@@ -135,7 +135,7 @@ class _Assertions:
         return bare[0] if len(set(bare)) == 1 and (last_is_bare or len(numbers) <= 1) else None
 
     def _in(self, tokens: list[str]) -> Iterator[tuple[str, str]]:
-        """What one sentence asserts: `answer`, `subject` or `equation`, and the value."""
+        """Assertions of one sentence: `answer`, `subject` or `equation`, and the value."""
         parts = _at_verbs(tokens)
         about = ""
         for subject, part in pairwise(parts):

@@ -30,14 +30,14 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
-from ostools.measure.answers.judging import judge_begun
+from ostools.measure.answers.judging import judge_prefilled
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import IDENTICAL, Verdict
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under, of_the_pass
+from ostools.measure.mitigated import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
@@ -92,7 +92,8 @@ def counting(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
-    """From which count on counting is predicted to be impossible in each dtype, and from which the model errs (6.2 / B.10).
+    """Measure the count from which counting is predicted to be impossible in each dtype, and from which the model errs
+    (6.2 / B.10).
 
     Args:
         task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
@@ -132,17 +133,19 @@ def counting(
     prompts = prefilled_pairs.prompts(
         ModelEncoder(model), sorted({*measured_lengths, *(n + 1 for n in measured_lengths)}), seed
     )
-    tables, bare = [], {}
+    tables, same_by_dtype = [], {}
     for dtypes_done, name in enumerate(names, start=1):
-        answer_by_count, bare[name] = _said(
-            model, Precision.named(name), form, prompts, seed, acting, part_progress(dtypes_done, dtypes_done + 1)
+        answer_by_count, same_by_dtype[name] = _answers_in(
+            model, Precision.of_name(name), form, prompts, seed, acting, part_progress(dtypes_done, dtypes_done + 1)
         )
         tables.append(_rows(model, prompts, answer_by_count, measured_lengths).assign(dtype=name))
     frame: Any = pd.concat(tables, ignore_index=True).merge(_distances(curve), on=["dtype", "length"], validate="1:1")
     frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
     parameters: dict[str, Any] = {**curve.provenance.parameters, "measurement": "counting", "options": repr(form)}
     provenance = Provenance.collect(model, prompts[max(prompts)].ids, **parameters)
-    return Counting(frame, provenance, summarise(frame, curve).assign(same_behind_bare_prompt=bare.values()), curve)
+    return Counting(
+        frame, provenance, summarise(frame, curve).assign(same_behind_bare_prompt=same_by_dtype.values()), curve
+    )
 
 
 def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
@@ -162,7 +165,9 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     below the noise" where differ_hidden is not 0; "consistent" where a tested pair was right once, and so could have been right
     twice; else "not tested": nothing was right that could have contradicted.
     """
-    rows = [_verdict(str(name), here, curve) for name, here in cast(Any, frame).groupby("dtype", sort=False)]
+    rows = [
+        _verdict(str(name), dtype_rows, curve) for name, dtype_rows in cast(Any, frame).groupby("dtype", sort=False)
+    ]
     integer_columns = dict.fromkeys(("impossible_from", "identical_from", "first_error", "always_errs_from"), "Int64")
     return pd.DataFrame(rows).astype(integer_columns)
 
@@ -235,7 +240,7 @@ def _room(prompts: dict[int, Opened]) -> int:
     return max(len(prefilled.answer) for prefilled in prompts.values()) + _SPARE_TOKENS
 
 
-def _said(
+def _answers_in(
     model: TransformerBridge,
     precision: Precision,
     form: AppendixTask,
@@ -244,31 +249,35 @@ def _said(
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[dict[int, Answer], str]:
-    """The answer at every count in one precision; and how many of three get the same one after the bare prompt."""
+    """Answers at every count in one precision; and how many of three counts get the same answer after the bare prompt."""
     prepared = precision.prepared(model)
     room = _room(prompts)
     longest = max((prefilled.ids for prefilled in prompts.values()), key=len)
     counts = sorted(prompts)
     probes = sorted({counts[0], counts[len(counts) // 2], counts[-1]})
-    bare = [encode(prepared, form.prompt(n, seed)) for n in probes]
+    bare_prompts = [encode(prepared, form.prompt(n, seed)) for n in probes]
     line = form.answer_line("")
-    prefix_length = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare, strict=True))
-    mitigated = Under.again("counting", Prompt.from_ids(prepared, longest), mitigation)
+    prefix_length = max(len(prompts[n].ids) - len(prompt.ids) for n, prompt in zip(probes, bare_prompts, strict=True))
+    mitigated = MitigatedPrompts.of_rewritten("counting", Prompt.from_ids(prepared, longest), mitigation)
     with mitigated.acting(prepared), precision.running(prepared, longest):
         encoded_prompts = [Prompt.from_ids(prepared, prompts[n].ids) for n in counts]
         ends = [line_written] * len(encoded_prompts)
         prefilled_answers = answers(prepared, encoded_prompts, max_new_tokens=room, stops=ends, progress=progress)
         readers = [reader(form, form.items(n, seed)) for n in probes]
-        free = answers(
+        free_answers = answers(
             prepared,
-            bare,
+            bare_prompts,
             max_new_tokens=prefix_length + room,
             stops=[answer_reader.closed for answer_reader in readers],
         )
     answer_by_count = dict(zip(counts, prefilled_answers, strict=True))
-    alone = [entry.read(answer.text, answer.ended).line for entry, answer in zip(readers, free, strict=True)]
+    free_lines = [
+        answer_reader.read(answer.text, answer.ended).line
+        for answer_reader, answer in zip(readers, free_answers, strict=True)
+    ]
     same = sum(
-        one == line + judge_begun(answer_by_count[n], prompts[n].key).line for n, one in zip(probes, alone, strict=True)
+        answer_line == line + judge_prefilled(answer_by_count[n], prompts[n].key).line
+        for n, answer_line in zip(probes, free_lines, strict=True)
     )
     return answer_by_count, f"{same} of {len(probes)}"
 
@@ -276,12 +285,12 @@ def _said(
 def _rows(
     model: TransformerBridge, prompts: dict[int, Opened], answer_by_count: dict[int, Answer], lengths: Sequence[int]
 ) -> pd.DataFrame:
-    """What was said at every count, and against the next one."""
+    """Rows of the answers at every count, each beside the answer at the next count."""
     right = {n: answer_by_count[n].ids[0] == prefilled.answer[0] for n, prefilled in prompts.items()}
     rows = []
     for n in lengths:
         prefilled_prompt, answer = prompts[n], answer_by_count[n]
-        against = judge_begun(answer, prefilled_prompt.key)
+        against = judge_prefilled(answer, prefilled_prompt.key)
         rows.append(
             {
                 "length": n,
@@ -303,7 +312,7 @@ def _rows(
 
 
 def _distances(curve: Collapse) -> pd.DataFrame:
-    """What the collapse curve says of n against n + 1, a row per dtype and length."""
+    """Distances of n against n + 1 on the collapse curve, a row per dtype and length."""
     frame: Any = curve.frame
     vector_rows = frame[(frame["per"] == "vector") & (frame["norm"] == "l2")]
     keys = ["dtype", "length"]

@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
-from ostools.measure.posed import Posed, pose
+from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import encode
 from ostools.models.text.calling import token_ids
 from ostools.models.tokens import tokenizer_of
@@ -74,14 +74,14 @@ def elicit(
     mitigation: Mitigation | None = None,
     system: str | None = None,
     thinking: bool = False,
-) -> Posed:
-    """The task's question at `length` items as `pose` gives it, in a few-shot prompt where that is asked for.
+) -> TaskPrompt:
+    """The task's question at `length` items as `render_prompt` gives it, in a few-shot prompt where that is asked for.
 
-    `Posed.prefill` is then the answer line as far as the prompt has begun it. Raises `InputError` as `pose` does, and for a
-    task that has no examples beside the question.
+    `TaskPrompt.prefill` is then the answer line as far as the prompt has begun it. Raises `InputError` as `render_prompt`
+    does, and for a task that has no examples beside the question.
     """
     chat = elicitation == CHAT
-    task_prompt = pose(
+    task_prompt = render_prompt(
         model, form, length, seed=seed, mitigation=mitigation, chat=chat, system=system, thinking=thinking
     )
     if elicitation != FEW_SHOT:

@@ -11,15 +11,15 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.answers.answers import Answer, Stop, text_behind
 from ostools.measure.answers.content import asserted
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, Found, Reader, begun, reader
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, ParsedAnswer, Reader, prefilled_reader, reader
 from ostools.measure.answers.values import digits_in, free
-from ostools.measure.posed import Posed
+from ostools.measure.task_prompt import TaskPrompt
 from ostools.tasks.questions import Question
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was made of an answer.
+    """Verdict on one answer.
 
     line: the answer line as it was written; of something else the last line that was read. kind: "answered", "something else"
     or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
@@ -45,8 +45,8 @@ class Verdict:
     content_correct: bool | None = None
 
 
-def judge(prompt_or_question: Posed | Question, answer: Answer) -> Verdict:
-    """What was read in an answer to a posed question, and whether it is right."""
+def judge(prompt_or_question: TaskPrompt | Question, answer: Answer) -> Verdict:
+    """Judge an answer to a task's prompt: what was read in it, and whether that is right."""
     reading = reader_of(prompt_or_question)
     parsed_answer = reading.read(answer.text, answer.ended)
     line = prompt_or_question.line if isinstance(prompt_or_question, Question) else prompt_or_question.to_write
@@ -54,9 +54,11 @@ def judge(prompt_or_question: Posed | Question, answer: Answer) -> Verdict:
     return _with_content(verdict, prompt_or_question, _content(prompt_or_question, reading, parsed_answer, answer))
 
 
-def _content(prompt_or_question: Posed | Question, reading: Reader, parsed_answer: Found, answer: Answer) -> str | None:
+def _content(
+    prompt_or_question: TaskPrompt | Question, reading: Reader, parsed_answer: ParsedAnswer, answer: Answer
+) -> str | None:
     """The value that the answer asserts: in the form, where it is read there, else in whatever words."""
-    in_form = parsed_answer.kind == ANSWERED and (reading.form is not None or prompt_or_question.task.wording is None)
+    in_form = parsed_answer.kind == HAS_ANSWER and (reading.form is not None or prompt_or_question.task.wording is None)
     named_item = prompt_or_question.task.named(parsed_answer.line, prompt_or_question.pieces)
     if in_form and named_item is None:
         return (
@@ -68,7 +70,7 @@ def _content(prompt_or_question: Posed | Question, reading: Reader, parsed_answe
     return asserted(prompt_or_question.task, prompt_or_question.pieces, reading, prefill + answer.text, answer.ended)
 
 
-def _with_content(verdict: Verdict, prompt_or_question: Posed | Question, content: str | None) -> Verdict:
+def _with_content(verdict: Verdict, prompt_or_question: TaskPrompt | Question, content: str | None) -> Verdict:
     if content is None:
         return verdict
     numeric = prompt_or_question.task.numeric and content.isdecimal() and prompt_or_question.key.isdecimal()
@@ -81,35 +83,35 @@ def _with_content(verdict: Verdict, prompt_or_question: Posed | Question, conten
     return replace(verdict, content=content, content_correct=same)
 
 
-def judge_begun(answer: Answer, key: str) -> Verdict:
-    """Of an answer after a prompt that has begun the answer line: the rest of that line, against the number `key`."""
-    return _verdict(begun(True).read(answer.text, answer.ended), key, key, True)
+def judge_prefilled(answer: Answer, key: str) -> Verdict:
+    """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against the number `key`."""
+    return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
 
 
-def reader_of(prompt_or_question: Posed | Question) -> Reader:
-    """How the answers to a posed question are read: after a prompt that has begun the answer line, as the rest of it."""
-    if isinstance(prompt_or_question, Posed) and prompt_or_question.prefill is not None:
-        return begun(prompt_or_question.task.numeric)
+def reader_of(prompt_or_question: TaskPrompt | Question) -> Reader:
+    """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line is read."""
+    if isinstance(prompt_or_question, TaskPrompt) and prompt_or_question.prefill is not None:
+        return prefilled_reader(prompt_or_question.task.numeric)
     text = prompt_or_question.text if isinstance(prompt_or_question, Question) else prompt_or_question.prompt.text
     return reader(prompt_or_question.task, prompt_or_question.pieces, text or "")
 
 
-def stops_of(task_prompts: Sequence[Posed]) -> list[Stop]:
-    """When each answer is at its end: what `answers` takes, so that generation and reading agree."""
+def stops_of(task_prompts: Sequence[TaskPrompt]) -> list[Stop]:
+    """Stops of the answers, as `answers` takes them, so that generation and reading agree."""
     return [reader_of(task_prompt).closed for task_prompt in task_prompts]
 
 
-def _verdict(parsed_answer: Found, key: str, line: str, numeric: bool) -> Verdict:
+def _verdict(parsed_answer: ParsedAnswer, key: str, line: str, numeric: bool) -> Verdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
     exact = parsed_answer.line == line.strip() and parsed_answer.kind != CUT_OFF
-    same = exact or (parsed_answer.kind == ANSWERED and parsed_answer.answer in (free(key), free(line)))
+    same = exact or (parsed_answer.kind == HAS_ANSWER and parsed_answer.answer in (free(key), free(line)))
     both_numbers = numeric and parsed_answer.number is not None and digits_in(key) is not None
     error = abs(parsed_answer.number - int(key)) if both_numbers and parsed_answer.number is not None else None
     right = same if error is None else error == 0
-    return Verdict(parsed_answer.line, ANSWERED if exact else parsed_answer.kind, right, parsed_answer.number, error)
+    return Verdict(parsed_answer.line, HAS_ANSWER if exact else parsed_answer.kind, right, parsed_answer.number, error)
 
 
-def reasoning_tokens(model: TransformerBridge, task_prompt: Posed, answer: Answer) -> int:
+def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
     """How many of an answer's tokens are thoughts, their marks counted; 0 of an answer without."""
     at, prompt = reader_of(task_prompt).answer_start(answer.text), task_prompt.prompt.ids.tolist()
     new_ids = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
@@ -121,10 +123,12 @@ def reasoning_tokens(model: TransformerBridge, task_prompt: Posed, answer: Answe
 
 
 def answer_columns(
-    prompt_or_question: Posed | Question, answer: Answer, reasoning: int | None = None
+    prompt_or_question: TaskPrompt | Question, answer: Answer, reasoning: int | None = None
 ) -> dict[str, Any]:
-    """What every table of answers says of one: its question, what was written, and what was made of it; `reasoning`: how many
-    tokens of it are thoughts, where that is known."""
+    """Columns of one answer in every table of answers: its question, its text, and the verdict.
+
+    `reasoning`: how many of its tokens are thoughts, where that is known.
+    """
     verdict = judge(prompt_or_question, answer)
     return {
         "length": prompt_or_question.length,

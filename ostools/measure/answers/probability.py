@@ -1,4 +1,4 @@
-"""How likely the right answer is: log p(line | prompt), teacher-forced.
+"""Probability of the right answer: log p(line | prompt), teacher-forced.
 
 A second measure beside what a model answers, and a cheaper one: one pass over prompt and line, nothing generated. Below zero
 and one it still tells answers apart that are all wrong.
@@ -21,13 +21,13 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids, writes_lines
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
-from ostools.measure.posed import Posed
 from ostools.measure.prompts import as_prompt
+from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
 from ostools.models.text.calling import token_ids
 from ostools.models.tokens import control_ids, tokenizer_of
 
-BEHIND, ALONE = "behind the prompt", "by itself"
+AFTER_PROMPT, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
 SPARE = 48
 """Tokens that an answer may be longer than the right line.
@@ -55,7 +55,7 @@ class Line:
     cut: str
 
 
-def written(task_prompt: Posed) -> str:
+def answer_text(task_prompt: TaskPrompt) -> str:
     """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
     return (
         task_prompt.to_write
@@ -78,7 +78,7 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
         if prompt.text is not None and _encoded(tokenizer, prompt.text, special) == ids:
             joined_ids = _encoded(tokenizer, prompt.text + line, special)
             if joined_ids[: len(ids)] == ids:
-                return _checked(model, Line(tuple(joined_ids[len(ids) :]), BEHIND), line)
+                return _checked(model, Line(tuple(joined_ids[len(ids) :]), AFTER_PROMPT), line)
     anchor = _WORD if line[:1].isspace() else "\n"
     before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
     if joined_ids[: len(before)] != before:
@@ -88,9 +88,9 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
     return _checked(model, Line(tuple(joined_ids[len(before) :]), ALONE), line)
 
 
-def right_lines(model: TransformerBridge, task_prompts: Sequence[Posed]) -> list[Line]:
+def right_lines(model: TransformerBridge, task_prompts: Sequence[TaskPrompt]) -> list[Line]:
     """The right answer to each question in tokens, with what leads to it."""
-    return [line_ids(model, task_prompt.prompt, written(task_prompt)) for task_prompt in task_prompts]
+    return [line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts]
 
 
 def answer_room(lines: Sequence[Line], reasons: bool = False, prefilled: bool = False) -> int:
@@ -170,10 +170,12 @@ def answer_scores(
             f"a prompt and its answer of {longest} tokens do not fit the model's context of {context}: shorten the prompt"
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
-    rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
+    most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, AnswerScore] = {}
-    for batch in batches(list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(rows, 1) * longest)):
+    for batch in batches(
+        list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(most_rows, 1) * longest)
+    ):
         keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
@@ -188,7 +190,7 @@ def answer_scores(
 def _score(
     logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
 ) -> AnswerScore:
-    """Of one row: the last logits but one predict the line's last token, the last ones what follows it."""
+    """Score of one row: the last logits but one predict the line's last token, the last ones the token after it."""
     last_logits = logits[-1 - len(line) :]
     scores = torch.log_softmax(last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()

@@ -1,4 +1,4 @@
-"""What was answered, read in a text as models write it: the answer line, the answer in it, and one of three kinds of outcome.
+"""Parse an answer out of a text as models write it: the answer line, the answer in it, and one of three kinds of outcome.
 
 The paper's prompts ask for "the answer on the final line", in a form of words (Appendix C.1). How a text is read the paper does
 not say. Here, from its beginning:
@@ -34,11 +34,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ostools.measure.answers.values import MARKS, free, leading_number, number_in, without_thousands
-from ostools.measure.posed import OPENED
+from ostools.measure.task_prompt import THINKING_MARK
 from ostools.tasks import Task
 
-ANSWERED, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
-KINDS = (ANSWERED, SOMETHING_ELSE, CUT_OFF)
+HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
+KINDS = (HAS_ANSWER, SOMETHING_ELSE, CUT_OFF)
 UNFINISHED = ("length", "repeats")
 """How a text ended that the model would have continued: at max_new_tokens, or while it repeated itself."""
 UNANSWERED = "unanswered"
@@ -51,13 +51,13 @@ LONGEST = 100_000
 _QUESTION_WORDS = 3  # that a line has at least which opens a question
 _BREAK = re.compile(r"\r\n|\r|\n")
 _PLACEHOLDER = re.compile(r"\W*(?:x{2,}\b|<answer>\W*\Z)", re.IGNORECASE)
-_THOUGHTS = {OPENED: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<|channel|>final<|message|>"}
+_THOUGHTS = {THINKING_MARK: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<|channel|>final<|message|>"}
 """How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's format."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was read in a text.
+class ParsedAnswer:
+    """Answer parsed from a text.
 
     kind: one of `KINDS`. "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
     "cut off": none before the text was cut. "something else": none in a text that came to its end.
@@ -76,54 +76,54 @@ class Form:
     """The words around the answer in its line, as patterns; None where there are none on that side."""
 
     before: re.Pattern[str] | None
-    behind: re.Pattern[str] | None
+    suffix: re.Pattern[str] | None
 
     def last_in(self, line: str) -> tuple[int, int, str] | None:
         """Where the form begins for the last time in a line, where the answer's place begins, and what stands there."""
-        start = first = 0
+        start = place_start = 0
         if self.before is not None:
             places = [match.span() for match in self.before.finditer(line)]
             if not places:
                 return None
-            start, first = places[-1]
-        if self.behind is None:
-            return start, first, line[first:]
+            start, place_start = places[-1]
+        if self.suffix is None:
+            return start, place_start, line[place_start:]
         # No word may stand after the form.
-        last_word = max((match.end() for match in re.finditer(r"\w+", line[first:])), default=0) + first
-        ends = (match for match in self.behind.finditer(line, first) if match.end() >= last_word)
+        last_word = max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0) + place_start
+        ends = (match for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
         end = next(ends, None)
-        return None if end is None else (start, first, line[first : end.start()])
+        return None if end is None else (start, place_start, line[place_start : end.start()])
 
 
 @dataclass(frozen=True)
 class Reader:
     """How the answers to one prompt are read.
 
-    before, behind: the form's words around the answer; both empty where no form is asked for. question: the words with which
-    the task opens a question; own: the same with the prompt's own sequence. numeric: whether a number is asked for.
-    could_answer: whether a line could be the answer, where no form is asked for. thinking: whether the prompt has opened a
-    <think> that the model closes.
+    before, suffix: the form's words before and after the answer; both empty where no form is asked for. question: the words
+    with which the task opens a question; own_sequence: the same with the prompt's own sequence. numeric: whether a number is
+    asked for. could_answer: whether a line could be the answer, where no form is asked for. thinking: whether the prompt has
+    opened a <think> that the model closes.
     """
 
     before: str
-    behind: str
+    suffix: str
     question: str
-    own: str
+    own_sequence: str
     numeric: bool
     could_answer: Callable[[str], bool]
     thinking: bool = False
 
-    def read(self, text: str, ended: str) -> Found:
-        """What was read in a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut (`UNFINISHED`)."""
+    def read(self, text: str, ended: str) -> ParsedAnswer:
+        """Parse a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut (`UNFINISHED`)."""
         cut = self._cut(text, ended)
         scan = _Scan(self, text[:LONGEST], not cut)
         if scan.answers:
             line, answer = scan.answers[-1]
             number = number_in(answer, self.numeric)
             if not self.numeric or number is not None:
-                return Found(ANSWERED, line, answer, number)
-            return Found(SOMETHING_ELSE, line, "", None)
-        return Found(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
+                return ParsedAnswer(HAS_ANSWER, line, answer, number)
+            return ParsedAnswer(SOMETHING_ELSE, line, "", None)
+        return ParsedAnswer(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
 
     def closed(self, text: str) -> bool:
         """Whether nothing that may be written after `text` changes what is read in it."""
@@ -150,18 +150,18 @@ class Reader:
     def _closing(self, text: str) -> str:
         """The mark that ends the thoughts with which the text begins; empty where it begins with none."""
         opening_mark = (
-            OPENED if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
+            THINKING_MARK if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
         )
         return _THOUGHTS.get(opening_mark, "")
 
     @cached_property
     def form(self) -> Form | None:
         """Finds the form in a line; None where no form is asked for."""
-        before, suffix = self.before.strip(MARKS), self.behind.strip(MARKS)
+        before, suffix = self.before.strip(MARKS), self.suffix.strip(MARKS)
         if not before and not suffix:
             return None
-        first = re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
-        return Form(first, re.compile(_loose(suffix), re.IGNORECASE) if suffix else None)
+        before_pattern = re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
+        return Form(before_pattern, re.compile(_loose(suffix), re.IGNORECASE) if suffix else None)
 
     @cached_property
     def opening(self) -> re.Pattern[str] | None:
@@ -174,8 +174,8 @@ def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
     """How the answers to a task's prompt with these pieces are read; `prompt`: its whole text as the model gets it."""
     # Of private use: a character that no format, such as JSON's, writes otherwise.
     before, _, suffix = task.answer_line("\ue000").partition("\ue000")
-    words, sequence, _ = task.parts(pieces)
-    question = _question(words)
+    words_before, sequence, _ = task.parts(pieces)
+    question = _question(words_before)
 
     def could_answer(line: str) -> bool:
         return number_in(free(line), True) is not None if task.numeric else task.could_answer(line, pieces)
@@ -187,17 +187,17 @@ def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
         f"{question} {sequence}",
         task.numeric,
         could_answer,
-        prompt.rstrip().endswith(OPENED),
+        prompt.rstrip().endswith(THINKING_MARK),
     )
 
 
-def begun(numeric: bool) -> Reader:
-    """Behind a prompt that has begun the answer line: the answer is the rest of that line."""
+def prefilled_reader(numeric: bool) -> Reader:
+    """Reader after a prompt with a prefilled answer line: the answer is the rest of that line."""
     return Reader("", "", "", "", numeric, lambda line: True)
 
 
 def _question(words: str) -> str:
-    """From the last line before the sequence that is long enough to open a question; empty where none is."""
+    """Words of the question from the last line before the sequence that is long enough to open one; empty where none is."""
     lines = words.splitlines(keepends=True)
     for index in range(len(lines) - 1, -1, -1):
         if len(re.findall(r"\w+", lines[index])) >= _QUESTION_WORDS:
@@ -210,8 +210,8 @@ def _loose(words: str) -> str:
     parts = re.findall(r"\w+", words)
     if not parts:
         return re.escape(words)
-    joined = r"[\W_]+".join(map(re.escape, parts))
-    return rf"(?<!\w){joined}(?!\w)"
+    pattern = r"[\W_]+".join(map(re.escape, parts))
+    return rf"(?<!\w){pattern}(?!\w)"
 
 
 class _Scan:
@@ -242,7 +242,7 @@ class _Scan:
             if match.start() < at:
                 continue
             yield from _split(text[at : match.start()], True)
-            end = None if self.answers else _repeats(text, match.start(), self.reader.own)
+            end = None if self.answers else _repeats(text, match.start(), self.reader.own_sequence)
             if end is None:
                 self.closed = True
                 return
@@ -252,7 +252,7 @@ class _Scan:
     def _take(self, line: str, finished: bool) -> None:
         if self.reader.form is None:
             if free(line) and self.reader.could_answer(line):
-                self._answered(line, line, finished)
+                self._set_answer(line, line, finished)
                 self.closed = finished
             self.last = line or self.last
             return
@@ -261,17 +261,17 @@ class _Scan:
             start, _, answer = place
             self.last = line[start:].strip()
             if free(answer):
-                self._answered(self.last, leading_number(answer), finished)
+                self._set_answer(self.last, leading_number(answer), finished)
             else:
                 self._open = self.last
         elif free(line):
             self.last = line
             if self._open and place is None:
-                self._answered(f"{self._open} {line}", leading_number(line), finished)
+                self._set_answer(f"{self._open} {line}", leading_number(line), finished)
             else:
                 self.closed = finished and bool(self.answers)
 
-    def _answered(self, line: str, answer: str, finished: bool) -> None:
+    def _set_answer(self, line: str, answer: str, finished: bool) -> None:
         if finished:
             answer = free(answer)
             self.answers.append((line, without_thousands(answer) if self.reader.numeric else answer))

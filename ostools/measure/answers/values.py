@@ -14,7 +14,7 @@ _WRAPPED = re.compile(
     r"\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*\{(.*)\}|\\\((.*)\\\)|\\\[(.*)\\\]|<(.*)>|\((.*)\)|\[(.*)\]|\{(.*)\}",
     re.DOTALL,
 )
-_OPENED = re.compile(r"\A\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*(?=\{)")
+_LATEX_OPENING = re.compile(r"\A\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*(?=\{)")
 MARKS = " \t\r\n*_`$\"'\u201c\u201d\u2018\u2019\u00ab\u00bb"
 _BRACKETS = {"}": "{", ")": "(", "]": "[", ">": "<"}
 
@@ -34,7 +34,7 @@ def _freer(text: str) -> str:
     text = _TAG.sub("", text.strip(MARKS)).rstrip(".,;:!\\").lstrip("#>").strip(MARKS)
     if match := _WRAPPED.fullmatch(text):
         return next(group for group in match.groups() if group is not None)
-    text = re.sub(r"\A\\(?=[(\[])", "", _OPENED.sub("", text))
+    text = re.sub(r"\A\\(?=[(\[])", "", _LATEX_OPENING.sub("", text))
     for close, opening in _BRACKETS.items():
         # Of a pair around the whole line one is left here.
         if text.endswith(close) and text.count(close) > text.count(opening):
@@ -46,9 +46,11 @@ def _freer(text: str) -> str:
 
 def leading_number(text: str) -> str:
     """The first sentence, where it is a number and no other follows: "12. I hope this helps!"."""
-    first, *later_sentences = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
-    alone = digits_in(first) == free(first) and not any(re.search(r"\d", sentence) for sentence in later_sentences)
-    return first if alone else text
+    first_sentence, *later_sentences = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
+    alone = digits_in(first_sentence) == free(first_sentence) and not any(
+        re.search(r"\d", sentence) for sentence in later_sentences
+    )
+    return first_sentence if alone else text
 
 
 def digits_in(text: str) -> str | None:

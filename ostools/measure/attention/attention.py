@@ -26,8 +26,8 @@ from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import rewritten
 from ostools.measure.passes.arithmetic import float32_products
-from ostools.measure.posed import item_positions, pose
 from ostools.measure.prompts import as_prompt, by_token, token_columns
+from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result, drawing
 from ostools.tasks import Task
@@ -40,7 +40,7 @@ SIDE = 64
 
 @dataclass(frozen=True, eq=False)
 class Attention(Result):
-    """What the last token attends to: one row is one layer, head and token attended to.
+    """Attention weights of the last token: one row is one layer, head and token attended to.
 
     Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;
     missing for other tokens, and where that is not known), weight (of the last token's row; a head's sum to 1).
@@ -59,7 +59,7 @@ class Attention(Result):
 
     @property
     def origins(self) -> tuple[str, ...] | None:
-        """Whose each token is, of `models.ORIGINS`; None where that is not known."""
+        """Origin of each token, of `models.ORIGINS`; None where that is not known."""
         column: Any = self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
         return None if column is None or column.isna().any() else tuple(column)
 
@@ -112,26 +112,26 @@ def attention(
     that breaks its promise.
     """
     mitigation_object = mitigations.optional(mitigation)
-    words, items, task_parameters = _asked(model, prompt, task, length, seed, mitigation_object)
-    last, squares, bins = _captured(model, words, mitigation_object)
+    encoded_prompt, items, task_parameters = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
+    last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
     status = (
         "none"
         if mitigation_object is None
         else "active"
-        if _changed(model, prompt, words, mitigation_object, task_parameters)
+        if _changed(model, prompt, encoded_prompt, mitigation_object, task_parameters)
         else "inactive"
     )
     provenance = Provenance.collect(
         model,
-        tuple(words.ids.tolist()),
+        tuple(encoded_prompt.ids.tolist()),
         measurement="attention",
         mitigation=mitigations.label(mitigation_object),
         status=status,
         side=SIDE,
         **task_parameters,
-        **words.asked,
+        **encoded_prompt.asked,
     )
-    columns: Any = token_columns(words).assign(item=pd.array(items, dtype="Int64"))
+    columns: Any = token_columns(encoded_prompt).assign(item=pd.array(items, dtype="Int64"))
     layers, heads, _ = last.shape
     frame = pd.concat([columns] * (layers * heads), ignore_index=True)
     frame.insert(0, "layer", [layer for layer in range(layers) for _ in range(heads * len(items))])
@@ -139,22 +139,22 @@ def attention(
     return Attention(frame.assign(weight=last.flatten().numpy()), provenance, squares, bins)
 
 
-def _asked(
+def _encoded_prompt(
     model: TransformerBridge,
     prompt: str | Prompt | None,
     task: Task | str | None,
     length: int | None,
     seed: int,
-    given_value: Mitigation | None,
+    mitigation: Mitigation | None,
 ) -> tuple[Prompt, list[int | None], dict[str, Any]]:
-    """The tokens that the model reads, the item in each, and what the provenance says of the question."""
+    """Encode the prompt; the item of each token; and the provenance entries of the task."""
     if (prompt is None) == (task is None) or (task is None) != (length is None):
         raise InputError(
             "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
         )
     if task is not None and length is not None:
         form = tasks.task(task)
-        task_prompt = pose(model, form, length, seed=seed, mitigation=given_value)
+        task_prompt = render_prompt(model, form, length, seed=seed, mitigation=mitigation)
         return (
             task_prompt.prompt,
             item_positions(model, task_prompt),
@@ -162,12 +162,10 @@ def _asked(
         )
     assert prompt is not None  # exactly one of the two is given
     text = (
-        prompt
-        if given_value is None
-        else rewritten("attention", model, prompt, given_value, "a task and its length")[0]
+        prompt if mitigation is None else rewritten("attention", model, prompt, mitigation, "a task and its length")[0]
     )
-    words = as_prompt(model, text)
-    return words, [None] * len(words.ids), {}
+    encoded = as_prompt(model, text)
+    return encoded, [None] * len(encoded.ids), {}
 
 
 def _captured(
@@ -203,15 +201,15 @@ def _captured(
 def _changed(
     model: TransformerBridge,
     prompt: str | Prompt | None,
-    read: Prompt,
+    encoded_prompt: Prompt,
     mitigation: Mitigation,
     task_parameters: dict[str, Any],
 ) -> bool:
     """Whether the mitigation changed the text that the model reads, or a logit of it."""
     if prompt is None:
-        plain = pose(
+        plain = render_prompt(
             model, tasks.task(task_parameters["task"]), task_parameters["length"], seed=task_parameters["seed"]
         ).prompt
     else:
         plain = as_prompt(model, prompt)
-    return plain.ids.tolist() != read.ids.tolist() or mitigations.acts(model, mitigation, read.ids)
+    return plain.ids.tolist() != encoded_prompt.ids.tolist() or mitigations.acts(model, mitigation, encoded_prompt.ids)

@@ -63,17 +63,17 @@ def attention_difference(first: Attention, second: Attention, *, corresponding: 
         {
             "first_position": [first_position for first_position, _ in pairs],
             "second_position": [second_position for _, second_position in pairs],
-            "token": [second.tokens[other] for _, other in pairs],
+            "token": [second.tokens[second_position] for _, second_position in pairs],
         }
     )
     layers, heads = first.squares.shape[:2]
     frame = pd.concat([frame] * (layers * heads), ignore_index=True)
     frame.insert(0, "layer", np.repeat(np.arange(layers), heads * len(pairs)))
     frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), len(pairs)), layers))
-    frame["first"] = first.last[..., [entry for entry, _ in pairs]].flatten().numpy()
-    frame["second"] = second.last[..., [other for _, other in pairs]].flatten().numpy()
+    frame["first"] = first.last[..., [first_position for first_position, _ in pairs]].flatten().numpy()
+    frame["second"] = second.last[..., [second_position for _, second_position in pairs]].flatten().numpy()
     frame["difference"] = frame["second"] - frame["first"]
-    labels = told_apart(first, second)
+    labels = distinct_labels(first, second)
     return AttentionDifference(frame, _provenance(first, second, labels), first, second, labels)
 
 
@@ -128,16 +128,20 @@ def _by_item(first: Attention, second: Attention) -> Pairs:
     before = partners(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
     starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
     suffix_pairs = partners(first.tokens[starts[0] :], second.tokens[starts[1] :])
-    return [*before, *pairs, *((starts[0] + offset, starts[1] + other) for offset, other in suffix_pairs)]
+    return [
+        *before,
+        *pairs,
+        *((starts[0] + first_offset, starts[1] + second_offset) for first_offset, second_offset in suffix_pairs),
+    ]
 
 
-def told_apart(first: Attention, second: Attention) -> tuple[str, str]:
-    """What tells two attentions apart, in a few words each: model, mitigation, edits, prompt."""
+def distinct_labels(first: Attention, second: Attention) -> tuple[str, str]:
+    """Labels that tell two attentions apart, in a few words each: model, mitigation, edits, prompt."""
     ours, theirs = _described(first, "first"), _described(second, "second")
     differing = [name for name in ours if ours[name] != theirs[name]]
     if len(differing) > 1 and (first.tokens == second.tokens or "mitigation" in differing):
         differing.remove("prompt")
-    return ", ".join(ours[entry] for entry in differing), ", ".join(theirs[one] for one in differing)
+    return ", ".join(ours[name] for name in differing), ", ".join(theirs[name] for name in differing)
 
 
 def _described(attention: Attention, which: str) -> dict[str, str]:

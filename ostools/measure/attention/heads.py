@@ -21,10 +21,10 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, shown
 from ostools.ground.names import several
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.streams import unread
-from ostools.measure.posed import Posed, carrier_positions
+from ostools.measure.passes.streams import no_logits
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
 from ostools.results import Provenance, Result
@@ -68,7 +68,7 @@ class HeadScores(Result):
 @measurement
 def head_scores(
     model: TransformerBridge,
-    prompts: str | Prompt | Posed | Sequence[str | Prompt | Posed],
+    prompts: str | Prompt | TaskPrompt | Sequence[str | Prompt | TaskPrompt],
     *,
     carriers: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
@@ -76,8 +76,9 @@ def head_scores(
     """Where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or questions (`measure.posed.pose`). A question knows the tokens that carry its answer.
-        carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation has
+        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A question knows the tokens that carry
+        its answer. carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation
+        has
             rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
             are those under its hooks. It has to change every prompt, or a logit of it, or it is refused. A question is posed
@@ -86,20 +87,26 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     prompt_list = (
-        [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
+        [prompts] if isinstance(prompts, str | Prompt | TaskPrompt) else several("prompts", prompts, "['1 1 1', '1 1']")
     )
     rows: list[dict[str, Any]] = []
-    texts = [entry.prompt if isinstance(entry, Posed) else entry for entry in prompt_list]
-    mitigated = Under.of("head_scores", model, texts, mitigation)
+    texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
+    mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
     with mitigated.acting(model):
-        for index, (one, prompt) in enumerate(zip(prompt_list, mitigated.prompts, strict=True)):
-            carrier_list = _carriers(model, one, prompt, carriers)
-            first = None if prompt.origins is None else prompt.origins[0]
+        for index, (raw_prompt, prompt) in enumerate(zip(prompt_list, mitigated.prompts, strict=True)):
+            carrier_list = _carriers(model, raw_prompt, prompt, carriers)
+            first_origin = None if prompt.origins is None else prompt.origins[0]
             for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
                 columns = {name: values.tolist() for name, values in scores.items()}
                 rows.extend(
-                    {"prompt": index, "tokens": len(prompt.ids), "first_origin": first, "layer": layer, "head": head}
+                    {
+                        "prompt": index,
+                        "tokens": len(prompt.ids),
+                        "first_origin": first_origin,
+                        "layer": layer,
+                        "head": head,
+                    }
                     | {name: column[head] for name, column in columns.items()}
                     for head in range(int(model.cfg.n_heads))
                 )
@@ -107,26 +114,28 @@ def head_scores(
     frame = frame.astype({"first_origin": "str"})
     ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
     provenance_parameters = {
-        "prompts": [one.text if isinstance(one, Posed | Prompt) else one for one in prompt_list],
+        "prompts": [
+            raw_prompt.text if isinstance(raw_prompt, TaskPrompt | Prompt) else raw_prompt for raw_prompt in prompt_list
+        ],
         "carriers": carriers,
     }
-    provenance_parameters |= {"threshold": SINK, **mitigated.said}
+    provenance_parameters |= {"threshold": SINK, **mitigated.provenance_entry}
     return HeadScores(frame, replace(provenance, token_ids=ids, parameters=provenance_parameters))
 
 
 def _carriers(
-    model: TransformerBridge, entry: str | Prompt | Posed, prompt: Prompt, carriers: Sequence[int] | None
+    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt, carriers: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Which tokens of the prompt carry the answer."""
-    if isinstance(entry, Posed):
+    """Positions of the tokens that carry the answer."""
+    if isinstance(raw_prompt, TaskPrompt):
         if carriers is not None:
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")
-        if prompt.ids.tolist() != entry.prompt.ids.tolist():
+        if prompt.ids.tolist() != raw_prompt.prompt.ids.tolist():
             raise InputError(
                 "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
                 "mitigation, and give here only one with hooks"
             )
-        carrier_list = carrier_positions(model, entry)
+        carrier_list = carrier_positions(model, raw_prompt)
     else:
         carrier_list = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
     n = len(prompt.ids)
@@ -152,7 +161,7 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
     ids = prompt.ids[None].to(next(model.parameters()).device)
     reducers = {"scores": room, "pattern": reduced}
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
-        model(ids, logits_to_keep=unread(model))
+        model(ids, logits_to_keep=no_logits(model))
     layer_scores = []
     for layer in range(int(model.cfg.n_layers)):
         scores = dict(record["pattern"][layer])
@@ -173,17 +182,17 @@ def _of_pattern(
             f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they are not finite, or an edit "
             "of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
         )
-    first = pattern[:, 1:, 0]
-    last = pattern[:, -1]
-    missing = last.new_full((len(last),), torch.nan)
+    first_weights = pattern[:, 1:, 0]
+    last_weights = pattern[:, -1]
+    missing = last_weights.new_full((len(last_weights),), torch.nan)
     return {
-        "first_token": first.mean(-1),
-        "sink_rate": (first > SINK).double().mean(-1),
-        "is_sink": first.mean(-1) > SINK,
+        "first_token": first_weights.mean(-1),
+        "sink_rate": (first_weights > SINK).double().mean(-1),
+        "is_sink": first_weights.mean(-1) > SINK,
         "previous_token": pattern.diagonal(-1, dim1=1, dim2=2).mean(-1),
         "entropies": torch.special.entr(pattern[:, 1:]).sum(-1),
-        "last_to_first": last[:, 0],
-        "last_to_itself": last[:, -1],
-        "last_to_text": last[:, list(text)].sum(-1) if text else missing,
-        "last_to_carriers": last[:, list(carriers)].sum(-1) if carriers else missing,
+        "last_to_first": last_weights[:, 0],
+        "last_to_itself": last_weights[:, -1],
+        "last_to_text": last_weights[:, list(text)].sum(-1) if text else missing,
+        "last_to_carriers": last_weights[:, list(carriers)].sum(-1) if carriers else missing,
     }

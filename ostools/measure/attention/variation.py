@@ -29,8 +29,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.posed_pairs import as_pairs
 from ostools.measure.collapse.prompt_sets import PromptSet
+from ostools.measure.collapse.rendered_pairs import as_pairs
 from ostools.measure.collapse.variation import PRECISION, mean_over_heads, variation_of
 from ostools.measure.measurement import measurement
 from ostools.models import Prompt

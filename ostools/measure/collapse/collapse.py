@@ -28,8 +28,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.posed_pairs import as_pairs, repeating
 from ostools.measure.collapse.prompt_sets import PromptSet
+from ostools.measure.collapse.rendered_pairs import as_pairs, repeating
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.run import Run, Views
 from ostools.measure.collapse.variation import variation_of
@@ -160,21 +160,22 @@ def collapse(
         raise InputError("expected a task or a list of them, found an empty list")
     pairs = [as_pairs(model, pair_task, mitigation_object, chat) for pair_task in task_list]
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
-    seeds_by_task = [seeds_of(each, seeds) for each in pairs]
+    seeds_by_task = [seeds_of(collapse_task, seeds) for collapse_task in pairs]
     _check_model(model)
     layer_indices = () if layers is None else checked_layers(model, layers)
     # All prompts of all tasks before the first pass: what does not fit is refused at once.
     sets = [
-        [PromptSet.build(model, each, length_list, seed, bos) for seed in task_seeds]
-        for each, task_seeds in zip(pairs, seeds_by_task, strict=True)
+        [PromptSet.build(model, collapse_task, length_list, seed, bos) for seed in task_seeds]
+        for collapse_task, task_seeds in zip(pairs, seeds_by_task, strict=True)
     ]
     views, described = Views(model), Provenance.collect(model, measurement="collapse")
     results = []
-    for index, (each, own_values, prompts) in enumerate(zip(pairs, seeds_by_task, sets, strict=True)):
+    for index, (collapse_task, task_seeds, prompts) in enumerate(zip(pairs, seeds_by_task, sets, strict=True)):
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
-        run = Run(views, each.name, prompts, precisions, mitigation_object, layer_indices)
-        call_parameters = {"items": each.items, "bos": bos, "chat": chat, "lengths": length_list, "seeds": own_values}
-        call_parameters |= each.told() if isinstance(each, TaskOfIds) else {}
+        run = Run(views, collapse_task.name, prompts, precisions, mitigation_object, layer_indices)
+        call_parameters = {"items": collapse_task.items, "bos": bos, "chat": chat}
+        call_parameters |= {"lengths": length_list, "seeds": task_seeds}
+        call_parameters |= collapse_task.told() if isinstance(collapse_task, TaskOfIds) else {}
         results.append(_measured(run, layers is not None and variation, described, call_parameters, task_progress))
     return results[0] if is_one else results
 
@@ -182,14 +183,16 @@ def collapse(
 def _measured(
     run: Run, with_variation: bool, described: Provenance, call_parameters: Mapping[str, Any], progress: Progress | None
 ) -> Collapse:
-    """One task's result. `with_variation`: with the attention's total variation; `described`: the model, `call_parameters`: "
-    "the arguments."""
-    run_tables = run.found(part_of(progress, 0, 1, 2, 100) if with_variation else progress)
+    """Result of one task.
+
+    `with_variation`: with the attention's total variation; `described`: the model; `call_parameters`: the arguments.
+    """
+    run_tables = run.tables(part_of(progress, 0, 1, 2, 100) if with_variation else progress)
     variation_rows, variation_parameters = None, {}
     if with_variation:
         last = part_of(progress, 1, 2, 2, 100)
-        variation_rows, words = _variation(run.views.model, run.sets, run.task, run.mitigation, last)
-        variation_parameters = {"variation": words}
+        variation_rows, variation_note = _variation(run.views.model, run.sets, run.task, run.mitigation, last)
+        variation_parameters = {"variation": variation_note}
     parameters = {
         **described.parameters,
         "task": run.task,
@@ -197,10 +200,10 @@ def _measured(
         "mitigation": label(run.mitigation),
         "dtypes": [precision.name for precision in run.precisions],
         "layers": run.layers,
-        "route": run_tables.way.name,
-        "route_reason": run_tables.way.reason,
+        "route": run_tables.batching.name,
+        "route_reason": run_tables.batching.reason,
         "difference_at_probed_lengths": run_tables.differences,
-        "lengths_in_passes_of_their_own": run_tables.own,
+        "lengths_in_passes_of_their_own": run_tables.own_pass_lengths,
         "not_finite": run_tables.not_finite,
         "limits": {
             "sliding_windows": sorted(set(own_windows(run.views.model).values())),
@@ -224,7 +227,7 @@ def _variation(
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[pd.DataFrame | None, str]:
-    """Its rows and by which passes; or None and why there is none, which is no reason to lose the distances."""
+    """Rows of the variation and their route; or None and the reason, which is no reason to lose the distances."""
     try:
         measured_variation = variation_of(model, sets, task, mitigation, progress)
     except (InputError, hooks.HookError) as error:

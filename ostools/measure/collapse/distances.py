@@ -52,7 +52,7 @@ class LastTokens:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """Each site with the number of blocks before it: v^(l) of the layers kept, and the others after all blocks."""
+        """Sites with the number of blocks before each: v^(l) of the layers kept, and the others after all blocks."""
         layers = sorted(self.rows.residuals)
         return [("residual", layer) for layer in layers] + [
             (site, layers[-1]) for site in READINGS if site != "residual"
@@ -108,7 +108,7 @@ class References:
 def pair_columns(
     last_tokens: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> Iterator[tuple[dict[str, Any], Columns]]:
-    """For each (site, layer, per, norm) the columns over pairs of rows: v = `first`, v* = `second`.
+    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm).
 
     noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
     ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
@@ -122,7 +122,7 @@ def pair_columns(
         readings = ((last_tokens, first), (last_tokens, second), (same, first), (same, second), (given_weights, first))
         read = [repeat(None) if run is None else run.read(site, index, layer) for run, index in readings]
         for v, v_star, exact, exact_star, as_given in zip(*read, strict=False):  # None as often as it is asked for
-            logit_columns = _said(v, v_star) if site == "logits" else {}
+            logit_columns = _logit_columns(v, v_star) if site == "logits" else {}
             for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, as_given), n_heads):
                 for norm, columns in _floors_and_distances(pieces, last_tokens.precision):
                     parts.setdefault((per, norm), []).append(columns | logit_columns)
@@ -148,8 +148,8 @@ def vector_distances(
 
 # v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
 # [pair, piece, d], or [pair, d] for a vector not cut yet.
-Some = Float[Tensor, "pair ..."]
-Pieces = tuple[Some, Some, Some | None, Some | None, Some | None]
+PairVectors = Float[Tensor, "pair ..."]
+Pieces = tuple[PairVectors, PairVectors, PairVectors | None, PairVectors | None, PairVectors | None]
 
 
 def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
@@ -203,8 +203,8 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
 
 
-def _said(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
-    """What the model would say: delta of the two distributions, the same top token, the same logits bit for bit."""
+def _logit_columns(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
+    """Columns of the logits: delta of the two distributions, the same top token, the same logits bit for bit."""
     p, q = (torch.softmax(x.double(), dim=-1) for x in (logits, logits_star))
     same: Bool[Tensor, " pair"] = logits.argmax(-1) == logits_star.argmax(-1)
     return {
@@ -238,9 +238,9 @@ def require_finite(last_tokens: LastTokens, what: str, lengths: list[int]) -> No
 
 
 def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *, layers: int = 1) -> int:
-    """What so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in float64 or in a
+    """Bytes that so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in float64 or in a
     precision, and the chunks of distances and logits. `layers`: so many streams are compared."""
-    precisions = [Precision.named(name) for name in dtypes]
+    precisions = [Precision.of_name(name) for name in dtypes]
     elements = [8, *(precision.dtype.itemsize for precision in precisions if precision.name != "float64")]
     # Weights that a precision rounds have a float64 run of their own; those of a 16-bit model in its
     # own dtype are rounded already, which is not known before they are read.
@@ -249,5 +249,5 @@ def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *,
     chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
     streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
-    frozen_parts = largest + 12 * 8 * max(chunks) + streams + logits
-    return frozen_parts if layers == 1 else max(frozen_parts, patterns_bytes(shape, pos, element=8))
+    base_bytes = largest + 12 * 8 * max(chunks) + streams + logits
+    return base_bytes if layers == 1 else max(base_bytes, patterns_bytes(shape, pos, element=8))

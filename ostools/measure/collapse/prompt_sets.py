@@ -96,7 +96,7 @@ class PromptSet:
         return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
 
     def only(self, pairs: Sequence[int]) -> tuple[PromptSet, Int[Tensor, " prompt"]]:
-        """Some of the pairs alone, by number, and which of the prompts are theirs."""
+        """Select pairs by number; and the indices of their prompts."""
         pair_indices = torch.stack([self.first, self.second])[:, list(pairs)]
         prompt_indices, (first, second) = torch.unique(pair_indices, return_inverse=True)
         prompts = tuple(self.prompts[prompt] for prompt in prompt_indices.tolist())

@@ -1,4 +1,4 @@
-"""What a distance is read of: a site, the whole vector there or its pieces by head, and a norm.
+"""Reading of a distance: a site, the whole vector there or its pieces by head, and a norm.
 
 Figure 5 reports the "difference in representation at the last layer", the Linf norm of v^(L) - v*^(L), "averaged out over each
 head" (section 4). v^(L) has no heads, and the paper does not say what they are of it. Here it is cut into as many chunks of
@@ -48,7 +48,7 @@ class Reading:
     norm: str
 
     @classmethod
-    def named(cls, site: str, per: str | None, norm: str, *, over_heads: bool = False) -> Reading:
+    def with_defaults(cls, site: str, per: str | None, norm: str, *, over_heads: bool = False) -> Reading:
         """The reading of those names; the site residual may be written v, as the paper does.
 
         per: None is the whole vector, or with `over_heads` its pieces by head, where the site has them.

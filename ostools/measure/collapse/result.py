@@ -1,4 +1,4 @@
-"""What `collapse` gives: the distances of every pair, with the verdicts and ranges that are read from them."""
+"""Result of `collapse`: the distances of every pair, with the verdicts and ranges that are read from them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ class Collapse(Result):
             for span in hidden_ranges(curve.hidden, curve.lengths):
                 after = [n for n in curve.lengths if n > span.last]
                 first_apart = after[0] if after else None
-                rows.append((*curve.key, span.first, span.last, span.tried, span.hidden, span.open, first_apart))
+                rows.append(
+                    (*curve.key, span.first, span.last, span.lengths_tried, span.hidden, span.open, first_apart)
+                )
         names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
 
@@ -174,7 +176,7 @@ def float64_rounding(table: pd.DataFrame) -> Column:
 
 
 def exact_from(curve: pd.DataFrame) -> int | None:
-    """From which length of a `reference_curve` on the two are the same to float64's own rounding; None: not at the longest."""
+    """Length of a `reference_curve` from which the two are the same to float64's own rounding; None: not at the longest."""
     relative: Any = curve["relative"]
     apart_lengths = relative[relative > SAME_IN_FLOAT64].index
     later = relative.index[relative.index > (apart_lengths.max() if len(apart_lengths) else 0)]

@@ -14,7 +14,7 @@ from ostools.results import Column, Frame, Provenance
 _PAIR = [name for name in CURVE if name != "weights"]
 _RELATIVE = {"relative": "float64_relative"}
 _STORED = {"distance": "float64_distance"} | _RELATIVE
-_GIVEN = {"distance": "given_distance", "relative": "given_relative"}
+_AS_GIVEN = {"distance": "given_distance", "relative": "given_relative"}
 
 
 def as_rows(result: Collapse) -> pd.DataFrame:
@@ -27,9 +27,9 @@ def as_rows(result: Collapse) -> pd.DataFrame:
     reference_rows: Any = reference[reference["weights"] == "given"].drop(columns="weights")
     stored: Any = reference.drop(columns="distance").rename(columns=_RELATIVE)
     rows: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
-    rows = rows.merge(reference_rows.rename(columns=_GIVEN), on=_PAIR, how="left", validate="many_to_one")
+    rows = rows.merge(reference_rows.rename(columns=_AS_GIVEN), on=_PAIR, how="left", validate="many_to_one")
     of_vectors = _of_vectors(rows)
-    for name in (*_RELATIVE.values(), *_GIVEN.values()):
+    for name in (*_RELATIVE.values(), *_AS_GIVEN.values()):
         rows[name] = rows[name].where(of_vectors)
     return rows
 
@@ -43,10 +43,10 @@ def _of_vectors(rows: Frame) -> Column:
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
     """The result that `as_rows` was given, or several of them as one; of rows without those columns, with no reference."""
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    added = [name for name in (*_RELATIVE.values(), *_GIVEN.values()) if name in rows]
+    added = [name for name in (*_RELATIVE.values(), *_AS_GIVEN.values()) if name in rows]
     frame: Any = rows.drop(columns=added)
     parts = []
-    for names, weights in ((_STORED, None), (_GIVEN, "given")):
+    for names, weights in ((_STORED, None), (_AS_GIVEN, "given")):
         if set(names.values()) <= set(rows.columns):
             part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
             part = part if weights is None else part.assign(weights=weights)

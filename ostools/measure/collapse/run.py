@@ -18,15 +18,15 @@ from ostools.measure.collapse.distances import LastTokens, References, pair_colu
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import (
+    Batching,
     LastRows,
     Unembedding,
-    Way,
+    batching_of,
     joined,
     last_rows,
     separate_rows,
-    way_of,
 )
-from ostools.measure.passes.precisions import GIVEN, Precision
+from ostools.measure.passes.precisions import AS_GIVEN, Precision
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [
@@ -50,7 +50,7 @@ COLUMNS = [
     *_FLAGS,
     "status",
 ]
-REFERENCE = Precision.named("float64")
+REFERENCE = Precision.of_name("float64")
 
 _KINDS = (
     dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
@@ -68,25 +68,25 @@ _SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2,
 
 @dataclass(frozen=True)
 class Passes:
-    """The last tokens in one precision, one `LastTokens` a set of prompts; by which way, and how far, at most, they are from
-    those of a prompt's own pass."""
+    """Last tokens in one precision, one `LastTokens` a set of prompts; how they were batched, and how far, at most, they are
+    from those of a prompt's own pass."""
 
     tokens: list[LastTokens]
-    way: Way
+    batching: Batching
     difference: float
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a run measured: a table for each precision, in the order given, the float64 curves for each way of storing weights,
-    the way that it ended with, and each precision's `Passes.difference`; `own`: in 16 bits, by precision, the lengths whose
-    rows are of passes of their prompts' own; `not_finite`: the precisions that overflow, each with where."""
+class RunTables:
+    """Tables of a run: one for each precision, in the order given, the float64 curves for each way of storing weights, the
+    batching that it ended with, and each precision's `Passes.difference`; `own_pass_lengths`: in 16 bits, by precision, the
+    lengths whose rows are of passes of their prompts' own; `not_finite`: the precisions that overflow, each with where."""
 
     tables: dict[str, pd.DataFrame]
     curves: list[pd.DataFrame]
-    way: Way
+    batching: Batching
     differences: dict[str, float]
-    own: dict[str, list[int]]
+    own_pass_lengths: dict[str, list[int]]
     not_finite: dict[str, str]
 
 
@@ -95,25 +95,25 @@ class Views:
     """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
 
     model: TransformerBridge
-    _made: dict[str, TransformerBridge] = field(default_factory=dict)
+    _prepared: dict[str, TransformerBridge] = field(default_factory=dict)
 
     def prepared(self, precision: Precision) -> TransformerBridge:
         return self._once(precision.name, precision.prepared)
 
     def exact(self, precision: Precision, key: str) -> TransformerBridge:
         """The float64 model with the weights that this precision stores, which its `weights_key` names."""
-        return self.prepared(REFERENCE) if key == GIVEN else self._once(f"float64 of {key}", precision.exact)
+        return self.prepared(REFERENCE) if key == AS_GIVEN else self._once(f"float64 of {key}", precision.exact)
 
     def _once(self, name: str, make: Callable[[TransformerBridge], TransformerBridge]) -> TransformerBridge:
-        if name not in self._made:
-            self._made[name] = make(self.model)
-        return self._made[name]
+        if name not in self._prepared:
+            self._prepared[name] = make(self.model)
+        return self._prepared[name]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `collapse` runs for one task: the sets of prompts, in each precision, under the mitigation; and of which layers it
-    keeps v^(l), beside L."""
+    """Passes of `collapse` for one task: the sets of prompts, in each precision, under the mitigation; and the layers whose
+    v^(l) it keeps, beside L."""
 
     views: Views
     task: str
@@ -122,18 +122,18 @@ class Run:
     mitigation: Mitigation | None
     layers: Sequence[int] = ()
 
-    def found(self, progress: Progress | None) -> Found:
-        """Every precision beside the float64 run of the same stored weights."""
+    def tables(self, progress: Progress | None) -> RunTables:
+        """Tables of every precision beside the float64 run of the same stored weights."""
         by_weights = self._by_weights()
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
         part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
-        run_tables = Found({}, [], self._way(), {}, {}, {})
+        run_tables = RunTables({}, [], self._batching(), {}, {}, {})
         as_given: Passes | None = None
         for key, precisions in by_weights.items():
             step = next(part_progress)
             try:
-                exact = self._exact(key, precisions, run_tables.way, step)
+                exact = self._exact(key, precisions, run_tables.batching, step)
             except _OVERFLOWS as error:
                 for precision in precisions or [REFERENCE]:
                     self._leave_out(run_tables, precision, key, as_given, error)
@@ -141,8 +141,10 @@ class Run:
                 tell(step, 1, 1)
                 continue
             as_given = as_given or exact
-            run_tables = replace(run_tables, way=exact.way)
-            run_tables.differences[REFERENCE.name if key == GIVEN else f"{REFERENCE.name} of {key}"] = exact.difference
+            run_tables = replace(run_tables, batching=exact.batching)
+            run_tables.differences[REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}"] = (
+                exact.difference
+            )
             for precision in precisions:
                 precision_progress = None if precision == REFERENCE else next(part_progress)
                 try:
@@ -150,20 +152,20 @@ class Run:
                 except _OVERFLOWS as error:
                     self._leave_out(run_tables, precision, key, as_given, error)
                     tell(precision_progress, 1, 1)
-            if key == GIVEN or not {precision.name for precision in precisions} <= run_tables.not_finite.keys():
+            if key == AS_GIVEN or not {precision.name for precision in precisions} <= run_tables.not_finite.keys():
                 run_tables.curves.append(self._curves(exact, key))
         return replace(
             run_tables, tables={precision.name: run_tables.tables[precision.name] for precision in self.precisions}
         )
 
-    def _exact(self, key: str, precisions: list[Precision], way: Way, progress: Progress | None) -> Passes:
+    def _exact(self, key: str, precisions: list[Precision], batching: Batching, progress: Progress | None) -> Passes:
         """The float64 run of the weights as these precisions store them."""
         stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
-        return self._passes(REFERENCE, stored, way, progress)
+        return self._passes(REFERENCE, stored, batching, progress)
 
     def _measure(
         self,
-        run_tables: Found,
+        run_tables: RunTables,
         precision: Precision,
         key: str,
         exact: Passes,
@@ -173,12 +175,14 @@ class Run:
         """Put the table of one precision into `run_tables`, beside the float64 run of the same stored weights."""
         passes, references = exact, [References(None, None)] * len(self.sets)
         if precision != REFERENCE:
-            passes = self._passes(precision, self.views.prepared(precision), run_tables.way, progress)
-            given_tokens = [None] * len(self.sets) if key == GIVEN else as_given.tokens
+            passes = self._passes(precision, self.views.prepared(precision), run_tables.batching, progress)
+            given_tokens = [None] * len(self.sets) if key == AS_GIVEN else as_given.tokens
             references = [References(*runs) for runs in zip(exact.tokens, given_tokens, strict=True)]
         table, difference = self._table(passes.tokens, references, key), passes.difference
-        if precision.dtype in _SIXTEEN_BITS and passes.way.name != "loop":
-            run_tables.own[precision.name], error = self._decided(table, passes.tokens, references)
+        if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
+            run_tables.own_pass_lengths[precision.name], error = self._remeasure_deciding(
+                table, passes.tokens, references
+            )
             difference = max(difference, error)
         if precision != REFERENCE:
             run_tables.differences[precision.name] = difference
@@ -186,7 +190,7 @@ class Run:
 
     def _leave_out(
         self,
-        run_tables: Found,
+        run_tables: RunTables,
         precision: Precision,
         key: str,
         as_given: Passes | None,
@@ -206,42 +210,45 @@ class Run:
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
-        precisions_by_weights: dict[str, list[Precision]] = {GIVEN: []}
+        precisions_by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
         for precision in self.precisions:
             precisions_by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
         return precisions_by_weights
 
-    def _way(self) -> Way:
+    def _batching(self) -> Batching:
         """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
         if changes_pass(self.mitigation):
-            return Way("loop", f"{label(self.mitigation)} changes the forward pass: every prompt has its own")
-        return way_of(self.views.model, [prompts.tree for prompts in self.sets])
+            return Batching("loop", f"{label(self.mitigation)} changes the forward pass: every prompt has its own")
+        return batching_of(self.views.model, [prompts.tree for prompts in self.sets])
 
-    def _passes(self, precision: Precision, prepared: TransformerBridge, way: Way, progress: Progress | None) -> Passes:
+    def _passes(
+        self, precision: Precision, prepared: TransformerBridge, batching: Batching, progress: Progress | None
+    ) -> Passes:
         """The last tokens of every prompt. float64 can show that a packed way does not fit: then all go by the loop, again."""
         tokens, differences = [], []
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-                last_tokens, difference = _last_tokens(prepared, precision, prompts, way, self)
+                last_tokens, difference = _last_tokens(prepared, precision, prompts, batching, self)
                 logits = last_tokens.unembedding(last_tokens.rows.y[:1]) if changes_pass(self.mitigation) else None
             if logits is not None and not torch.equal(last_tokens.unembedding(last_tokens.rows.y[:1]), logits):
                 raise InputError(
                     f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
                     "over: its logits would be those of the model without it"
                 )
-            if precision == REFERENCE and way.name != "loop" and not difference <= _SAME:
-                reason = f"the {way.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
-                return self._passes(precision, prepared, Way("loop", reason), progress)
+            if precision == REFERENCE and batching.name != "loop" and not difference <= _SAME:
+                reason = f"the {batching.name} differs from a prompt's own pass by {difference:.2g} (relative, float64)"
+                return self._passes(precision, prepared, Batching("loop", reason), progress)
             tokens.append(last_tokens)
             differences.append(difference)
             tell(progress, len(tokens), len(self.sets))
-        return Passes(tokens, way, max(differences))
+        return Passes(tokens, batching, max(differences))
 
-    def _decided(
+    def _remeasure_deciding(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Replace the rows of the lengths that decide a collapse length, of whole vectors in L2, by those of passes of their
-        prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from `tokens`.
+        """Measure anew the lengths that decide a collapse length: replace their rows, of whole vectors in L2, by those of
+        passes of their prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from
+        `tokens`.
 
         In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
         """
@@ -259,7 +266,7 @@ class Run:
                 own_passes = replace(shared, rows=self._in_own_passes(last_tokens.precision, cut))
                 largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
                 new = self._rows(cut, own_passes, reference.of(prompt_indices), key)
-                _put(table, new)
+                _replace_rows(table, new)
             measured |= undecided
         return sorted({length for _, _, length in measured}), largest
 
@@ -307,7 +314,7 @@ class Run:
         return pd.concat(parts, ignore_index=True)
 
 
-def _put(table: pd.DataFrame, new: pd.DataFrame) -> None:
+def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
     """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in one order."""
     old_index, new_index = (rows.set_index(["pair", "seed", "length"]).index for rows in (table, new))
     replaced = old_index.isin(new_index)
@@ -316,7 +323,7 @@ def _put(table: pd.DataFrame, new: pd.DataFrame) -> None:
 
 
 def _last_tokens(
-    model: TransformerBridge, precision: Precision, prompts: PromptSet, way: Way, run: Run
+    model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: Run
 ) -> tuple[LastTokens, float]:
     """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
 
@@ -324,7 +331,7 @@ def _last_tokens(
     tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
     soft-cap) is not what the model itself returns.
     """
-    rows = last_rows(model, prompts.prompts, prompts.tree, way, run.layers)
+    rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
     w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     require_finite(last_tokens, run.task, prompts.prompt_lengths())

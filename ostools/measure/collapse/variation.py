@@ -1,4 +1,4 @@
-"""What the proof of Theorem B.3 sends to 0, on a model's own attention: delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1).
+"""Total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1).
 
 The formula is `theory.distances.proof_variation`; here are the passes in float64 whose patterns it is given.
 `attention_variation` is this measurement alone, and `collapse` with `layers` puts it beside its distances.
@@ -22,15 +22,15 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.passes.streams import unread
+from ostools.measure.passes.streams import no_logits
 from ostools.results import Frame
 from ostools.theory.distances import proof_variation
 
 QUANTITIES = ("delta", "own", "total", "kl")
-PRECISION = Precision.named("float64")
-Found = Float[Tensor, "quantity layer head pair"]
+PRECISION = Precision.of_name("float64")
+VariationTensor = Float[Tensor, "quantity layer head pair"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def variation_of(
     tokens), and for attention weights that are not finite.
     """
     _check_pairs(sets[0], task)
-    way = way_of(model, [prompts.tree for prompts in sets])
-    separate_passes = way.name == "loop" or changes_pass(mitigation)
+    batching = batching_of(model, [prompts.tree for prompts in sets])
+    separate_passes = batching.name == "loop" or changes_pass(mitigation)
     plans = [list(_passes(prompts, separate_passes)) for prompts in sets]
     work, passes_done = PRECISION.prepared(model), 0
     tables = []
@@ -70,7 +70,7 @@ def variation_of(
                 variations = (
                     _separate(work, prompts, pair_numbers)
                     if separate_passes
-                    else _together(work, ids, prompts, pair_numbers)
+                    else _in_one_pass(work, ids, prompts, pair_numbers)
                 )
             passes_done += 1
             tell(progress, passes_done, sum(map(len, plans)))
@@ -103,7 +103,9 @@ def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[i
         remaining = [number for number in remaining if number not in set(pair_numbers)]
 
 
-def _together(model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, pair_numbers: Sequence[int]) -> Found:
+def _in_one_pass(
+    model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, pair_numbers: Sequence[int]
+) -> VariationTensor:
     """Every chosen pair out of one pass: rows n - 1 and n, counted from 0, of a pattern are v's last and the repeated one."""
     last = torch.tensor([len(prompts.pairs[number].ids) for number in pair_numbers])
 
@@ -115,7 +117,7 @@ def _together(model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, 
     return _captured(model, ids, compared)
 
 
-def _separate(model: TransformerBridge, prompts: PromptSet, pair_numbers: Sequence[int]) -> Found:
+def _separate(model: TransformerBridge, prompts: PromptSet, pair_numbers: Sequence[int]) -> VariationTensor:
     """One pair, each of its prompts in a pass of its own."""
     (pair,) = (prompts.pairs[number] for number in pair_numbers)
 
@@ -137,14 +139,14 @@ def _compared(alpha: Tensor, alpha_star: Tensor, last: Int[Tensor, "*batch"]) ->
 def _captured(
     model: TransformerBridge, ids: Sequence[int], reduce: Callable[[Tensor, int | None], Tensor], stacked: int = 1
 ) -> Tensor:
-    """What `reduce` makes of each layer's pattern, the layers along the axis `stacked`."""
+    """Reduce each layer's pattern by `reduce`; the layers are stacked along the axis `stacked`."""
     device = next(model.parameters()).device
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
-        model(torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=unread(model))
+        model(torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=no_logits(model))
     return torch.stack([record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked)
 
 
-def _table(variations: Found, prompts: PromptSet, pair_numbers: Sequence[int], task: str) -> pd.DataFrame:
+def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequence[int], task: str) -> pd.DataFrame:
     _, layers, heads, _ = variations.shape
     values = variations.cpu().numpy()
     if not bool(torch.isfinite(variations[:3]).all()):

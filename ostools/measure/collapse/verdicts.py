@@ -20,8 +20,8 @@ from ostools.theory.hidden_ranges import IN_A_ROW, HiddenRange, hidden_ranges
 TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 MEASURED, OVERFLOWS = "measured", "not finite"
 """The `status` of a row."""
-TO_THE_END, IN_A_RANGE, UNDECIDED, APART = "hidden to the end", "hidden in a range", "not decided", "apart"
-KINDS = (TO_THE_END, IN_A_RANGE, UNDECIDED, APART, OVERFLOWS)
+TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART = "hidden to the end", "hidden in a range", "not decided", "apart"
+KINDS = (TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART, OVERFLOWS)
 """The kinds of verdict: a range that goes on to the longest length tried; ranges that end before it; no range, but hidden at
 the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype overflows."""
 ONE_CURVE = ["task", "pair", "seed", "dtype", "site", "layer"]
@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is true of one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
+    """Verdict on one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
     words."""
 
     kind: str
@@ -75,7 +75,7 @@ class Verdict:
     def where(self) -> str:
         """The ranges alone, for a table: "138 to 501", "138 on, up to 256"; without one the kind, or "–" where it is apart."""
         if not self.ranges:
-            return "–" if self.kind == APART else self.kind
+            return "–" if self.kind == TOLD_APART else self.kind
         spans = (
             f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"
             for span in self.ranges
@@ -165,11 +165,11 @@ def judge(curve: Curve, limits: Limits) -> Verdict:
 def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
     count_tried, longest = len(curve.lengths), curve.lengths[-1]
     if not count:
-        return APART, f"not {hidden} at any of the {count_tried} lengths tried, up to {longest}"
+        return TOLD_APART, f"not {hidden} at any of the {count_tried} lengths tried, up to {longest}"
     where = f"{hidden} at {count} of the {count_tried} lengths tried, up to {longest}"
     if curve.hidden[-1] or count_tried < IN_A_ROW:
         return UNDECIDED, f"not decided: {where}; a range needs {IN_A_ROW} in a row"
-    return APART, f"{where}, but not at {IN_A_ROW} in a row, which a range needs"
+    return TOLD_APART, f"{where}, but not at {IN_A_ROW} in a row, which a range needs"
 
 
 def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart_word: str) -> str:
@@ -189,9 +189,13 @@ def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart_word:
     where = f"from {span.first}{shortest} to {span.last}"
     if span.open:
         where = f"from {span.first}{shortest} on, up to {span.last}, the last length tried"
-    count_words = f"all {span.tried}" if span.hidden == span.tried else f"{span.hidden} of the {span.tried}"
+    count_words = (
+        f"all {span.lengths_tried}"
+        if span.hidden == span.lengths_tried
+        else f"{span.hidden} of the {span.lengths_tried}"
+    )
     spread = span.last - span.first + 1
-    tried_words = "lengths tried" if spread == span.tried else f"lengths tried, of {spread}"
+    tried_words = "lengths tried" if spread == span.lengths_tried else f"lengths tried, of {spread}"
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
     ends = ""
     if len(after) == IN_A_ROW:

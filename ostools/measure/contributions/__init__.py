@@ -1,1 +1,1 @@
-"""What each token contributes to the answer: parts of a number that add up to it."""
+"""Contributions of tokens to the answer: parts of a logit that add up to it."""

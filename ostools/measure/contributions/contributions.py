@@ -1,4 +1,4 @@
-"""What each token of a prompt contributes to one logit of the next token, in parts that add up.
+"""Contributions of a prompt's tokens to one logit of the next token, in parts that add up.
 
 With patterns, norm scales and activations held at the prompt a network is linear but for its biases (docs/theory.md 2):
 
@@ -29,7 +29,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.routes import AutogradRoute, Route
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.passes.output import output_row, soft_cap
 from ostools.measure.passes.strips import strips_where_long
@@ -76,13 +76,15 @@ class Contributions(Result):
                 "contributions: expected norms at the embeddings, layer 0: measure with layers=[0] or 'all'"
             )
         sizes = self.of_tokens["contribution"].abs().to_numpy()
-        result = []
+        correlation_rows = []
         for name, group in rows.groupby("linearisation", sort=False):
             for norm in ("operator", "frobenius"):
                 correlation = rank_correlation(sizes, group[f"{norm}_norm"].to_numpy())
                 method = group["method"].iloc[0]
-                result.append({"linearisation": name, "norm": norm, "method": method, "spearman": correlation})
-        return pd.DataFrame(result)
+                correlation_rows.append(
+                    {"linearisation": name, "norm": norm, "method": method, "spearman": correlation}
+                )
+        return pd.DataFrame(correlation_rows)
 
 
 @measurement
@@ -94,7 +96,7 @@ def contributions(
     towards: str | int | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> Contributions:
-    """What each token contributes to the logit of the next token `towards`: parts that add up, those of the biases included.
+    """Split the logit of the next token `towards` into the tokens' contributions, which add up with those of the biases.
 
     Args:
         towards: a text that is one token, or a token's id; None: the token that the model ranks first.
@@ -107,7 +109,7 @@ def contributions(
     With v_i = 0 the held network's logit loses the part of token i; this is checked for the largest part and two others.
     Refused are experts, because their router is not a linear map, and a `towards` of several tokens.
     """
-    mitigated = Under.of("contributions", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("contributions", model, [prompt], mitigation)
     tokens = mitigated.prompt
     target = None if towards is None else one_token(model, towards)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
@@ -124,7 +126,7 @@ def contributions(
     parameters = {
         "token": token_text(model.tokenizer, parameters["towards"]),
         "linearisation": _LINEARISATION,
-        **mitigated.said,
+        **mitigated.provenance_entry,
         **parameters,
     }
     return Contributions(_table(tokens, parts), replace(provenance, parameters=parameters))
@@ -144,8 +146,10 @@ def _parts(
     row, constant = output_row(model, target_id, embedded[-1])
     route, how = _route(model, tokens, embedded)
     of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
-    checked_positions = _tried(of_tokens)
-    total_output, bias, *without = (row.double() @ _held(model, embedded, checked_positions).double().T).tolist()
+    checked_positions = _positions_to_check(of_tokens)
+    total_output, bias, *without = (
+        row.double() @ _detached_outputs(model, embedded, checked_positions).double().T
+    ).tolist()
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
     total, logit, cap = float(parts.sum()), float(logits[target_id]), soft_cap(model)
     capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
@@ -159,12 +163,12 @@ def _parts(
     return parts, parameters
 
 
-def _tried(parts: Float[Tensor, " pos"]) -> list[int]:
-    """The token with the largest part, the first and the one in the middle: whose parts are held against the network."""
+def _positions_to_check(parts: Float[Tensor, " pos"]) -> list[int]:
+    """Positions whose parts are checked against the network: the token with the largest part, the first, the middle one."""
     return list(dict.fromkeys([int(parts.abs().argmax()), 0, len(parts) // 2]))
 
 
-def _held(
+def _detached_outputs(
     model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], without: list[int]
 ) -> Float[Tensor, "row d_model"]:
     """y_n of the network held at this prompt: of the prompt, of v = 0, and with v_i = 0 for each i of `without`."""
@@ -176,7 +180,7 @@ def _held(
 
 
 def _route(model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"]) -> tuple[Route, str]:
-    """By the formulas; by autograd where they do not know the model or an edit."""
+    """Route by the formulas; by autograd where they do not know the model or an edit."""
     try:
         return Linearised(model, tokens.ids, _LINEARISATION), "analytic"
     except InputError:

@@ -20,10 +20,10 @@ Measure = Callable[[Sequence[Case]], Float[np.ndarray, "case effect"]]
 
 @dataclass(frozen=True)
 class Deleting:
-    """What is taken out: the places that may go, the orders by name, and how many are out at each point of a curve."""
+    """Plan of a deletion: the places that may go, the orders by name, and how many are out at each point of a curve."""
 
     places: Int[np.ndarray, " place"]
-    named: Mapping[str, Int[np.ndarray, " place"]]
+    orders_by_name: Mapping[str, Int[np.ndarray, " place"]]
     random: Sequence[Int[np.ndarray, " place"]]
     steps: Sequence[int]
 
@@ -44,15 +44,18 @@ class Deleting:
 
     def curves(self, make: Callable[[Sequence[int]], Case], measure: Measure) -> tuple[Any, Any]:
         """The rows of the curves and of their areas, of one way of taking tokens out (`make`)."""
-        every = [*self.named.values(), *self.random]
+        every = [*self.orders_by_name.values(), *self.random]
         cases = [make(order[:out].tolist()) for order in every for out in self.steps]
         drops = measure(cases)[:, EFFECTS.index("log_prob_drop")].reshape(len(every), len(self.steps))
-        profile_drops, random = drops[: len(self.named)], drops[len(self.named) :]
+        profile_drops, random = drops[: len(self.orders_by_name)], drops[len(self.orders_by_name) :]
         low, high = np.quantile(random, [0.025, 0.975], axis=0)
-        curves = [self._curve(name, row, row, row) for name, row in zip(self.named, profile_drops, strict=True)]
+        curves = [
+            self._curve(name, row, row, row) for name, row in zip(self.orders_by_name, profile_drops, strict=True)
+        ]
         curves.append(self._curve(RANDOM, random.mean(0), low, high))
         rows = [
-            self._area(name, area, aopc(random)) for name, area in zip(self.named, aopc(profile_drops), strict=True)
+            self._area(name, area, aopc(random))
+            for name, area in zip(self.orders_by_name, aopc(profile_drops), strict=True)
         ]
         return pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
 

@@ -26,27 +26,33 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Deleting
-from ostools.measure.faithfulness.profiles import Given, OneProfile, profiles_of, require_mitigation, require_of_model
-from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, Whole, effects, without
+from ostools.measure.faithfulness.profiles import (
+    ProfileSource,
+    TokenProfile,
+    profiles_of,
+    require_mitigation,
+    require_of_model,
+)
+from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, WholePrompt, effects, without
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.prompts import named_by
-from ostools.measure.several import Several
+from ostools.measure.several import PromptResults
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
 
-NO_LAST, BETWEEN = KEPT = ("without the last", "without the first and the last")
+NO_LAST, BETWEEN = LEFT_OUT_SETS = ("without the last", "without the first and the last")
 """The tokens that a rank correlation is of."""
 FEWEST_ORDERS = 19  # so that p can be 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness(Result):
-    """What a model does without each token of a prompt, and how profiles rank that.
+    """Effects of leaving out each token of a prompt, and how profiles rank them.
 
     `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position, token_id, token, origin,
     way, draws (tokens that stood in its place; 1 else), y_change (||y_n - y'||_2), log_prob_drop (log p - log p' of the
@@ -78,7 +84,7 @@ class Faithfulness(Result):
 @in_smaller_chunks
 def faithfulness(
     model: TransformerBridge,
-    profiles: Given | Sequence[Given],
+    profiles: ProfileSource | Sequence[ProfileSource],
     *,
     towards: str | int | None = None,
     ways: str | Sequence[str] = WAYS,
@@ -112,7 +118,7 @@ def faithfulness(
     as `ost.contributions` does, for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     profile_list: list[Any] = [profiles]
-    if isinstance(profiles, Iterable) and not isinstance(profiles, Given | Several):
+    if isinstance(profiles, Iterable) and not isinstance(profiles, ProfileSource | PromptResults):
         profile_list = list(profiles)
     profile_by_name, at = profiles_of(profile_list)
     way_names = checked_names("way", ways, WAYS)
@@ -139,9 +145,9 @@ def faithfulness(
         )
     target = None if towards is None else one_token(model, towards)
     work = full_precision(model, "faithfulness")
-    mitigated = Under.again("faithfulness", Prompt.from_ids(model, ids), acting)
+    mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with torch.inference_mode(False), mitigated.acting(work):
-        whole_prompt = Whole.of(work, ids, target)
+        whole_prompt = WholePrompt.of(work, ids, target)
         prompt = _Prompt(work, ids, Kinds.of(model), whole_prompt, numbers)
         tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for
         index, way in
@@ -155,12 +161,12 @@ def faithfulness(
         **numbers,
     }
     single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    named = (
+    token_table = (
         frame_of(profile_list[0])[named_by(frame_of(profile_list[0]))]
         .drop_duplicates("position")
         .dropna(subset="position")
     )
-    frame: Frame = named.merge(single, on="position").sort_values(["way", "position"], key=_in_order(way_names))
+    frame: Frame = token_table.merge(single, on="position").sort_values(["way", "position"], key=_in_order(way_names))
     return Faithfulness(
         frame.reset_index(drop=True),
         replace(provenance, token_ids=whole_ids, parameters=mitigation_entry),
@@ -177,16 +183,16 @@ class _Prompt:
     model: TransformerBridge
     ids: tuple[int, ...]
     kinds: Kinds
-    whole: Whole
+    whole_prompt: WholePrompt
     numbers: dict[str, int]
 
     def measured(
-        self, way: str, profile_by_name: dict[str, OneProfile], progress: Progress | None
+        self, way: str, profile_by_name: dict[str, TokenProfile], progress: Progress | None
     ) -> tuple[Any, Any, Any]:
         """One way: a row a token, curves, areas."""
-        replacements = [self._others(place) for place in range(len(self.ids) - 1)]
+        replacements = [self._replacements(place) for place in range(len(self.ids) - 1)]
         cases, places = self._single(way, replacements)
-        effect_rows = effects(self.model, self.whole, cases, part_of(progress, 0, 1, 2, units=100))
+        effect_rows = effects(self.model, self.whole_prompt, cases, part_of(progress, 0, 1, 2, units=100))
         single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(position=places, way=way)
         means: Any = single.groupby(["position", "way"], sort=False)
         table = means.mean().assign(draws=means.size()).reset_index()
@@ -196,19 +202,19 @@ class _Prompt:
         values = {name: token_profile.values for name, token_profile in profile_by_name.items()}
         numbers = self.numbers
         deleting = Deleting.of(may_go, values, numbers["orders"], numbers["steps"], numbers["seed"])
-        first = {place: replacements[place][0] for place in may_go}
+        first_replacements = {place: replacements[place][0] for place in may_go}
         curves, areas = deleting.curves(
-            lambda out: without(self.ids, out, way, first),
-            lambda case_list: effects(self.model, self.whole, case_list, part_of(progress, 1, 2, 2, units=100)),
+            lambda out: without(self.ids, out, way, first_replacements),
+            lambda case_list: effects(self.model, self.whole_prompt, case_list, part_of(progress, 1, 2, 2, units=100)),
         )
         areas = areas.assign(kind=[profile_by_name[name].kind for name in areas["order"]])
         return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
 
-    def _others(self, place: int) -> list[int]:
-        return self.kinds.others(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
+    def _replacements(self, place: int) -> list[int]:
+        return self.kinds.replacements(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
 
     def _single(self, way: str, replacements: list[list[int]]) -> tuple[list[Case], list[int]]:
-        """Each token out by itself: the cases, and the place of each."""
+        """Cases with one token out each, and the place of that token."""
         if way != REPLACED:
             return [without(self.ids, [place], way, {}) for place in range(len(replacements))], list(
                 range(len(replacements))
@@ -218,7 +224,7 @@ class _Prompt:
             for place, token_replacements in enumerate(replacements)
             for replacement in token_replacements
         ]
-        return [without(self.ids, [place], way, {place: second}) for place, second in pairs], [
+        return [without(self.ids, [place], way, {place: replacement}) for place, replacement in pairs], [
             place for place, _ in pairs
         ]
 
@@ -228,7 +234,7 @@ def _in_order(ways: Sequence[str]) -> Any:
     return lambda column: column.map(order) if column.name == "way" else column
 
 
-def _correlations(frame: Frame, profile_by_name: dict[str, OneProfile]) -> pd.DataFrame:
+def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:
     rows = []
     for way, group in frame.groupby("way", sort=False):
         for token_set, part in ((NO_LAST, group), (BETWEEN, group[group["position"] > 0])):

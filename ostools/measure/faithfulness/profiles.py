@@ -22,11 +22,11 @@ from ostools.measure.profiles.profile import profile
 from ostools.measure.several import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
-Given: TypeAlias = Sensitivity | PathSum | Contributions
+ProfileSource: TypeAlias = Sensitivity | PathSum | Contributions
 
 
 @dataclass(frozen=True)
-class OneProfile:
+class TokenProfile:
     """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm that its values are of, or
     stand beside; one value a token, none negative."""
 
@@ -36,9 +36,9 @@ class OneProfile:
     values: Float[np.ndarray, " pos"]
 
 
-def profiles_of(results: Sequence[Given]) -> tuple[dict[str, OneProfile], int | None]:
-    """By name: the linearisation of a sensitivity, the variant of a path sum, "contributions"; and the position that all are
-    of, None for the last one.
+def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfile], int | None]:
+    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum, "contributions"), and the position that
+    all are of, None for the last one.
 
     A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
     taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts, models or positions.
@@ -47,9 +47,9 @@ def profiles_of(results: Sequence[Given]) -> tuple[dict[str, OneProfile], int | 
         raise InputError(
             "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
         )
-    profile_by_name: dict[str, OneProfile] = {}
+    profile_by_name: dict[str, TokenProfile] = {}
     for result in results:
-        if not isinstance(result, Given):
+        if not isinstance(result, ProfileSource):
             raise InputError(
                 f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(result).__name__}"
                 f"{one_of_several(result, (Sensitivity, PathSum))}"
@@ -67,7 +67,7 @@ def profiles_of(results: Sequence[Given]) -> tuple[dict[str, OneProfile], int | 
     return profile_by_name, at
 
 
-def _position(results: Sequence[Given]) -> int | None:
+def _position(results: Sequence[ProfileSource]) -> int | None:
     """The position whose y is meant by all, None where it is the last one of the prompt."""
     last = len(results[0].provenance.token_ids or ()) - 1
     of_each = [result.provenance.parameters.get("at", last) for result in results if not isinstance(result, PathSum)]
@@ -79,7 +79,7 @@ def _position(results: Sequence[Given]) -> int | None:
     return of_each[0] if of_each and of_each[0] != last else None
 
 
-def require_mitigation(results: Sequence[Given], acting: Mitigation | None) -> None:
+def require_mitigation(results: Sequence[ProfileSource], acting: Mitigation | None) -> None:
     """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
     label = mitigations.label(acting)
     for result in results:
@@ -91,7 +91,7 @@ def require_mitigation(results: Sequence[Given], acting: Mitigation | None) -> N
             )
 
 
-def require_of_model(result: Given, model: Provenance) -> tuple[int, ...]:
+def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...]:
     """The prompt's token ids. Raises `InputError` for a profile of another model, or under an edit."""
     ids = result.provenance.token_ids
     if ids is None:
@@ -100,10 +100,10 @@ def require_of_model(result: Given, model: Provenance) -> tuple[int, ...]:
     return ids
 
 
-def _of(result: Given, at: int | None) -> Mapping[str, OneProfile]:
+def _of(result: ProfileSource, at: int | None) -> Mapping[str, TokenProfile]:
     if isinstance(result, Contributions):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        return {"contributions": OneProfile("parts", "detached", "logit", sizes)}
+        return {"contributions": TokenProfile("parts", "detached", "logit", sizes)}
     table: Frame = frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
     if isinstance(result, PathSum):
         table = table[table["last"] == (table["last"].max() if at is None else at)]
@@ -112,11 +112,14 @@ def _of(result: Given, at: int | None) -> Mapping[str, OneProfile]:
                 f"faithfulness: the other profiles are of position {at}, expected path sums of it: path_sum(..., "
                 "positions='all')"
             )
-        return {str(name): _one(str(rows["kind"].iloc[0]), rows) for name, rows in table.groupby("variant", sort=False)}
+        return {
+            str(name): _profile_of_rows(str(rows["kind"].iloc[0]), rows)
+            for name, rows in table.groupby("variant", sort=False)
+        }
     groups = table.groupby("linearisation", sort=False)
-    return {str(name): _one(METHOD_KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
+    return {str(name): _profile_of_rows(METHOD_KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
 
 
-def _one(kind: str, rows: Frame) -> OneProfile:
+def _profile_of_rows(kind: str, rows: Frame) -> TokenProfile:
     values = rows.sort_values("position")["value"].to_numpy(dtype=float)
-    return OneProfile(kind, str(rows["linearisation"].iloc[0]), str(rows["norm"].iloc[0]), values)
+    return TokenProfile(kind, str(rows["linearisation"].iloc[0]), str(rows["norm"].iloc[0]), values)

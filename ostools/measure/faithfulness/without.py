@@ -1,4 +1,4 @@
-"""What a model does with tokens of its prompt out: removed, replaced by others of their kind, or masked in attention.
+"""Effects of taking tokens out of a prompt: removed, replaced by others of their kind, or masked in attention.
 
 Cost: one pass a case, those of one length in batches. Memory: of each case three numbers are kept.
 """
@@ -41,7 +41,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholePrompt:
     """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant."""
 
     y: Float[Tensor, " d_model"]
@@ -49,7 +49,7 @@ class Whole:
     answer: int
 
     @classmethod
-    def of(cls, model: TransformerBridge, ids: Sequence[int], towards: int | None) -> Whole:
+    def of(cls, model: TransformerBridge, ids: Sequence[int], towards: int | None) -> WholePrompt:
         y, log_probs = _pass(model, [Case(tuple(ids))])
         return cls(y[0], log_probs[0], int(log_probs[0].argmax()) if towards is None else towards)
 
@@ -88,8 +88,9 @@ class Kinds:
             members.setdefault(kind, []).append(index)
         return cls(kind_by_id, members)
 
-    def others(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
-        """So many others of the token's kind, each once, drawn from the seed; all where there are fewer; none of no kind."""
+    def replacements(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
+        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer; none of no "
+        "kind."""
         if token not in self.of_token:
             return []
         candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]
@@ -98,8 +99,8 @@ class Kinds:
 
 
 def _kind(text: str) -> str:
-    """By the vocabulary's own spelling, in which a blank is written as a letter or a mark, and bytes that are no text by
-    themselves as letters beyond ASCII."""
+    """Kind of a token by the vocabulary's own spelling, in which a blank is written as a letter or a mark, and bytes that are
+    no text by themselves as letters beyond ASCII."""
     bare = text.lstrip("▁Ġ ")
     letters = "letters" if bare.isascii() else "letters beyond ASCII"
     what = "digits" if bare.isdecimal() else letters if bare.isalpha() else "other"
@@ -117,12 +118,16 @@ def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[in
 
 
 def effects(
-    model: TransformerBridge, whole_prompt: Whole, cases: Sequence[Case], progress: Progress | None = None
+    model: TransformerBridge, whole_prompt: WholePrompt, cases: Sequence[Case], progress: Progress | None = None
 ) -> Float[np.ndarray, "case effect"]:
     """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
-    effect_rows, cases_done, rows = np.empty((len(cases), len(EFFECTS))), 0, together(len(whole_prompt.log_probs))
+    effect_rows, cases_done, batch_rows = (
+        np.empty((len(cases), len(EFFECTS))),
+        0,
+        prompts_per_pass(len(whole_prompt.log_probs)),
+    )
     for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
-        for part in (batch[start : start + rows] for start in range(0, len(batch), rows)):
+        for part in (batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)):
             changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
             effect_rows[part] = changes.cpu().numpy()
             cases_done += len(part)
@@ -130,15 +135,15 @@ def effects(
     return effect_rows
 
 
-def together(d_vocab: int) -> int:
-    """Cases of one pass: each has a row of logits."""
+def prompts_per_pass(d_vocab: int) -> int:
+    """Number of cases in one pass, each with a row of logits."""
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
 def cases_bytes(shape: Shape, pos: int) -> int:
-    """What the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log probabilities in float64."""
+    """Bytes that the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log probabilities in float64."""
     work = in_full(shape)
-    rows = min(max(1, TOKENS // pos), together(shape.d_vocab))
+    rows = min(max(1, TOKENS // pos), prompts_per_pass(shape.d_vocab))
     return pass_bytes(work, rows, pos, 1, work.element) + 4 * 8 * rows * shape.d_vocab
 
 
@@ -148,9 +153,9 @@ def _pass(
     """y of the last token and the log probabilities of the next one, in float64, of prompts of one length."""
     ids = torch.tensor([case.ids for case in cases], device=next(model.parameters()).device)
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    for row, entry in enumerate(cases):
-        hidden[row, list(entry.hidden)] = True
-    masked = hooks.mask_scores(model, _seen(hidden)) if bool(hidden.any()) else nullcontext()
+    for row, case in enumerate(cases):
+        hidden[row, list(case.hidden)] = True
+    masked = hooks.mask_scores(model, _visible(hidden)) if bool(hidden.any()) else nullcontext()
     with (
         torch.no_grad(),
         true_arithmetic(model),
@@ -166,7 +171,7 @@ def _pass(
     return y, torch.log_softmax(logits, dim=-1)
 
 
-def _seen(hidden: Bool[Tensor, "case pos"]) -> Callable[..., Bool[Tensor, "case query key"]]:
+def _visible(hidden: Bool[Tensor, "case pos"]) -> Callable[..., Bool[Tensor, "case query key"]]:
     """A token sees itself and what is not hidden."""
 
     def rule(query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "case query key"]:

@@ -1,4 +1,4 @@
-"""What the last token of every prompt holds: at the embedding, after every attention and MLP, at y, and its logits.
+"""Representations of the last token of every prompt: at the embedding, after every attention and MLP, at y, and its logits.
 
 Cost: one pass over every prompt, those of one length in batches. Memory: of each prompt the last token alone is kept, d_model
 numbers a site and d_vocab logits.
@@ -18,7 +18,7 @@ import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.measure.fate.begun import Begun
+from ostools.measure.fate.prefilled import PrefilledPrompt
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
 
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def sublayer(self) -> str:
-        """What wrote last."""
+        """Sublayer that wrote to the stream last."""
         return {EMBEDDING: "embedding", MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}.get(
             self.site, "unembedding"
         )
@@ -48,7 +48,9 @@ Captured = Mapping[Place, Float[Tensor, "prompt _"]]
 """The representations by place, in the order of the forward pass; rows are the prompts in their order."""
 
 
-def captured(model: TransformerBridge, prompts: Sequence[Begun], progress: Progress | None = None) -> Captured:
+def captured(
+    model: TransformerBridge, prompts: Sequence[PrefilledPrompt], progress: Progress | None = None
+) -> Captured:
     """Every place at the last token of every prompt, under whatever is active, on the CPU, as the dtype rounded it.
 
     A model without a place between attention and MLP (parallel blocks) has none of those. Raises `InputError` for numbers that

@@ -23,8 +23,8 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.fate.begun import Begun, begun_prompts
 from ostools.measure.fate.captured import Captured, captured
+from ostools.measure.fate.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.fate.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.memory import LongestPrompt, batch_bytes
@@ -122,25 +122,27 @@ def decodable(
     Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
     selectivity.
     """
-    probe_task = Asked.of(model, task, lengths, seeds, target, mitigation, chat)
+    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
     part_progress = partial(part_of, progress, shares=len(precisions) * (1 + random_weights), units=100)
-    words = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
-    for steps_done, precision in enumerate(precisions):
+    prediction_tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
+    for passes_done, precision in enumerate(precisions):
         representations = in_layers(
-            probe_task.captured(precision, part_progress(steps_done, steps_done + 1)), layer_indices
+            probe_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
         )
-        words.append(said_by_probes(labelled, representations, ("none", "shuffled")).assign(dtype=precision.name))
+        prediction_tables.append(
+            said_by_probes(labelled, representations, ("none", "shuffled")).assign(dtype=precision.name)
+        )
     if random_weights:
         untrained_task = replace(probe_task, model=null_model(model, seed=0))
-        for steps_done, precision in enumerate(precisions, start=len(precisions)):
+        for passes_done, precision in enumerate(precisions, start=len(precisions)):
             representations = in_layers(
-                untrained_task.captured(precision, part_progress(steps_done, steps_done + 1)), layer_indices
+                untrained_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
             )
             untrained = said_by_probes(labelled, representations, ("none",))
-            words.append(untrained.assign(dtype=precision.name, control="random weights"))
-    predictions = pd.concat(words, ignore_index=True)
+            prediction_tables.append(untrained.assign(dtype=precision.name, control="random weights"))
+    predictions = pd.concat(prediction_tables, ignore_index=True)
     names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(
         model,
@@ -157,8 +159,10 @@ def decodable(
 def of_predictions(
     predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
 ) -> Decodable:
-    """The result of what probes said of every prompt. `names`: task, mitigation, target; `is_random`: the task draws "
-    "sequences."""
+    """Build the result from the predictions.
+
+    `names`: task, mitigation, target; `is_random`: the task draws sequences.
+    """
     frame: Any = rows_of(predictions, kind_of(names["target"]), is_random).assign(**names)
     return Decodable(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 
@@ -179,7 +183,7 @@ def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
 
 
 def kind_of(target: str) -> str:
-    """What probes are fitted to: numbers (a position is one), or tokens."""
+    """Kind of label that probes are fitted to: numbers (a position is one), or tokens."""
     return "token" if target == "token" else "number"
 
 
@@ -189,12 +193,12 @@ def default_target(form: Task) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a model: the prompts, and what a probe is to find in each."""
+class ProbeTask:
+    """Task of a probe: the prompts, and the target that it is to decode in each."""
 
     model: TransformerBridge
     form: Task
-    prompts: list[Begun]
+    prompts: list[PrefilledPrompt]
     target: str
     mitigation: Mitigation | None
 
@@ -208,8 +212,8 @@ class Asked:
         target: str | None,
         mitigation: Mitigation | str | None,
         chat: bool | None,
-    ) -> Asked:
-        """Checked, the prompts made. Raises `InputError`."""
+    ) -> ProbeTask:
+        """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
         seed_list = seeds_asked(form, seeds)
         target = default_target(form) if target is None else checked_name("target", target, TARGETS)
@@ -217,7 +221,7 @@ class Asked:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
-        prompts = begun_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
+        prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
         if target == POSITION:
             _require_places(form, prompts)
         return cls(model, form, prompts, target, mitigation_object)
@@ -226,18 +230,18 @@ class Asked:
     def labelled(self) -> Labelled:
         """Lengths, groups and labels. Raises `InputError` for too few of them."""
         return Labelled.of(
-            [prompt.posed.length for prompt in self.prompts],
-            [entry.posed.seed for entry in self.prompts],
-            [one.group for one in self.prompts],
-            [self._label(one) for one in self.prompts],
+            [prompt.task_prompt.length for prompt in self.prompts],
+            [prompt.task_prompt.seed for prompt in self.prompts],
+            [prompt.group for prompt in self.prompts],
+            [self._label(prompt) for prompt in self.prompts],
             kind_of(self.target),
             self.form.random,
         )
 
-    def _label(self, prompt: Begun) -> int:
+    def _label(self, prompt: PrefilledPrompt) -> int:
         if self.target == POSITION:
             return _carriers(prompt)[0]
-        return int(prompt.posed.key) if self.target == "number" else prompt.token
+        return int(prompt.task_prompt.key) if self.target == "number" else prompt.token
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
@@ -258,23 +262,25 @@ class Asked:
 
     @property
     def described(self) -> dict[str, Any]:
-        """For the provenance."""
+        """Provenance entries of the prompts."""
         return {
-            "lengths": sorted({prompt.posed.length for prompt in self.prompts}),
-            "seeds": sorted({entry.posed.seed for entry in self.prompts}),
-            "chat": self.prompts[0].posed.chat,
+            "lengths": sorted({prompt.task_prompt.length for prompt in self.prompts}),
+            "seeds": sorted({prompt.task_prompt.seed for prompt in self.prompts}),
+            "chat": self.prompts[0].task_prompt.chat,
             "prompts": len(self.prompts),
-            "line_tokens": sorted({one.line for one in self.prompts}),
+            "line_tokens": sorted({prompt.line for prompt in self.prompts}),
         }
 
 
-def _carriers(prompt: Begun) -> tuple[int, ...]:
-    return prompt.posed.task.carriers(prompt.posed.task.items(prompt.posed.length, prompt.posed.seed))
+def _carriers(prompt: PrefilledPrompt) -> tuple[int, ...]:
+    return prompt.task_prompt.task.carriers(
+        prompt.task_prompt.task.items(prompt.task_prompt.length, prompt.task_prompt.seed)
+    )
 
 
-def _require_places(form: Task, prompts: Sequence[Begun]) -> None:
+def _require_places(form: Task, prompts: Sequence[PrefilledPrompt]) -> None:
     """Refuse where the position is not one, or where the length tells it."""
-    places = {(prompt.posed.length, _carriers(prompt)) for prompt in prompts}
+    places = {(prompt.task_prompt.length, _carriers(prompt)) for prompt in prompts}
     if any(len(carriers) != 1 for _, carriers in places):
         raise InputError(
             f"{form.name}: expected a task in which one item carries the answer, found several or none: target='position' is "
@@ -296,12 +302,12 @@ def probes_bytes(
     seeds: int,
     random: bool = True,
 ) -> int:
-    """What probes hold, of so many lengths and sequences of each: a batch of prompts of one length, and of each prompt the last
-    token at every place. `random`: the control on random weights, whose model stands beside the other."""
+    """Bytes that probes hold, of so many lengths and sequences of each: a batch of prompts of one length, and of each prompt
+    the last token at every place. `random`: the control on random weights, whose model stands beside the other."""
     prompts, places = lengths * seeds, 2 * shape.n_layers + 3
     pos = longest.tokens + longest.answer
-    batch = max(batch_bytes(shape, seeds, pos, element=Precision.named(name).dtype.itemsize) for name in dtypes)
-    frozen_parts = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
+    batch = max(batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize) for name in dtypes)
+    base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     if not random:
-        return frozen_parts
-    return max(frozen_parts + shape.element * shape.parameters, _DRAWING * shape.parameters)
+        return base_bytes
+    return max(base_bytes + shape.element * shape.parameters, _DRAWING * shape.parameters)

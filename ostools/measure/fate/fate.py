@@ -21,15 +21,15 @@ from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.answers.acted import ACTIVE, INACTIVE, REFUSED, Acted
 from ostools.measure.answers.answers import answers, line_written
+from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED, EffectStatus
 from ostools.measure.answers.judging import judge
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.fate.begun import BegunPairs, answer_room
 from ostools.measure.fate.captured import LOGITS
-from ostools.measure.fate.decodable import FLOAT32, POSITION, Asked, Decodable, decodable, probes_bytes
+from ostools.measure.fate.decodable import FLOAT32, POSITION, Decodable, ProbeTask, decodable, probes_bytes
+from ostools.measure.fate.prefilled import PrefilledPairs, answer_room
 from ostools.measure.fate.scores import DECODABLE, LENGTH
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.measurement import measurement
@@ -41,10 +41,10 @@ from ostools.models.text.calling import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
 
-READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
+READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
 UNDECIDED = "not decided"
-VERDICTS = (READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
-STAGES = (SAME_VECTOR, UNDECODABLE, UNREAD, READ)
+VERDICTS = (READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
+STAGES = (SAME_VECTOR, UNDECODABLE, NOT_READ, READ)
 """How far an answer comes, the least first."""
 REPAIRS, BREAKS = "repairs", "breaks"
 COLUMNS = {
@@ -58,7 +58,7 @@ COLUMNS = {
 
 PAIR_SEEDS = 3
 """Sequences of which the pairs of n and n + 1 items are compared."""
-_SAID = 8  # tokens after a begun line: the answer itself, and the end of the line
+_ANSWER_TOKENS = 8  # tokens after a begun line: the answer itself, and the end of the line
 _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
 
 
@@ -150,12 +150,12 @@ def fate(
     precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts = []
     for number, mitigation_object in enumerate(arms):
-        probe_task = Asked.of(model, task, lengths, seeds, target, mitigation_object, chat)
+        probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, chat)
         arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
         parts.append(arm(probe_task, precisions, chat=chat, random_weights=random_weights, progress=arm_progress))
     table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
     answer_rows = pd.concat([part.answers for part in parts], ignore_index=True)
-    names = [mitigations.label(given_value) for given_value in arms]
+    names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
     probes_under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
     asked_for = parts[0].probes.provenance.parameters | {"measurement": "fate", "pair_seeds": PAIR_SEEDS}
     provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
@@ -163,7 +163,7 @@ def fate(
 
 
 def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
-    """Each once. Raises `InputError` for what is none."""
+    """Mitigations of the argument, each once. Raises `InputError` for what is none."""
     if mitigations_or_names is None:
         return []
     is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(mitigations_or_names, Sequence)
@@ -181,14 +181,14 @@ class Arm:
 
 
 def arm(
-    probe_task: Asked,
+    probe_task: ProbeTask,
     names: Sequence[str],
     *,
     chat: bool | None = None,
     random_weights: bool = False,
     progress: Progress | None = None,
 ) -> Arm:
-    """What `fate` measures of one mitigation, in the dtypes of these names."""
+    """Measure one mitigation for `fate`, in the dtypes of these names."""
     part_progress = partial(part_of, progress, shares=4, units=100)
     described = probe_task.described
     lengths, seeds = described["lengths"], described["seeds"]
@@ -207,9 +207,10 @@ def arm(
     steps = range(len(names))
     step_progress = (part_of(part_progress(2, 3), step, step + 1, len(names), units=100) for step in steps)
     answer_rows = pd.concat(
-        [_said(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)], ignore_index=True
+        [_answer_rows(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)],
+        ignore_index=True,
     )
-    pairs = BegunPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
+    pairs = PrefilledPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
     curve = collapse(
         probe_task.model,
         pairs,
@@ -221,47 +222,47 @@ def arm(
         progress=part_progress(3, 4),
     )
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
-    status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda each: min(each, key=_STATUS.index))
+    status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
     frame = frame.join(status, on=["dtype", "length"])
     return Arm(
         frame.assign(**probe_task.names, target=probe_task.target), answer_rows.assign(**probe_task.names), probes
     )
 
 
-def _said(probe_task: Asked, name: str, progress: Progress | None) -> pd.DataFrame:
-    """The model's answer to every prompt in one precision."""
-    precision = Precision.named(name)
+def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
+    """Rows of the model's answers to every prompt in one precision."""
+    precision = Precision.of_name(name)
     prepared, prompts = precision.prepared(probe_task.model), probe_task.prompts
     longest = max((prompt.ids for prompt in prompts), key=len)
     tokenizer: Any = prepared.tokenizer
     with mitigations.running(prepared, probe_task.mitigation), precision.running(prepared, longest):
-        encoded_prompts = [Prompt.from_ids(prepared, entry.ids) for entry in prompts]
+        encoded_prompts = [Prompt.from_ids(prepared, prompt.ids) for prompt in prompts]
         ends = [line_written] * len(encoded_prompts)
         answer_list = answers(
             prepared, encoded_prompts, max_new_tokens=answer_room(prompts), stops=ends, progress=progress
         )
-    effect_status, rows = Acted(probe_task.model, probe_task.mitigation), []
-    for one, answer in zip(prompts, answer_list, strict=True):
-        prefix_text = decoded(tokenizer, one.ids[-one.line :]) if one.line else ""
-        verdict = judge(one.posed, replace(answer, text=prefix_text + answer.text))
+    effect_status, rows = EffectStatus(probe_task.model, probe_task.mitigation), []
+    for prompt, answer in zip(prompts, answer_list, strict=True):
+        prefix_text = decoded(tokenizer, prompt.ids[-prompt.line :]) if prompt.line else ""
+        verdict = judge(prompt.task_prompt, replace(answer, text=prefix_text + answer.text))
         rows.append(
             {
                 "dtype": name,
-                "length": one.posed.length,
-                "seed": one.posed.seed,
-                "key": one.posed.key,
+                "length": prompt.task_prompt.length,
+                "seed": prompt.task_prompt.seed,
+                "key": prompt.task_prompt.key,
                 "answer": answer.text,
                 "correct": verdict.correct,
                 "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
-                "first_token_right": answer.ids[0] == one.token,
-                "status": effect_status.status(one.posed, prepared)[0],
+                "first_token_right": answer.ids[0] == prompt.token,
+                "status": effect_status.status(prompt.task_prompt, prepared)[0],
             }
         )
     return pd.DataFrame(rows)
 
 
 def _pairs(frame: Frame) -> Frame:
-    """Of every dtype and length: the mean distance and noise at y, and whether all pairs are below the noise."""
+    """Mean distance and noise at y for every dtype and length, and whether all pairs are below the noise."""
     at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
     hidden = is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"])
     columns = {
@@ -328,18 +329,18 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     tested = prompts[prompts["right"].notna()]
     counted_rows = tested if len(tested) else prompts
     correct, right = counted_rows["correct"].to_numpy(bool), counted_rows["right"].eq(True).to_numpy(bool)
-    shares = {READ: correct.mean(), UNREAD: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
+    shares = {READ: correct.mean(), NOT_READ: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
     row: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
     row["answer_error"] = counted_rows["absolute_error"].mean()
     numbers = best["target"] == "number"
     row["probe_error"] = (counted_rows["said"] - counted_rows["label"]).abs().mean() if numbers else np.nan
     row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
-        row |= {UNREAD: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
+        row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
     mostly = len(tested) > 0 and right.mean() > 0.5
-    verdict_name = _named(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    verdict_name = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
     row["verdict"], row["reason"] = verdict_name, ""
-    if verdict_name == UNREAD and as_good:
+    if verdict_name == NOT_READ and as_good:
         row |= {"verdict": UNDECIDED, "reason": as_good}
     elif verdict_name == SAME_VECTOR and mostly:
         reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
@@ -347,12 +348,12 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     return row
 
 
-def _named(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
+def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
     most = max(shares.values())
     if shares[READ] == most:
         return READ
-    if tested and decodable and shares[UNREAD] == most:
-        return UNREAD
+    if tested and decodable and shares[NOT_READ] == most:
+        return NOT_READ
     if hidden:
         return SAME_VECTOR
     return UNDECODABLE if tested else UNTESTED
@@ -367,8 +368,8 @@ def fate_bytes(
     seeds: int,
     random: bool = True,
 ) -> int:
-    """What a verdict holds, of so many lengths and sequences of each: its probes, a batch of answers, or its pairs."""
+    """Bytes that a verdict holds, of so many lengths and sequences of each: its probes, a batch of answers, or its pairs."""
     probes = probes_bytes(shape, longest, dtypes, lengths=lengths, seeds=seeds, random=random)
     pos = longest.tokens + longest.answer
-    answered = batch_bytes(shape, lengths * seeds, pos, answer=2 * _SAID, logits=_SAID)
-    return max(probes, answered, collapse_bytes(shape, pos, lengths, dtypes))
+    answer_bytes = batch_bytes(shape, lengths * seeds, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
+    return max(probes, answer_bytes, collapse_bytes(shape, pos, lengths, dtypes))

@@ -45,8 +45,8 @@ class Probe:
     def scores(self, rows: Rows) -> Float[np.ndarray, "prompt score"]:
         return (rows - self.mean) @ self.weights.T + self.offset
 
-    def said(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
-        """The number, not rounded; or the class."""
+    def predict(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
+        """Predict the number, not rounded; or the class."""
         scores = self.scores(rows)
         return scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
 
@@ -86,7 +86,7 @@ def _inner(groups: Labels, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]
 
 
 def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Of each penalty: squared errors of a number, wrong classes."""
+    """Errors of each penalty: squared errors of a number, wrong classes."""
     if target == "number":
         weights, offset, _ = _ridge(x[train], labels[train], PENALTIES)
         return ((x[held_out] @ weights.T + offset - labels[held_out, None]) ** 2).sum(0)

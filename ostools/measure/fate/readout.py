@@ -23,9 +23,9 @@ from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.fate.begun import Begun
 from ostools.measure.fate.captured import FINAL, RESIDUAL, Captured, Place
-from ostools.measure.fate.decodable import FLOAT32, Asked
+from ostools.measure.fate.decodable import FLOAT32, ProbeTask
+from ostools.measure.fate.prefilled import PrefilledPrompt
 from ostools.measure.fate.probes import Probe, fitted
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import true_arithmetic
@@ -96,7 +96,7 @@ def readout(
     answers.
     """
     probe_task, precisions = (
-        Asked.of(model, task, lengths, seeds, "number", mitigation, chat),
+        ProbeTask.of(model, task, lengths, seeds, "number", mitigation, chat),
         checked_precisions(dtypes),
     )
     tokens = first_tokens(probe_task)
@@ -118,11 +118,11 @@ def readout(
 
 
 def _rows(
-    probe_task: Asked, precision: Precision, tokens: dict[int, int], progress: Progress | None
+    probe_task: ProbeTask, precision: Precision, tokens: dict[int, int], progress: Progress | None
 ) -> list[dict[str, Any]]:
     """Every place and direction in one precision."""
-    numbers = np.array([int(prompt.posed.key) for prompt in probe_task.prompts])
-    groups = np.array([entry.group for entry in probe_task.prompts])
+    numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
+    groups = np.array([prompt.group for prompt in probe_task.prompts])
     representations = probe_task.captured(precision)
     places = [place for place in representations if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
     rows = []
@@ -137,27 +137,28 @@ def _rows(
     return rows
 
 
-def first_tokens(probe_task: Asked) -> dict[int, int]:
-    """Of every right answer, in order, the token that it begins with. Raises `InputError` where two begin with the same."""
+def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
+    """First token of every right answer, in order. Raises `InputError` where two begin with the same."""
     token_by_number = {
-        int(entry.posed.key): entry.token
-        for entry in sorted(probe_task.prompts, key=lambda prompt: int(prompt.posed.key))
+        int(prompt.task_prompt.key): prompt.token
+        for prompt in sorted(probe_task.prompts, key=lambda prompt: int(prompt.task_prompt.key))
     }
-    first: dict[int, int] = {}
+    number_by_token: dict[int, int] = {}
     for number, token in token_by_number.items():
-        if token in first:
+        if token in number_by_token:
             tokenizer: Any = probe_task.model.tokenizer
             raise InputError(
-                f"{probe_task.form.name}: expected right answers that begin with different tokens, found {first[token]} and "
+                f"{probe_task.form.name}: expected right answers that begin with different tokens, found "
+                f"{number_by_token[token]} and "
                 f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said "
                 "of both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
-        first[token] = number
+        number_by_token[token] = number
     return token_by_number
 
 
 def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
-    """By how much a representation moves so that the probe w says one more: w / w.w, or along S w: S w / w.S w.
+    """Step of a representation that makes the probe w predict one more: w / w.w, or along S w: S w / w.S w.
 
     Raises `InputError` for a probe without weights: it decodes nothing, in no direction.
     """
@@ -189,7 +190,8 @@ def moved_answers(
     numbers: Int[Tensor, " answer"],
     right: Int[Tensor, " prompt"],
 ) -> dict[str, float | int]:
-    """Of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see `Readout`.
+    """Columns of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see
+    `Readout`.
 
     `right`: the index of the right answer; the next one stands after it.
     """
@@ -209,11 +211,11 @@ def moved_answers(
 
 @dataclass(frozen=True)
 class _Output:
-    """What reads y, and the answers: their numbers, in order, and their first tokens. `moves`: the prompts that have a next
-    answer; `gaps`: by how much that is larger."""
+    """Output that reads y, and the answers: their numbers, in order, and their first tokens. `moves`: the prompts that have a
+    next answer; `gaps`: by how much that is larger."""
 
     model: TransformerBridge
-    prompts: list[Begun]
+    prompts: list[PrefilledPrompt]
     numbers: Int[Tensor, " answer"]
     tokens: Int[Tensor, " answer"]
     right: Int[Tensor, " prompt"]
@@ -223,10 +225,10 @@ class _Output:
 
     @classmethod
     def of(
-        cls, model: TransformerBridge, prompts: list[Begun], tokens: dict[int, int], representations: Captured
+        cls, model: TransformerBridge, prompts: list[PrefilledPrompt], tokens: dict[int, int], representations: Captured
     ) -> _Output:
         numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
-        right = torch.searchsorted(numbers, torch.tensor([int(prompt.posed.key) for prompt in prompts]))
+        right = torch.searchsorted(numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts]))
         moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
         gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
         return cls(

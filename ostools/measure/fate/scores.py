@@ -1,4 +1,4 @@
-"""What probes said of prompts that they had not seen, and how often that was right, with intervals over sequences."""
+"""Predictions of probes on prompts that they had not seen, and how often they were right, with intervals over sequences."""
 
 from __future__ import annotations
 
@@ -65,20 +65,22 @@ def said_by_probes(labelled: Labelled, representations: Captured, controls: Sequ
         x = rows.double().numpy()
         for control in controls:
             for split in labelled.splits:
-                tables.append(_said(labelled, x, labels[control], split).assign(control=control, **_named(place)))
+                tables.append(
+                    _predictions(labelled, x, labels[control], split).assign(control=control, **_place_columns(place))
+                )
     return pd.concat(tables, ignore_index=True)
 
 
-def _named(place: Place) -> dict[str, Any]:
+def _place_columns(place: Place) -> dict[str, Any]:
     layer = place.layer if place != LENGTH else pd.NA
     return {"depth": place.depth, "site": place.site, "layer": pd.array([layer], dtype="Int64")[0]}
 
 
-def _said(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
-    """One probe."""
-    train, held_out = split.train, split.held
+def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
+    """Train one probe; its predictions on the prompts held out."""
+    train, held_out = split.train, split.held_out
     probe = fitted(labelled.target, x[train], labels[train], labelled.groups[train])
-    predicted = probe.said(x[held_out])
+    predicted = probe.predict(x[held_out])
     train_labels, counts = np.unique(labels[train], return_counts=True)
     common = train_labels[counts.argmax()]
     return pd.DataFrame(
@@ -159,8 +161,8 @@ def _errors(place_rows: Frame, target: str) -> dict[str, float]:
 
 
 def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
-    """Of the mean over prompts, groups resampled whole, `widened` for probes that were trained on each other's prompts (each on
-    `trained`); within `least` and 1. NaN with too few groups for one."""
+    """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were trained on each other's
+    prompts (each on `trained`); within `least` and 1. NaN with too few groups for one."""
     by_group = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
     sums_and_counts: Any = by_group.agg(["sum", "count"])
     sums, counts = (torch.tensor(sums_and_counts[name].to_numpy(dtype=float)) for name in ("sum", "count"))
@@ -187,18 +189,18 @@ def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _step(before: Frame, after: Frame) -> dict[str, Any]:
-    first, then = before.iloc[0], after.iloc[0]
+    before_row, after_row = before.iloc[0], after.iloc[0]
     difference = after["right"].astype(float).to_numpy() - before["right"].astype(float).to_numpy()
     trained = int(after["trained"].min())
     low, high = interval_of(pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0)
-    block = int(then["layer"]) - (then["site"] == "residual")
+    block = int(after_row["layer"]) - (after_row["site"] == "residual")
     return {
-        "sublayer": Place(0, str(then["site"]), 0).sublayer,
-        "block": block if then["site"] != "y" else pd.NA,
+        "sublayer": Place(0, str(after_row["site"]), 0).sublayer,
+        "block": block if after_row["site"] != "y" else pd.NA,
         "before": float(before["right"].mean()),
         "behind": float(after["right"].mean()),
         "step": float(difference.mean()),
         "low": low,
         "high": high,
-        "from": f"{first['site']} {first['layer']}",
+        "from": f"{before_row['site']} {before_row['layer']}",
     }

@@ -32,7 +32,7 @@ class Split:
 
     test: str
     train: Int[np.ndarray, " trained"]
-    held: Int[np.ndarray, " tested"]
+    held_out: Int[np.ndarray, " tested"]
 
 
 def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool) -> list[Split]:

@@ -1,4 +1,4 @@
-"""One block at one prompt: what its formulas are made of, each part computed when it is first asked for."""
+"""Block at one prompt: the terms of its formulas, each computed when it is first asked for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ IN_STRIPS = (*(name for name in SITES if name != "pattern"), "rotary_cos", "rota
 
 
 @dataclass(frozen=True)
-class Read:
+class BlockSites:
     """Captured sites by their names, the attention's call where it ran in strips (`size` queries each), and ALiBi's `bias`."""
 
     sites: Mapping[str, Tensor]
@@ -72,7 +72,7 @@ class Block:
         self,
         model: TransformerBridge,
         layer: int,
-        read: Callable[[Sequence[str]], Read],
+        read: Callable[[Sequence[str]], BlockSites],
         weights: Callable[[Layout], BlockWeights],
         norms: Mapping[str, Norm],
         available: Container[str],
@@ -84,7 +84,7 @@ class Block:
         self.layout = layout(layer, norms, available)
 
     @cached_property
-    def _first_read(self) -> Read:
+    def _first_read(self) -> BlockSites:
         return self._read(SITES)
 
     @property
@@ -186,7 +186,7 @@ class Block:
 
     @cached_property
     def scores(self) -> Scores:
-        """What the real derivative needs; raises `InputError` where the pattern is not the softmax of the scores."""
+        """Scores for the real derivative; raises `InputError` where the pattern is not the softmax of the scores."""
         sites = {"pattern": self.raw_pattern, "scores": self._live["scores"]}
         return read_scores(self.model, self.layer, self.heads, sites, self.scaled, self._first_read.bias)
 
@@ -215,7 +215,7 @@ class Block:
 
     @cached_property
     def held_slopes(self) -> tuple[Tensor | None, Tensor | None]:
-        """The same with the activation held: (None, act(a)) of a gated MLP; (act(a) / a, None) without a gate."""
+        """Slopes (p, q) with the activation held: (None, act(a)) of a gated MLP; (act(a) / a, None) without a gate."""
         if self.q is not None:
             return None, self.q
         original: Any = self.model.blocks[self.layer].mlp.original_component
@@ -242,13 +242,13 @@ class Block:
         return self._without_gain(self.layout.before_attention, "residual_pre", self.norm1_direction)
 
     def _without_gain(self, norm: Norm | None, site: str, direction: Tensor) -> Float[Tensor, "pos d_model"]:
-        """What a norm gives before its gain; its input where there is no norm."""
+        """Output of a norm before its gain; its input where there is no norm."""
         return self._site(site) if norm is None else direction * direction.shape[-1] ** 0.5
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
         weights, layer = self.weights, self.layer
-        attention_output = sum(self._moved(), weights.out_bias)
+        attention_output = sum(self._head_outputs(), weights.out_bias)
         require_close(
             attention_output / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention"
         )
@@ -269,15 +269,16 @@ class Block:
         if self.attention is not None:
             self._remade(slice(0, self.value.shape[1]), live=True).check(self.layer)
 
-    def _moved(self) -> Iterator[Float[Tensor, "query d_model"]]:
-        """What each head moves into the residual stream; one pattern in this dtype at a time."""
+    def _head_outputs(self) -> Iterator[Float[Tensor, "query d_model"]]:
+        """Output of each head in the residual stream; one pattern in this dtype at a time."""
         if self.attention is not None:
             yield from (
-                mean @ left_factor.T for mean, left_factor in zip(self.mean_value, self.weights.left, strict=True)
+                mean @ left_factor.T
+                for mean, left_factor in zip(self.mean_value, self.weights.left_factor, strict=True)
             )
             return
-        for pattern, value, remaining in zip(self.raw_pattern, self.value, self.weights.left, strict=True):
-            yield pattern.to(value) @ value @ remaining.T
+        for pattern, value, left_factor in zip(self.raw_pattern, self.value, self.weights.left_factor, strict=True):
+            yield pattern.to(value) @ value @ left_factor.T
 
     def _site(self, name: str) -> Tensor:
         return self._sites[name].to(self.dtype)

@@ -1,4 +1,4 @@
-"""What every formula stands on: what is computed from the weights is what the model itself computed, or `InputError`."""
+"""Check that numbers computed from the weights are those that the model itself computed; else `InputError`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 class Closeness:
-    """What is computed from the weights against what the model itself computed, in one piece or in several.
+    """Comparison of numbers computed from the weights with the model's own, in one piece or in several.
 
     The model's own number has its dtype, which sets the rounding to be expected, relative to the largest.
     """
@@ -44,7 +44,7 @@ def _largest(numbers: Tensor) -> Tensor:
 
 
 def require_close(measured: Tensor, computed: Tensor, layer: int, what: str) -> None:
-    """What every formula stands on: what is computed from the weights is what the model itself computed."""
+    """Require that numbers computed from the weights are those that the model itself computed."""
     close = Closeness(layer, what)
     close.see(measured, computed)
     close.require()

@@ -22,7 +22,7 @@ import hooks
 from hooks.register import before_modules
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, Read
+from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, BlockSites
 from ostools.measure.formulas.layout import Layout, position_bias, require_described
 from ostools.measure.formulas.weights import BlockWeights, block_weights
 from ostools.measure.passes.arithmetic import true_arithmetic
@@ -33,7 +33,7 @@ KNOWN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
 )
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
-KEPT = 1 << 28
+KEPT_BYTES = 1 << 28
 # Operators of all blocks are kept, for the prompts of a batch and the linearisations of a prompt, up to this many bytes.
 KEPT_WEIGHTS = 1 << 25
 
@@ -65,7 +65,7 @@ class Forward:
     available: tuple[str, ...]  # the sites that the model has: looked up once
     scaled: bool  # a temperature edit is active
     calls: list[Call]
-    kept: Mapping[str, Any]
+    kept_sites: Mapping[str, Any]
     logits: Float[Tensor, "1 d_vocab"]  # of the last token
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
@@ -74,7 +74,7 @@ class Forward:
     checked: set[tuple[int, torch.dtype]] = field(default_factory=set)
 
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
-        """Each block in that dtype, last first, checked against what the model computed when it is read first."""
+        """Blocks in that dtype, last first, each checked against what the model computed when it is read first."""
         for layer in reversed(range(len(self.calls))):
             block = self.block(layer, dtype)
             if (layer, dtype) not in self.checked:
@@ -94,10 +94,12 @@ class Forward:
             self.weights[layer, dtype] = weights
         return weights
 
-    def _read(self, layer: int, site_names: Sequence[str]) -> Read:
+    def _read(self, layer: int, site_names: Sequence[str]) -> BlockSites:
         bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
-        if self.kept and all(name in self.kept for name in site_names if name in self.available):
-            return Read({name: self.kept[name][layer] for name in site_names if name in self.kept}, bias=bias)
+        if self.kept_sites and all(name in self.kept_sites for name in site_names if name in self.available):
+            return BlockSites(
+                {name: self.kept_sites[name][layer] for name in site_names if name in self.kept_sites}, bias=bias
+            )
         strips = hooks.active_strips(self.model)
         names = [name for name in (site_names if strips is None else IN_STRIPS) if name in self.available]
         with ExitStack() as stack:
@@ -108,7 +110,7 @@ class Forward:
             call = self.calls[layer]
             self.model.blocks[layer](*call.args, **call.kwargs)
         sites = {name: record[name][layer] for name in names}
-        return Read(sites, bias=bias) if strips is None else Read(sites, calls[0], strips.size)
+        return BlockSites(sites, bias=bias) if strips is None else BlockSites(sites, calls[0], strips.size)
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = True) -> Forward:
@@ -123,7 +125,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
 
 
 def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: bool = True) -> list[Forward]:
-    """The same of prompts of one length, side by side; one after the other where all they keep would take over 256 MiB.
+    """Run prompts of one length side by side, as `forward` runs one; one after the other where all they keep would take over
+    256 MiB.
 
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
     ablated head, a hook of somebody else), and for numbers that are not finite.
@@ -140,7 +143,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     require_described(model, available)
     in_strips = hooks.active_strips(model) is not None
     shape = Shape.of(model)
-    is_kept = not in_strips and len(ids) * shape.site_bytes(ids.shape[1]) <= chunk(KEPT)
+    is_kept = not in_strips and len(ids) * shape.site_bytes(ids.shape[1]) <= chunk(KEPT_BYTES)
     if len(ids) > 1 and not (is_kept and live):  # a block that runs again does so for one prompt
         return [forward(model, prompt, live=live) for prompt in ids]
     device = next(model.parameters()).device

@@ -82,7 +82,7 @@ class HeadMap:
         return gradient
 
     def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
-        """The same map forwards, on what W gives: the change of every query head's rotated query or key."""
+        """Apply the map forwards to what W gives: the change of every query head's rotated query or key."""
         if self.norm is not None and self.direction is not None:
             if norms:
                 tangent = self._projected(tangent, self.direction)
@@ -96,7 +96,7 @@ class HeadMap:
         return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction
 
     def at(self, rows: slice) -> HeadMap:
-        """The same map at some positions only."""
+        """Restrict the map to some positions."""
         rotation = self.rotation and Rotation(self.rotation.cos[rows], self.rotation.sin[rows])
         norm, direction = (None if values is None else values[:, rows] for values in (self.norm, self.direction))
         return replace(self, rotation=rotation, norm=norm, direction=direction)

@@ -1,4 +1,4 @@
-"""What a block is made of, read off its modules: which norms stand where, and whether attention and MLP are parallel.
+"""Layout of a block, read off its modules: which norms stand where, and whether attention and MLP are parallel.
 
     sequential:  z = v + P1 attention(norm1(v)),   v' = z + P2 mlp(norm2(z))
     parallel:    v' = v + attention(norm1(v)) + mlp(norm2(v)),   norm2 = norm1 where the block has one norm only (Phi, Falcon)
@@ -84,7 +84,7 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
 def position_bias(
     model: TransformerBridge, forward_kwargs: Mapping[str, Any], pos: int
 ) -> Float[Tensor, "head 1 key"] | None:
-    """What ALiBi adds to a block's scores, out of what the model called the block with; None where it adds nothing.
+    """Bias that ALiBi adds to a block's scores, out of the block's arguments; None where it adds nothing.
 
     The same for every prompt of a batch, because none is padded. MPT makes it for its longest prompt, and reads its end.
     """

@@ -69,7 +69,7 @@ def require_softmax(model: TransformerBridge, what: str, instead: str) -> None:
 
 
 class ScoresCheck:
-    """What must hold of a block's scores, gathered over all queries, at once or strip by strip, then required."""
+    """Check of a block's scores, gathered over all queries, at once or strip by strip, then required."""
 
     def __init__(self, layer: int) -> None:
         self._layer = layer
@@ -133,7 +133,7 @@ def _temperature(
     visible: Bool[Tensor, "head query key"],
     layer: int,
 ) -> Float[Tensor, "head query 1"]:
-    """What an edit multiplied each query's scores with, read off its largest visible score."""
+    """Factor by which an edit multiplied each query's scores, read off its largest visible score."""
     largest = torch.where(visible, raw_scores.abs(), -1.0).argmax(-1, keepdim=True)
     formula_score, model_score = raw_scores.gather(-1, largest), scores.gather(-1, largest)
     if bool((formula_score == 0).any()):

@@ -36,7 +36,7 @@ class BlockWeights:
     bias in them; `out_bias` and `down_bias` of what is added, with the post-norm's gain.
     """
 
-    left: Float[Tensor, "head d_model d_head"]
+    left_factor: Float[Tensor, "head d_model d_head"]
     right: Float[Tensor, "head d_head d_model"]
     query: Float[Tensor, "head d_head d_model"]
     key: Float[Tensor, "kv_head d_head d_model"]
@@ -74,7 +74,7 @@ def block_weights(
     gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
     up_bias = torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
     return BlockWeights(
-        left=_after(post1, bare_left),
+        left_factor=_after(post1, bare_left),
         right=_expanded(value, heads),
         query=query,
         key=key,
@@ -118,7 +118,7 @@ def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
 
 
 def _of_norm_bias(norm: Norm | None, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
-    """What the bias of the norm before it adds to what a weight gives: 0 for an RMS norm."""
+    """Bias that the norm before a weight adds to its output: 0 for an RMS norm."""
     return torch.zeros_like(weight[..., 0]) if norm is None or norm.bias is None else weight @ norm.bias.to(weight)
 
 

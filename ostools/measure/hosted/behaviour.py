@@ -15,13 +15,13 @@ from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.behaviour import COLUMNS, LEVEL, Behaviour, summarise
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.reading import UNANSWERED
-from ostools.measure.hosted.given import Hosted, Said
+from ostools.measure.hosted.given import Hosted, HostedAnswer
 from ostools.tasks.questions import Question
 
 
 @checked_arguments(InputError)
 def hosted_behaviour(hosted: Hosted) -> Behaviour:
-    """What a model that runs elsewhere answered to one task's questions: the table, summary and chart of `ostools.behaviour`.
+    """Table, summary and chart of `ostools.behaviour` for the answers of a model that runs elsewhere to one task's questions.
 
     Every question has a row. One without an answer has `kind` "unanswered" and nothing else known: it is counted in the
     summary's `unanswered`, and in no share, error or interval. `tokens` are the server's count, NA where it gave none. `status`
@@ -29,27 +29,27 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
 
     Raises `InputError` for questions of several tasks or mitigations.
     """
-    kinds = {(tasks.label(item.task), item.mitigation) for item in hosted.asked}
+    kinds = {(tasks.label(question.task), question.mitigation) for question in hosted.questions}
     if len(kinds) != 1:
         raise InputError(
             f"expected questions of one task and one mitigation, found {sorted(kinds)}: read them one by one"
         )
-    form = hosted.asked[0].task
+    form = hosted.questions[0].task
     names = dict(zip(("task", "mitigation"), next(iter(kinds)), strict=True))
-    frame: Any = hosted_rows(hosted, hosted.asked).assign(
+    frame: Any = hosted_rows(hosted, hosted.questions).assign(
         **names, mode=str(getattr(form, "mode", "none")), elicitation="chat"
     )
     frame = frame[list(COLUMNS)].astype(COLUMNS | {"tokens": "Int64"})
     provenance = hosted.provenance(
         measurement="behaviour",
         **names,
-        lengths=sorted({entry.length for entry in hosted.asked}),
-        seeds=sorted({one.seed for one in hosted.asked}),
+        lengths=sorted({question.length for question in hosted.questions}),
+        seeds=sorted({question.seed for question in hosted.questions}),
         samples=1,
         chat=None,
         max_new_tokens=hosted.settings.get("max_tokens"),
         probability=False,
-        rewritten=any(one.rewritten for one in hosted.asked),
+        rewritten=any(question.rewritten for question in hosted.questions),
         trained_length=None,
         level=LEVEL,
     )
@@ -59,12 +59,12 @@ def hosted_behaviour(hosted: Hosted) -> Behaviour:
 
 def hosted_rows(hosted: Hosted, question_list: Sequence[Question]) -> pd.DataFrame:
     """A row a question, with the columns of `Behaviour` but task, mode and mitigation."""
-    return pd.DataFrame([_row(item, hosted.said.get(item.id)) for item in question_list])
+    return pd.DataFrame([_row(question, hosted.answer_by_id.get(question.id)) for question in question_list])
 
 
-def _row(item: Question, hosted_answer: Said | None) -> dict[str, Any]:
+def _row(question: Question, hosted_answer: HostedAnswer | None) -> dict[str, Any]:
     common_columns = {
-        "status": "none" if item.mitigation == "none" else "active" if item.rewritten else "inactive",
+        "status": "none" if question.mitigation == "none" else "active" if question.rewritten else "inactive",
         "sample": 0,
         "tokens": None if hosted_answer is None else hosted_answer.tokens,
         "log_probability": math.nan,
@@ -73,7 +73,7 @@ def _row(item: Question, hosted_answer: Said | None) -> dict[str, Any]:
         "within_training": None,
     }
     if hosted_answer is not None:
-        return answer_columns(item, Answer((), hosted_answer.text, hosted_answer.ended)) | common_columns
-    empty_columns = answer_columns(item, Answer((), "", "length"))
+        return answer_columns(question, Answer((), hosted_answer.text, hosted_answer.ended)) | common_columns
+    empty_columns = answer_columns(question, Answer((), "", "length"))
     key_columns = {name: empty_columns[name] for name in ("length", "seed", "key")}
     return dict.fromkeys(empty_columns) | key_columns | {"kind": UNANSWERED, "ended": UNANSWERED} | common_columns

@@ -35,7 +35,7 @@ def client_of(endpoint: str, key: str, timeout: float, retries: int) -> openai.O
 
 
 class BoundedClient(openai.DefaultHttpxClient):
-    """Each answer is here as a whole, in time, in at most `LARGEST` bytes, or is refused; redirects are not followed.
+    """HTTP client that takes an answer whole, in time and in at most `LARGEST` bytes, or refuses it; no redirects.
 
     The environment's proxies serve https to other machines only. There they carry what is encrypted; of anything else they
     could read the key and the prompts. Headers that openai takes from the environment go to OpenAI alone.
@@ -66,7 +66,7 @@ class BoundedClient(openai.DefaultHttpxClient):
         def fetch() -> None:
             try:
                 response = super(BoundedClient, self).send(sent, stream=True, **options)
-                answer.set_result(_whole(request, response, late))
+                answer.set_result(_read_body(request, response, late))
             except BaseException as error:  # raised where it is waited for
                 answer.set_exception(error)
 
@@ -80,7 +80,7 @@ class BoundedClient(openai.DefaultHttpxClient):
             late.set()
 
 
-def _whole(request: Any, response: Any, late: threading.Event) -> Any:
+def _read_body(request: Any, response: Any, late: threading.Event) -> Any:
     """The response to a request with its body read. Nobody reads the bytes that come after `late`."""
     packed = response.headers.get("content-encoding", "identity")
     body = bytearray()

@@ -28,7 +28,7 @@ from ostools.tasks.questions import Question, checked_questions
 
 _NO_KEY = "none"  # what a server that wants none is sent: the client insists on one
 _FIRST = '{"model": '  # how every row begins that is written here
-_SHOWN = 300  # characters of what a server says
+_QUOTED_LENGTH = 300  # characters of what a server says
 
 
 @checked_arguments(InputError)
@@ -65,12 +65,12 @@ def ask_endpoint(
         whole_number("max_tokens", max_tokens, 1)
     how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
     with _mine(file):
-        unanswered = _left(file, questions, how)
+        unanswered = _unanswered(file, questions, how)
         if unanswered:
             with closing(_Server(endpoint, model, max_tokens, key, file, timeout, retries)) as server:
                 server.require_somebody()
-                for count_done, item in enumerate(unanswered, len(questions) - len(unanswered) + 1):
-                    _append(file, how | {"id": item.id} | server.answer(item))
+                for count_done, question in enumerate(unanswered, len(questions) - len(unanswered) + 1):
+                    _append(file, how | {"id": question.id} | server.answer(question))
                     tell(progress, count_done, len(questions))
         return read_answers(file, questions)
 
@@ -110,10 +110,10 @@ class _Server:
         except InputError as error:
             raise self._odd(str(error)) from None
 
-    def answer(self, item: Question) -> dict[str, Any]:
-        """What a row says of the answer."""
+    def answer(self, question: Question) -> dict[str, Any]:
+        """Ask one question; the answer as a JSON Lines row: text, finish_reason, prompt_tokens, served, seconds."""
         start = time.perf_counter()
-        message: Any = {"role": "user", "content": item.text}
+        message: Any = {"role": "user", "content": question.text}
         try:
             response = self.client.chat.completions.with_raw_response.create(
                 model=self.model, messages=[message], temperature=0, **self.options
@@ -123,7 +123,7 @@ class _Server:
         except InputError as error:
             raise self._odd(str(error)) from None
         row = self._row(response.content) | {"seconds": time.perf_counter() - start}
-        check_values(f"{self.endpoint}: the answer to {item.id!r} was not stored", row)
+        check_values(f"{self.endpoint}: the answer to {question.id!r} was not stored", row)
         return row
 
     def _row(self, body: bytes) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class _Server:
         choice = choices[0] if isinstance(choices, list) and choices else None
         message = _part(choice, "message")
         if not isinstance(message, dict):
-            raise self._odd(body[: 2 * _SHOWN].decode("utf-8", "replace"))
+            raise self._odd(body[: 2 * _QUOTED_LENGTH].decode("utf-8", "replace"))
         # A model that ends without a word has none: of a content that is missing the reason says why.
         text, reason = message.get("content") or "", _part(choice, "finish_reason") or "stop"
         reason = self._scrubbed(reason) if isinstance(reason, str) else type(reason).__name__
@@ -189,11 +189,11 @@ class _Server:
         """One line of what the server says, without the key that it may repeat."""
         clean = text if self.key is None else text.replace(self.key, f"[{KEY}]")
         line = " ".join(clean.split())
-        return line if len(line) <= _SHOWN else line[:_SHOWN] + " ..."
+        return line if len(line) <= _QUOTED_LENGTH else line[:_QUOTED_LENGTH] + " ..."
 
 
 def _part(value: Any, name: str) -> Any:
-    """What a JSON object has under a name; None of what is no object, too."""
+    """Value of a JSON object under a name; None of what is no object, too."""
     return value.get(name) if isinstance(value, dict) else None
 
 
@@ -226,11 +226,11 @@ def _mine(file: Path) -> Iterator[None]:
         lock.release()
 
 
-def _left(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -> list[Question]:
+def _unanswered(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -> list[Question]:
     """The questions that the file has no answer to, once a line that a kill cut short is gone from its end."""
     if not file.exists():
         return list(questions)
-    text = _whole(file)
+    text = _complete_lines(file)
     rows = list(rows_of(file, text))
     if not rows:
         return list(questions)
@@ -242,10 +242,10 @@ def _left(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -
                 )
     read_answers(file, questions)  # all is checked as when it is read
     answered_ids = {row.get("id") for _, row in rows}
-    return [item for item in questions if item.id not in answered_ids]
+    return [question for question in questions if question.id not in answered_ids]
 
 
-def _whole(file: Path) -> str:
+def _complete_lines(file: Path) -> str:
     """The file's text in whole lines: a row that a kill cut short goes, another end of a line that is missing is added."""
     text = text_of(file)
     whole_lines, _, last = text.rpartition("\n")

@@ -38,7 +38,7 @@ _STOPPED = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\
 
 
 @dataclass(frozen=True)
-class Said:
+class HostedAnswer:
     """One answer. `ended`: "stop" (the model ended) or "length" (cut). tokens: of the prompt, as the server counted them."""
 
     text: str
@@ -51,19 +51,20 @@ class Said:
 class Hosted:
     """A model that runs elsewhere: the questions that it was asked, and what it answered.
 
-    said: by the question's id; a question without an entry has no answer, and is counted as such. settings: what the answers
-    say of how they were made (`SETTINGS`), and `served`, the names that the server gave.
+    answer_by_id: by the question's id; a question without an entry has no answer, and is counted as such. settings: what the
+    answers say of how they were made (`SETTINGS`), and `served`, the names that the server gave.
     """
 
     name: str
-    asked: tuple[Question, ...]
-    said: Mapping[str, Said]
+    questions: tuple[Question, ...]
+    answer_by_id: Mapping[str, HostedAnswer]
     settings: Mapping[str, Any]
 
-    def only(self, wanted_items: Sequence[Question]) -> Sequence[Question]:
-        """`wanted_items`, if these are the questions that were asked, in any order. Raises `InputError` where they are "
-        "others."""
-        mine, theirs = ({item.id for item in item_list} for item_list in (self.asked, wanted_items))
+    def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
+        """Return `expected_questions` if these are the questions that were asked, in any order; else raise `InputError`."""
+        mine, theirs = (
+            {question.id for question in question_list} for question_list in (self.questions, expected_questions)
+        )
         if mine != theirs:
             more, less = len(mine - theirs), len(theirs - mine)
             odd = min(mine ^ theirs)
@@ -71,11 +72,11 @@ class Hosted:
                 f"expected answers to the {len(theirs)} questions of this table, found answers to others: {more} too many, "
                 f"{less} not asked, such as {odd!r}; ask for the same lengths and seeds"
             )
-        return wanted_items
+        return expected_questions
 
     def provenance(self, **parameters: Any) -> Provenance:
         """Where the numbers come from: the model by its name alone, as nothing else is known of it."""
-        how = {**self.settings, "hosted": True, "unanswered": len(self.asked) - len(self.said)}
+        how = {**self.settings, "hosted": True, "unanswered": len(self.questions) - len(self.answer_by_id)}
         return replace(Provenance.without_model(**parameters, **how), model={"name": self.name})
 
 
@@ -93,13 +94,13 @@ def read_answers(path: str | Path, items: Iterable[Question], *, model: str | No
     without a row. A file in which every text is null is read: all its questions are counted as unanswered.
     """
     file, questions = Path(path), checked_questions(items)
-    item_by_id = {item.id: item for item in questions}
-    if len(item_by_id) != len(questions):
-        raise InputError(f"expected every question once, found {len(questions)} of which {len(item_by_id)} differ")
-    rows = list(_checked(file, item_by_id))
+    question_by_id = {question.id: question for question in questions}
+    if len(question_by_id) != len(questions):
+        raise InputError(f"expected every question once, found {len(questions)} of which {len(question_by_id)} differ")
+    rows = list(_checked(file, question_by_id))
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    answer_by_id = {row["id"]: _said(row) for _, row in rows if _came(row)}
+    answer_by_id = {row["id"]: _hosted_answer(row) for _, row in rows if _came(row)}
     settings = _settings(file, rows)
     model_name = settings.pop("model", None)
     if None not in (model_name, model) and model_name != model:
@@ -108,7 +109,7 @@ def read_answers(path: str | Path, items: Iterable[Question], *, model: str | No
 
 
 def text_of(file: Path) -> str:
-    """What the file holds. Raises `InputError` where it cannot be read."""
+    """Text of the file. Raises `InputError` where it cannot be read."""
     try:
         return read_text(file, TABLE_LIMIT)
     except InputError as error:  # a pipe, a device, a directory
@@ -133,7 +134,7 @@ def rows_of(file: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, row
 
 
-def _checked(file: Path, item_by_id: Mapping[str, Question]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _checked(file: Path, question_by_id: Mapping[str, Question]) -> Iterator[tuple[str, dict[str, Any]]]:
     place_by_id: dict[str, str] = {}
     for place, row in rows_of(file, text_of(file)):
         for key in ("id", "text"):
@@ -141,12 +142,12 @@ def _checked(file: Path, item_by_id: Mapping[str, Question]) -> Iterator[tuple[s
                 near = did_you_mean(key, tuple(row)) if row else ""
                 raise InputError(f"{place}: expected the key {key!r}: {near}found {', '.join(row) or 'none'}")
         name = row["id"]
-        if not isinstance(name, str) or name not in item_by_id:
-            raise _not_asked(place, name, item_by_id)
+        if not isinstance(name, str) or name not in question_by_id:
+            raise _not_asked(place, name, question_by_id)
         if name in place_by_id:
             raise InputError(f"{place}: expected every id once, found {name!r} again (first in {place_by_id[name]})")
         place_by_id[name] = place
-        if row.get("prompt") not in (None, item_by_id[name].text):
+        if row.get("prompt") not in (None, question_by_id[name].text):
             raise InputError(
                 f"{place}: expected the prompt of {name!r} as `ostools prompts` writes it, found another: an answer to a "
                 "changed prompt answers another question"
@@ -155,18 +156,18 @@ def _checked(file: Path, item_by_id: Mapping[str, Question]) -> Iterator[tuple[s
         yield place, row
 
 
-def _not_asked(place: str, name: object, item_by_id: Mapping[str, Question]) -> InputError:
+def _not_asked(place: str, name: object, question_by_id: Mapping[str, Question]) -> InputError:
     """The nearest question; the same question with another text is one that has changed."""
     if not isinstance(name, str):
         return InputError(f"{place}: expected an id as `ostools prompts` writes it, found {name!r}")
-    words, _, _ = name.partition(" #")
-    if same := [item_id for item_id in item_by_id if item_id.partition(" #")[0] == words]:
+    id_stem, _, _ = name.partition(" #")
+    if same := [item_id for item_id in question_by_id if item_id.partition(" #")[0] == id_stem]:
         return InputError(
             f"{place}: expected id {same[0]!r}, found {name!r}: the prompt has changed since; write the prompts and ask again"
         )
     return InputError(
-        f"{place}: id {name[:200]!r} is not among the {len(item_by_id)} questions asked here, such as "
-        f"{next(iter(item_by_id), None)!r}: "
+        f"{place}: id {name[:200]!r} is not among the {len(question_by_id)} questions asked here, such as "
+        f"{next(iter(question_by_id), None)!r}: "
         "give the options with which `ostools prompts` wrote it"
     )
 
@@ -210,10 +211,10 @@ def _came(row: Mapping[str, Any]) -> bool:
     return row["text"] is not None and row.get("finish_reason") != "content_filter"
 
 
-def _said(row: Mapping[str, Any]) -> Said:
+def _hosted_answer(row: Mapping[str, Any]) -> HostedAnswer:
     seconds = row.get("seconds")
     ended = "length" if row.get("finish_reason") == "length" else "stop"
-    return Said(
+    return HostedAnswer(
         without_stop_tokens(row["text"]),
         ended,
         row.get("prompt_tokens"),
@@ -227,7 +228,7 @@ def without_stop_tokens(text: str) -> str:
 
 
 def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """What every row says in one voice, and the names under which the server answered."""
+    """Settings that all rows share, and the names under which the server answered."""
     settings: dict[str, Any] = {}
     for key in SETTINGS:
         values = {json.dumps(row.get(key)): place for place, row in rows}

@@ -8,7 +8,7 @@ from ostools.results import Result
 
 
 def asked_elsewhere(result: Result) -> str:
-    """As far as the answers say it: temperature and endpoint."""
+    """Temperature and endpoint of the answers in words, as far as they are recorded."""
     how: Any = result.provenance.parameters
     temperature, endpoint = how.get("temperature"), how.get("endpoint")
     temperature_words = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"

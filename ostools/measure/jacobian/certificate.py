@@ -22,8 +22,8 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.linearisations import HELD
-from ostools.measure.passes.streams import run_from, unread
+from ostools.measure.jacobian.linearisations import FROZEN_PARTS
+from ostools.measure.passes.streams import no_logits, run_from
 
 # t -> J_i t_i of every token i.
 Parts = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]
@@ -87,13 +87,13 @@ def certify(
     difference, bar, error = expected, 0.0, 0.0
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
         perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
-        values = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
-        rounding = _NOISE[stream.dtype] * float(values.norm(dim=-1).max())
+        perturbed_y = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
+        rounding = _NOISE[stream.dtype] * float(perturbed_y.norm(dim=-1).max())
         if outputs is not None:
             # A sum like w^T y may be far smaller than what is added; its rounding is not.
             rounding *= float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
-            values = values @ outputs.double().T
-        difference, bar = _difference(values, steps, rounding)
+            perturbed_y = perturbed_y @ outputs.double().T
+        difference, bar = _difference(perturbed_y, steps, rounding)
         passes, error = passes + len(perturbed), float((difference - expected).norm())
         agrees = error <= 4 * bar + _TOLERANCE[embedded.dtype] * size
         if agrees and bar < _SHARP * size:
@@ -119,13 +119,15 @@ def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
 
 
 def _difference(
-    values: Float[Tensor, "moved d_out"], steps: tuple[float, ...], rounding: float
+    perturbed_y: Float[Tensor, "moved d_out"], steps: tuple[float, ...], rounding: float
 ) -> tuple[Float[Tensor, " d_out"], float]:
-    """Of the central differences over the steps, the one that its neighbours and rounding bound best; that bound.
+    """Central difference, over the steps, that its neighbours and rounding bound best; and that bound.
 
     Two may agree by chance where the network is steep: of several steps each is held against both of its neighbours.
     """
-    slopes = [(up - down) / (2 * step) for up, down, step in zip(values[0::2], values[1::2], steps, strict=True)]
+    slopes = [
+        (up - down) / (2 * step) for up, down, step in zip(perturbed_y[0::2], perturbed_y[1::2], steps, strict=True)
+    ]
     gaps = [float((wide - narrow).norm()) for wide, narrow in pairwise(slopes)]
     around = [max(gap, following) for gap, following in zip(gaps, [*gaps[1:], 0.0], strict=True)]
     bars = [gap + 2 * rounding / step for gap, step in zip(around, steps[1:], strict=True)]
@@ -170,14 +172,14 @@ def require_adds_up(error: float, within: float, parts: str, total: str) -> None
 def bias_terms(
     model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int
 ) -> Float[Tensor, " d_model"]:
-    """What the network, held at this prompt, makes of v^(layer) = 0: all that its biases add to y_n."""
+    """Bias terms of y_n: the network, held at this prompt, applied to v^(layer) = 0."""
     return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
 
 
 def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
     """y_n of the plain network."""
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        run_from(model, embedded[None], logits_to_keep=unread(model))
+        run_from(model, embedded[None], logits_to_keep=no_logits(model))
     return record["final_norm"][0, -1]
 
 
@@ -189,7 +191,7 @@ def stream_of(
         return embedded
     name, block = _place(model, layer)
     with torch.no_grad(), hooks.capture(model, name, layers=[block]) as record:
-        run_from(model, embedded[None], logits_to_keep=unread(model))
+        run_from(model, embedded[None], logits_to_keep=no_logits(model))
     return record[name][block][0]
 
 
@@ -217,16 +219,16 @@ def held_last_tokens(
     layer: int = 0,
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
-    parts = HELD[linearisation]
-    frozen_parts = hooks.held(model, parts.attention, parts.norms, parts.activations)
+    frozen_parts = FROZEN_PARTS[linearisation]
+    held_context = hooks.held(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
     last_rows = []
-    with torch.no_grad(), frozen_parts, hooks.capture(model, "final_norm") as record:
-        if parts.any:
-            run_from(model, embedded[None], logits_to_keep=unread(model))
+    with torch.no_grad(), held_context, hooks.capture(model, "final_norm") as record:
+        if frozen_parts.any:
+            run_from(model, embedded[None], logits_to_keep=no_logits(model))
         for part in streams.split(rows_at_once):
             with _imposed(model, layer, part):
-                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), unread(model))
+                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), no_logits(model))
             last_rows.append(record["final_norm"][:, -1])
     return torch.cat(last_rows)
 

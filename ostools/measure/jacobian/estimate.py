@@ -33,7 +33,7 @@ _WORTH = 256
 
 
 class Choice(NamedTuple):
-    """What `method="auto"` means: the method, and the reason in words."""
+    """Method that `method="auto"` takes, and the reason in words."""
 
     method: Literal["exact", "sketch"]
     reason: str
@@ -54,8 +54,8 @@ def choose_method(d_model: int, *, exact_fits: bool) -> Choice:
 def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
     """Rows of n d_model numbers that are held at a time: a batch, and the first rows, which the checks read."""
     if method == "sketch":
-        first = min(cotangents, BATCH)
-        return first + min(BATCH, cotangents - first)
+        first_rows = min(cotangents, BATCH)
+        return first_rows + min(BATCH, cotangents - first_rows)
     return min(d_model, _FIRST + BATCH)
 
 
@@ -126,9 +126,9 @@ def sketched(
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if stop.cotangents is None else stop.cotangents)
     remaining_risk = 1.0 - stop.confidence
-    first = orthonormal_rows(min(count, BATCH), d_model, generator)
-    used_rows = [first]
-    with pulled(route, first.to(like), rows_on_disk) as rows:
+    first_cotangents = orthonormal_rows(min(count, BATCH), d_model, generator)
+    used_rows = [first_cotangents]
+    with pulled(route, first_cotangents.to(like), rows_on_disk) as rows:
         sketch = Sketch.of(rows)
         while True:
             while sketch.rows < count:
@@ -141,7 +141,7 @@ def sketched(
             if is_last or estimates.relative_error <= stop.relative_error:
                 break
             count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
-        yield Sketched(estimates, first, rows.transpose(0, 1))
+        yield Sketched(estimates, first_cotangents, rows.transpose(0, 1))
 
 
 def _estimates(sketch: Sketch, level: float) -> Estimates:

@@ -42,7 +42,7 @@ class LinearNorm:
 
     @classmethod
     def of(cls, norm: Norm | None, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
-        """Of the positions `rows`; the identity where there is no norm."""
+        """Norm at the positions `rows`; the identity where there is no norm."""
         if norm is None:
             return cls(torch.ones_like(direction[rows, None]), None, centred=False)
         factor = norm.gain.to(scale) / scale[rows, None, None]
@@ -132,7 +132,7 @@ class LinearScores:
         self.query_weight, self.key_weight = (dense(weight).to(self.query) for weight in (attention.W_Q, attention.W_K))
 
     def pulled(self, value_gradient: PerHead) -> PulledScores:
-        """Nothing yet of what strips give from what each head's output receives."""
+        """Start a pull from the gradient of each head's output; no strip has been added to it yet."""
         along = value_gradient @ self.mean[..., None]
         kv_heads, (_, _, rows, d_head) = len(self.key_weight), value_gradient.shape
         d_key = value_gradient.new_zeros(kv_heads, rows, self.key.shape[1], d_head)
@@ -144,7 +144,7 @@ class PulledScores:
     """A pull through the scores, strip by strip: `d_query` is filled, `d_key` summed."""
 
     scores: LinearScores
-    moved: PerHead
+    value_gradient: PerHead
     along: Float[Tensor, "head query row 1"]
     d_query: PerHead
     d_key: Float[Tensor, "kv_head row key d_head"]
@@ -153,7 +153,7 @@ class PulledScores:
         rows, keys = strip.queries, strip.keys
         heads, m, n = answer.shape
         kv_heads, c, _, d_head = self.d_key.shape
-        d_score = self.moved[:, rows].reshape(heads, m * c, d_head) @ self.scores.value[:, keys].mT
+        d_score = self.value_gradient[:, rows].reshape(heads, m * c, d_head) @ self.scores.value[:, keys].mT
         d_score = d_score.view(heads, m, c, n).sub_(self.along[:, rows]).mul_(answer[:, :, None])
         self.d_query[:, rows] = (d_score.view(heads, m * c, n) @ self.scores.key[:, keys]).view(heads, m, c, d_head)
         # Query heads that share a key are summed inside the product.

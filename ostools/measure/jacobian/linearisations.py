@@ -12,7 +12,7 @@ import hooks
 
 
 @dataclass(frozen=True)
-class HeldParts:
+class FrozenParts:
     """Whether attention patterns, norm scales and the activations of MLPs are constants of the derivative."""
 
     attention: bool
@@ -29,19 +29,19 @@ class HeldParts:
         return self.attention and self.norms and self.activations
 
 
-HELD: Mapping[str, HeldParts] = {
-    "full": HeldParts(attention=False, norms=False),
-    "frozen": HeldParts(attention=True, norms=True),
-    "frozen-attention": HeldParts(attention=True, norms=False),
-    "frozen-norm": HeldParts(attention=False, norms=True),
-    "detached": HeldParts(attention=True, norms=True, activations=True),
+FROZEN_PARTS: Mapping[str, FrozenParts] = {
+    "full": FrozenParts(attention=False, norms=False),
+    "frozen": FrozenParts(attention=True, norms=True),
+    "frozen-attention": FrozenParts(attention=True, norms=False),
+    "frozen-norm": FrozenParts(attention=False, norms=True),
+    "detached": FrozenParts(attention=True, norms=True, activations=True),
 }
-LINEARISATIONS = tuple(HELD)
+LINEARISATIONS = tuple(FROZEN_PARTS)
 
 
 def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
     """The context in which a forward pass has that linearisation."""
-    frozen_parts = HELD[linearisation]
+    frozen_parts = FROZEN_PARTS[linearisation]
     return (
         hooks.frozen(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
         if frozen_parts.any

@@ -20,12 +20,12 @@ from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.devices import at, row_devices, shares
-from ostools.measure.formulas.forward import KEPT, Forward, forward
+from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forward
 from ostools.measure.formulas.layout import is_parallel
 from ostools.measure.formulas.scores import require_softmax
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
-from ostools.measure.jacobian.linearisations import HELD
+from ostools.measure.jacobian.linearisations import FROZEN_PARTS
 from ostools.measure.passes.strips import strip_size
 from ostools.models.shape import Shape
 
@@ -34,7 +34,7 @@ Maps = tuple[LinearMlp, LinearAttention]
 
 
 def block_bytes(shape: Shape, pos: int, live: bool) -> int:
-    """What one linearised block holds beside the model: patterns and slopes, and its weights where they are cast.
+    """Bytes that one linearised block holds beside the model: patterns and slopes, and its weights where they are cast.
 
     Of a long prompt no pattern is held: strips of it are made anew at every walk.
     """
@@ -46,7 +46,7 @@ def block_bytes(shape: Shape, pos: int, live: bool) -> int:
 
 
 def cores_bytes(shape: Shape, pos: int) -> int:
-    """What all blocks' `mlp_core` take."""
+    """Bytes of all blocks' `mlp_core`."""
     return shape.n_layers * pos * shape.d_model**2 * shape.element
 
 
@@ -73,7 +73,7 @@ class Linearised:
         run: Forward | None = None,
         cores: dict[int, Tensor] | None = None,
     ) -> None:
-        frozen_parts = HELD[linearisation]
+        frozen_parts = FROZEN_PARTS[linearisation]
         # A core is of live activations.
         self._model, self._cores, self._parallel = (
             model,
@@ -91,7 +91,7 @@ class Linearised:
         self._dtype, self._chunk, self._devices = next(model.parameters()).dtype, chunk, row_devices(model)
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
-        keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT)
+        keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT_BYTES)
         with torch.no_grad():
             self._run: Forward = run or forward(model, ids)
             last = slice(self.pos - 1, self.pos)
@@ -162,7 +162,7 @@ class Linearised:
         return gradient_rows.flatten(0, 1).transpose(0, 1)
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
-        """Some rows through one block, in place."""
+        """Carry some rows through one block, in place."""
         mlp, attention = maps
         part_gradient = gradient[attention.rows, rows].contiguous()
         by_mlp = part_gradient + mlp.pull(part_gradient)
@@ -180,7 +180,7 @@ def _gather(
     blocks: Sequence[slice],
     into: Float[Tensor, "place row d_model"],
 ) -> None:
-    """What each device carries, side by side; but for what is carried in place."""
+    """Gather the rows of every device into one tensor, but for those carried in place."""
     for gradient, rows in zip(gradients, blocks, strict=True):
         if gradient.data_ptr() != into[:, rows].data_ptr():
             into[:, rows] = gradient

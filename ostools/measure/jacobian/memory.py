@@ -1,4 +1,4 @@
-"""What measuring sensitivity will need in memory: forecast before it runs, and fitted to what there is.
+"""Memory of sensitivity: forecast before it runs, and fitted to what there is.
 
 Too large a run takes fewer cotangents at a time first, then puts the Jacobians' rows into a file, then is refused.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.formulas.forward import KEPT, kept_weights
+from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.formulas.strips import strip_bounds
 from ostools.measure.jacobian.estimate import COTANGENTS, choose_method, most_rows
 from ostools.measure.jacobian.exact import NORM_BUDGET
-from ostools.measure.jacobian.linearisations import HELD
+from ostools.measure.jacobian.linearisations import FROZEN_PARTS
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
 from ostools.measure.passes.memory import in_full
 from ostools.measure.passes.strips import strip_size
@@ -32,8 +32,8 @@ class MemoryPlan:
     """How a run will go, and its forecast in bytes on top of the loaded model.
 
     `chunk` cotangents go through a block's products at a time. `rows_on_disk`: so many rows are carried through the network
-    together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept`: of the blocks
-    that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
+    together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept_bytes`: of the
+    blocks that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
     `one_row`: of one (where they go to a file, with the copies that are made of it); `norms`: of taking their norms; `check`:
     of the finite differences, which hold every block's pattern where the linearisation does; `cores`: of every block's MLP as
     one matrix a token, kept for all linearisations; 0: not made.
@@ -42,7 +42,7 @@ class MemoryPlan:
     chunk: int
     rows_on_disk: int | None
     reading: int
-    kept: int
+    kept_bytes: int
     work: int
     rows: int
     one_row: int
@@ -54,7 +54,9 @@ class MemoryPlan:
     def peak(self) -> int:
         """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
         rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
-        return ALLOCATOR + self.cores + rows + max(self.reading, self.kept + max(self.work, self.norms, self.check))
+        return (
+            ALLOCATOR + self.cores + rows + max(self.reading, self.kept_bytes + max(self.work, self.norms, self.check))
+        )
 
     def __str__(self) -> str:
         where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
@@ -85,7 +87,7 @@ def plan(
     largest = chunk_of(largest)
     size_arguments = shape, pos, layers, live, rows
     cores, forecast = cores_bytes(shape, pos), None
-    if rows is None and not by_autograd and cores <= chunk_of(KEPT):
+    if rows is None and not by_autograd and cores <= chunk_of(KEPT_BYTES):
         forecast = replace(_forecast(*size_arguments, largest, None, by_autograd), cores=cores)
         if forecast.peak <= max_memory:
             return forecast
@@ -107,7 +109,8 @@ def plan(
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """What autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the MLP."""
+    """Bytes that autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the "
+    "MLP."""
     of_layer = 4 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
@@ -137,11 +140,11 @@ def _forecast(
     cast = shape.view_bytes(element) // element if shape.cast else 0
     block = block_bytes(shape, pos, live)
     kept_numbers = (
-        block * (n_layers if n_layers * block <= chunk_of(KEPT) else 1) + kept_weights(shape, element)
+        block * (n_layers if n_layers * block <= chunk_of(KEPT_BYTES) else 1) + kept_weights(shape, element)
     ) // element
     vectors = pos * (7 * d_model + 3 * d_mlp) * element
     sites = shape.site_bytes(pos) if size is None else n_layers * vectors
-    kept_sites = size is None and sites <= chunk_of(KEPT)
+    kept_sites = size is None and sites <= chunk_of(KEPT_BYTES)
     # One block as it is read: its pattern, and where they are differentiated the scores and what they are compared with; its
     # weights with the norms' gains in them. Or a plain pass, with a part of the unembedding.
     reading = (
@@ -164,7 +167,7 @@ def _forecast(
         chunk=chunk,
         rows_on_disk=rows_on_disk,
         reading=max(reading, plain) * element + (sites if kept_sites else sites // n_layers),
-        kept=kept_numbers * element,
+        kept_bytes=kept_numbers * element,
         work=work * element,
         rows=places * (rows or d_model) * d_model * element,
         one_row=places * d_model * element,
@@ -195,10 +198,10 @@ def sensitivity_bytes(
     work, d_model, peak = in_full(shape), shape.d_model, 0
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     for name in linearisations:
-        live, selected = not HELD[name].attention, "exact" if one_row else method
-        if selected == "auto":
-            there = fits(work, pos, layers, live=live, max_memory=limit)
-            selected = choose_method(d_model, exact_fits=there).method
-        kept_rows = 1 if one_row else None if selected == "exact" else most_rows(d_model, selected, cotangents)
+        live, method_taken = not FROZEN_PARTS[name].attention, "exact" if one_row else method
+        if method_taken == "auto":
+            exact_fits = fits(work, pos, layers, live=live, max_memory=limit)
+            method_taken = choose_method(d_model, exact_fits=exact_fits).method
+        kept_rows = 1 if one_row else None if method_taken == "exact" else most_rows(d_model, method_taken, cotangents)
         peak = max(peak, plan(work, pos, layers, live=live, max_memory=limit, rows=kept_rows).peak)
     return peak

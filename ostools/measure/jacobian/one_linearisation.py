@@ -20,7 +20,7 @@ from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import exact
 from ostools.measure.jacobian.certificate import FROZEN, Parts, certify, certify_sum, require_same_logits
 from ostools.measure.jacobian.estimate import Stop, choose_method, most_rows, sketched
-from ostools.measure.jacobian.linearisations import HELD, freezing
+from ostools.measure.jacobian.linearisations import FROZEN_PARTS, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.routes import AutogradRoute, Route
@@ -41,7 +41,7 @@ NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for colum
 
 @dataclass(frozen=True)
 class Settings:
-    """What the caller of `sensitivity` asked for; `max_memory` None means what is free."""
+    """Settings of `sensitivity`; `max_memory` None means what is free."""
 
     method: str
     cotangents: int
@@ -89,7 +89,7 @@ Row = Callable[[Float[Tensor, " d_model"]], Float[Tensor, "place d_model"]]
 
 @dataclass(frozen=True)
 class _Products:
-    """What checks read: W J_i t_i of a field t at the lowest layer, g^T J_i at every place, and W (None: all of y_n)."""
+    """Products for the checks: W J_i t_i of a field t at the lowest layer, g^T J_i at every place, and W (None: all of y_n)."""
 
     parts: Parts
     row: Row
@@ -121,7 +121,7 @@ class OneLinearisation:
     def measured(
         self, announce: Callable[[str], None] | None, progress: Progress | None, oracle: Oracle | None = None
     ) -> MeasuredNorms:
-        """Its norms, certified by finite differences, or held against the `oracle` where there is one.
+        """Measure the norms, certified by finite differences, or checked against the `oracle` where there is one.
 
         Raises `InputError` where a check fails; `announce` is told the forecast of its memory.
         """
@@ -133,18 +133,18 @@ class OneLinearisation:
                 checked = self._agreed(oracle, products.row)
             else:
                 checked = self._certified(linear, products)
-            if HELD[self.name].all:
+            if FROZEN_PARTS[self.name].all:
                 checked = {**checked, "adds_up_within": self._adds_up(products)}
         if linear.method != "exact":  # which tells each block of its rows
             tell(progress, 1, 1)
         return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached_accuracy})
 
     def _linearised(self, announce: Callable[[str], None] | None) -> _Linear:
-        """By the formulas; by autograd where they do not know the model or an edit."""
+        """Linearise by the formulas; by autograd where they do not know the model or an edit."""
         embedded, settings = self.start.embedded, self.settings
         limit = chunk(available_memory(embedded.device)) if settings.max_memory is None else settings.max_memory
         size_arguments = Shape.of(self.model), len(embedded), len(self.layers)
-        within: dict[str, Any] = {"live": not HELD[self.name].attention, "max_memory": limit}
+        within: dict[str, Any] = {"live": not FROZEN_PARTS[self.name].attention, "max_memory": limit}
         method, reason = settings.method, "as asked"
         if self.towards is not None:
             method, reason = "exact", "one row"
@@ -153,28 +153,28 @@ class OneLinearisation:
         exact_rows = None if self.towards is None else 1
         sketch_rows = most_rows(embedded.shape[-1], method, settings.cotangents)
         within["rows"] = exact_rows if method == "exact" else sketch_rows
-        way = plan(*size_arguments, **within)
+        memory_plan = plan(*size_arguments, **within)
         if announce is not None:
-            announce(f"{self.name}, {method}: {way}")
+            announce(f"{self.name}, {method}: {memory_plan}")
         account = {"route": "analytic", "reason": reason}
         try:
-            route: Route = self._by_formulas(way)
+            route: Route = self._by_formulas(memory_plan)
         except InputError as error:
-            way = plan(*size_arguments, **within, by_autograd=True)
+            memory_plan = plan(*size_arguments, **within, by_autograd=True)
             if announce is not None:
-                announce(f"{self.name}, {method}, by autograd: {way}")
+                announce(f"{self.name}, {method}, by autograd: {memory_plan}")
             account |= {"route": "autograd", "why": str(error)}
-            route = self._by_autograd(way.chunk)
-        return _Linear(route, method, way, account | {"plan": str(way)})
+            route = self._by_autograd(memory_plan.chunk)
+        return _Linear(route, method, memory_plan, account | {"plan": str(memory_plan)})
 
-    def _by_formulas(self, way: MemoryPlan) -> Linearised:
+    def _by_formulas(self, memory_plan: MemoryPlan) -> Linearised:
         start = self.start
-        cores = start.cores if way.cores else None
-        return Linearised(self.model, start.ids, self.name, self.layers, way.chunk, start.read, cores)
+        cores = start.cores if memory_plan.cores else None
+        return Linearised(self.model, start.ids, self.name, self.layers, memory_plan.chunk, start.read, cores)
 
     def _by_autograd(self, rows: int) -> AutogradRoute:
         """After proving that what is held constant leaves the logits as they are."""
-        if HELD[self.name].any:
+        if FROZEN_PARTS[self.name].any:
             with torch.no_grad(), freezing(self.model, self.name):
                 frozen_logits = self.model(self.start.ids[None], logits_to_keep=1)
             require_same_logits(self.start.logits[None], frozen_logits, f"the {self.name} forward pass", FROZEN)
@@ -215,7 +215,7 @@ class OneLinearisation:
             yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached_accuracy
 
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
-        """By finite differences; by autograd too where these say nothing."""
+        """Certify by finite differences; by autograd too where these say nothing."""
         where = self.model, self.start.embedded, self.name
         certificate_fields = asdict(certify(*where, products.parts, self.layers[0], products.outputs))
         if linear.account["route"] == "analytic" and not certificate_fields["informative"]:
@@ -223,7 +223,7 @@ class OneLinearisation:
         return {"certificate": certificate_fields}
 
     def _adds_up(self, products: _Products) -> float:
-        """Of a linear network: its parts against y_n, at the lowest layer."""
+        """Check of a linear network: its parts against y_n, at the lowest layer."""
         where = self.model, self.start.embedded, self.name, self.layers[0]
         return certify_sum(*where, products.parts, products.outputs)
 

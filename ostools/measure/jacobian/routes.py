@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.passes.streams import run_from, unread
+from ostools.measure.passes.streams import no_logits, run_from
 
 Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]
@@ -66,7 +66,8 @@ def pulled(
 
 
 def _in_a_file(file: Path, like: Tangents, count: int) -> Float[Tensor, "pos count d_model"]:
-    """Room for `count` such rows. On a full disk the process would end as they are written, without a word: asked before."""
+    """Allocate `count` such rows in a file. The free disk space is checked first: on a full disk the process would end as they
+    are written, without a word."""
     places, d_model = like.shape[1:]
     numbers = places * count * d_model
     size, free = numbers * like.element_size(), shutil.disk_usage(file.parent).free
@@ -100,7 +101,7 @@ class AutogradRoute:
         start = embedded.detach().expand(rows, *embedded.shape[-2:]).clone().requires_grad_(True)
         sites = ("final_norm", "residual_pre", "residual_post")
         with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, *sites, detach=False) as record:
-            run_from(model, start, logits_to_keep=unread(model))
+            run_from(model, start, logits_to_keep=no_logits(model))
         streams = {0: start, **{layer: record["residual_pre"][layer] for layer in range(1, last_layer)}}
         streams[last_layer] = record["residual_post"][last_layer - 1]
         self._last: Tensor = record["final_norm"][:, -1]

@@ -32,13 +32,13 @@ from ostools.measure.jacobian.estimate import COTANGENTS, check_settings
 from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
 from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
 from ostools.measure.jacobian.routes import AutogradRoute
-from ostools.measure.jacobian.together import Asked, measured
+from ostools.measure.jacobian.together import SensitivityOptions, measured
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.passes.output import Output, begun
+from ostools.measure.passes.output import Output, up_to_position
 from ostools.measure.prompts import by_token, checked_layers, token_columns
-from ostools.measure.several import PROFILE, Several, together
+from ostools.measure.several import PROFILE, PromptResults, join_results
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 
@@ -71,7 +71,7 @@ class Sensitivity(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivities(Result, Several[Sensitivity]):
+class Sensitivities(Result, PromptResults[Sensitivity]):
     """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 
@@ -207,35 +207,37 @@ def sensitivity(
     settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed)
     names, layer_indices = _validated(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
-    mitigated = Under.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
+    mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
     provenance = Provenance.collect(
-        model, linearisations=names, layers=layer_indices, **mitigated.said, **asdict(settings)
+        model, linearisations=names, layers=layer_indices, **mitigated.provenance_entry, **asdict(settings)
     )
     work = full_precision(model, "sensitivity")
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         _refuse_frozen(work)
-        read = (
+        read_prompts = (
             mitigated.prompts
             if at is None
-            else [begun(work, encoded_prompt, at) for encoded_prompt in mitigated.prompts]
+            else [up_to_position(work, encoded_prompt, at) for encoded_prompt in mitigated.prompts]
         )
         output = None if towards is None else _output(work, towards, names, settings)
         row = None if output is None else output.row
         if output is not None:
-            for each in read:
-                output.check(work, each)
-        norms = measured(work, read, Asked(names, layer_indices, settings, row), announce, progress)
+            for encoded_prompt in read_prompts:
+                output.check(work, encoded_prompt)
+        norms = measured(
+            work, read_prompts, SensitivityOptions(names, layer_indices, settings, row), announce, progress
+        )
     output_parameters = (
         {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
     )
     results = []
-    for whole_prompt, part, prompt_norms in zip(mitigated.prompts, read, norms, strict=True):
+    for whole_prompt, part, prompt_norms in zip(mitigated.prompts, read_prompts, norms, strict=True):
         place = {} if at is None else {"at": len(part.ids) - 1}
         parameters = {**provenance.parameters, **output_parameters, **place}
         where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()), parameters=parameters)
         results.append(_result(part, prompt_norms, where, layer_indices))
-    return results[0] if is_one else Sensitivities(*together(results, ("runs", "at")))
+    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "at")))
 
 
 def _output(
@@ -303,8 +305,8 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with exact.jacobians(route, embedded, None, progress) as result:
-        return result
+    with exact.jacobians(route, embedded, None, progress) as jacobians:
+        return jacobians
 
 
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
@@ -314,7 +316,9 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     columns["linearisation"] = np.repeat(list(norms), places)
     columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
     columns["method"] = np.repeat([measured_norms.method for measured_norms in norms.values()], places)
-    columns |= {name: torch.cat([result.columns[name] for result in norms.values()]).numpy() for name in NORMS}
+    columns |= {
+        name: torch.cat([measured_norms.columns[name] for measured_norms in norms.values()]).numpy() for name in NORMS
+    }
     tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
     return tiled.reset_index(drop=True).assign(**columns)
 

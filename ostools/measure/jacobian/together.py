@@ -20,7 +20,7 @@ from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, rising
-from ostools.measure.formulas.forward import KEPT, Forward, forwards
+from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forwards
 from ostools.measure.jacobian.certificate import FROM_EMBEDDINGS, require_same_logits
 from ostools.measure.jacobian.estimate import choose_method, most_rows
 from ostools.measure.jacobian.linearisations import freezing
@@ -38,8 +38,8 @@ Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is measured of every prompt: which linearisations, at which layers, and how; of w^T y_n where `towards` = w."""
+class SensitivityOptions:
+    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `towards` = w."""
 
     names: Sequence[str]
     layers: Sequence[int]
@@ -50,7 +50,7 @@ class Asked:
 def measured(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
-    options: Asked,
+    options: SensitivityOptions,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -70,7 +70,7 @@ def measured(
     return [norms_by_prompt[index] for index in range(len(prompts))]
 
 
-def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: Asked) -> Iterator[list[int]]:
+def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: SensitivityOptions) -> Iterator[list[int]]:
     """Indices of prompts of one length, shortest first, as many as one pass holds."""
     shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
     alone = options.towards is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
@@ -79,7 +79,7 @@ def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: Asked
         yield from (indices[start : start + most] for start in range(0, len(indices), most))
 
 
-def _most_together(shape: Shape, pos: int, options: Asked, device: torch.device) -> int:
+def _most_together(shape: Shape, pos: int, options: SensitivityOptions, device: torch.device) -> int:
     """How many prompts of `pos` tokens one pass holds, beside what one of them takes after it, and their graphs."""
     settings, sites = options.settings, shape.site_bytes(pos)
     limit = chunk(available_memory(device)) if settings.max_memory is None else settings.max_memory
@@ -89,14 +89,16 @@ def _most_together(shape: Shape, pos: int, options: Asked, device: torch.device)
         peak = plan(shape, pos, len(options.layers), live=True, max_memory=limit, rows=rows).peak
     except InputError:
         return 1
-    return max(1, min(chunk(KEPT) // sites, 1 + (limit - peak) // sites, limit // (sites + graph_bytes(shape, pos))))
+    return max(
+        1, min(chunk(KEPT_BYTES) // sites, 1 + (limit - peak) // sites, limit // (sites + graph_bytes(shape, pos)))
+    )
 
 
 def _batch(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
     indices: Sequence[int],
-    options: Asked,
+    options: SensitivityOptions,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -104,7 +106,7 @@ def _batch(
     ids = torch.stack([prompts[index].ids for index in indices]).to(_device(model))
     try:
         with strips_where_long(model, ids.shape[1]):
-            return _Together.of(model, ids, indices, options).measured(announce, progress)
+            return _PromptBatch.of(model, ids, indices, options).measured(announce, progress)
     except (InputError, hooks.HookError) as error:
         if len(prompts) == 1:
             raise
@@ -131,18 +133,22 @@ def _device(model: TransformerBridge) -> torch.device:
 
 
 @dataclass(frozen=True)
-class _Together:
+class _PromptBatch:
     """Prompts of one length whose passes were proved equal and read."""
 
     model: TransformerBridge
     starts: Sequence[Start]
     numbers: Sequence[int]
-    asked: Asked
+    options: SensitivityOptions
 
     @classmethod
     def of(
-        cls, model: TransformerBridge, ids: Int[Tensor, "prompt pos"], numbers: Sequence[int], options: Asked
-    ) -> _Together:
+        cls,
+        model: TransformerBridge,
+        ids: Int[Tensor, "prompt pos"],
+        numbers: Sequence[int],
+        options: SensitivityOptions,
+    ) -> _PromptBatch:
         """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same logits.
 
         Those of the last token, whose Jacobian is meant: a large vocabulary's at every token would outweigh the rest of the
@@ -164,7 +170,7 @@ class _Together:
         return cls(model, starts, numbers, options)
 
     def measured(self, announce: Announce | None, progress: Progress | None) -> list[ByName]:
-        """Of the first prompt with its certificates; of the others without those that said something there."""
+        """Measure the first prompt with its certificates; the others without those that were informative there."""
         once, count = _once(announce), len(self.starts)
         prompt_progress = [part_of(progress, at, at + 1, count, units=100) for at in range(count)]
         norms_by_prompt = [self._of_one(self.starts[0], {}, once, prompt_progress[0])]
@@ -179,13 +185,13 @@ class _Together:
     def _of_one(
         self, start: Start, oracles: Mapping[str, Oracle], announce: Announce | None, progress: Progress | None
     ) -> ByName:
-        """Every linearisation of one prompt, and how many prompts shared its passes."""
-        names, norms_by_name = self.asked.names, {}
+        """Measure every linearisation of one prompt; its account says how many prompts shared its passes."""
+        names, norms_by_name = self.options.names, {}
         start = replace(start, cores={})  # they go when this prompt is done
         for index, name in enumerate(names):
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
             linearisation_run = OneLinearisation(
-                self.model, start, name, self.asked.layers, self._settings, self.asked.towards
+                self.model, start, name, self.options.layers, self._settings, self.options.towards
             )
             norms = linearisation_run.measured(announce, name_progress, oracles.get(name))
             norms_by_name[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})
@@ -193,8 +199,8 @@ class _Together:
 
     @property
     def _settings(self) -> Settings:
-        """What the run may take beside what the passes of the others hold."""
-        settings = self.asked.settings
+        """Settings with the memory that is left beside the passes of the other prompts."""
+        settings = self.options.settings
         if settings.max_memory is None or len(self.starts) == 1:
             return settings
         held_bytes = (len(self.starts) - 1) * Shape.of(self.model).site_bytes(len(self.starts[0].ids))
@@ -211,14 +217,14 @@ class _Together:
             embedded,
             freeze=freezing(self.model, name),
             rows=len(embedded),
-            layers=tuple(self.asked.layers),
+            layers=tuple(self.options.layers),
         )
         rows = route.pull(cotangents)
         return [Oracle(cotangent, row, 1 + self.numbers[0]) for cotangent, row in zip(cotangents, rows, strict=True)]
 
 
 def _may_share(certified: MeasuredNorms) -> bool:
-    """By the formulas, which are every prompt's, and finite differences that said something."""
+    """Whether a certificate may be shared: by the formulas, which are every prompt's, and informative finite differences."""
     account = certified.account
     return account["route"] == "analytic" and account["certificate"]["informative"]
 
@@ -229,9 +235,9 @@ def _once(announce: Announce | None) -> Announce | None:
         return None
     announced: set[str] = set()
 
-    def told(text: str) -> None:
+    def announce_once(text: str) -> None:
         if text not in announced:
             announced.add(text)
             announce(text)
 
-    return told
+    return announce_once

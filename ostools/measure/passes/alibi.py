@@ -35,10 +35,12 @@ def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[N
     MPT's is as long as its longest prompt, and its end is read: place p of a pass over n keys gets m_h (p + 1 - n).
     """
 
-    def moved(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def with_bias(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         (name,) = [name for name in _NAMES if kwargs.get(name) is not None]
         bias = kwargs[name][..., -len(places) :]
         return args, kwargs | {name: bias[..., places.to(bias.device)]}
 
-    with before_modules({f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, moved, kind="alibi"):
+    with before_modules(
+        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, with_bias, kind="alibi"
+    ):
         yield

@@ -1,4 +1,4 @@
-"""In which arithmetic derivatives and formulas are computed: float32, or all the way float64."""
+"""Arithmetic of derivatives and formulas: float32, or all the way float64."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
 
 @contextmanager
 def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """For a float64 model, norms and softmax in float64 too. `layers`: of these blocks only. Products of float32 matrices are
-    not in TF32, whatever is allowed elsewhere."""
+    """Compute norms and softmax of a float64 model in float64 too. `layers`: of these blocks only. Products of float32
+    matrices are not in TF32, whatever is allowed elsewhere."""
     is_double = next(model.parameters()).dtype == torch.float64
     with float32_products(), hooks.exact_arithmetic(model, layers) if is_double else nullcontext():
         yield

@@ -21,7 +21,7 @@ import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.passes.alibi import has_alibi
-from ostools.measure.passes.last_tokens import way_of
+from ostools.measure.passes.last_tokens import batching_of
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
@@ -45,9 +45,9 @@ def padding(model: TransformerBridge) -> Padding:
     nothing looks into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits
     sums over more keys round otherwise, and two tokens that are nearly as likely may change places.
     """
-    way = way_of(model, ())
-    if way.name == "loop":
-        return Padding(False, way.reason)
+    batching = batching_of(model, ())
+    if batching.name == "loop":
+        return Padding(False, batching.reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")

@@ -4,7 +4,7 @@ A causal model's representation of a prefix does not depend on what follows, so 
 into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
 needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
 whose rotation of keys depends on the length of the prompt, or that no record describes, goes through a loop over lengths
-instead (`way_of`).
+instead (`batching_of`).
 
 Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
 trunk, heads x trunk^2, and its keys and values.
@@ -29,7 +29,7 @@ from ostools.ground.chunks import chunk
 from ostools.measure.passes.alibi import bias_at, has_alibi
 from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
 from ostools.measure.passes.output import soft_cap
-from ostools.measure.passes.streams import unread
+from ostools.measure.passes.streams import no_logits
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 
@@ -83,25 +83,25 @@ class LastRows:
 
 
 @dataclass(frozen=True)
-class Way:
+class Batching:
     """How the representations were computed: "one pass", "packed pass" or "loop", and why."""
 
     name: str
     reason: str
 
 
-def way_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Way:
+def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batching:
     """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
     config, family = model.original_model.config, family_of(model)
     if family is None:
-        return Way("loop", f"{model.cfg.architecture} is not a family whose masks and positions are known")
+        return Batching("loop", f"{model.cfg.architecture} is not a family whose masks and positions are known")
     unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
     if unknown:
-        return Way("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
+        return Batching("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
     if all(tree.is_chain for tree in trees):
-        return Way("one pass", "every prompt is a prefix of the longest")
+        return Batching("one pass", "every prompt is a prefix of the longest")
     placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
-    return Way("packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}")
+    return Batching("packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}")
 
 
 def _rope_types(config: Any) -> Iterator[str]:
@@ -113,14 +113,18 @@ def _rope_types(config: Any) -> Iterator[str]:
 
 
 def last_rows(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], tree: PrefixTree, way: Way, layers: Sequence[int] = ()
+    model: TransformerBridge,
+    prompts: Sequence[Sequence[int]],
+    tree: PrefixTree,
+    batching: Batching,
+    layers: Sequence[int] = (),
 ) -> LastRows:
     """The representations of the prompts' last tokens, in the prompts' order, by the given way; `tree` is the prompts'.
 
     layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens are, in every layer.
     """
     layer_indices = (*layers, int(model.cfg.n_layers))
-    return _loop(model, prompts, layer_indices) if way.name == "loop" else _packed(model, tree, layer_indices)
+    return _loop(model, prompts, layer_indices) if batching.name == "loop" else _packed(model, tree, layer_indices)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
@@ -192,7 +196,7 @@ def _branches(
 ) -> LastRows:
     """One group of branches, on the keys and values of the trunk before them."""
     device = next(model.parameters()).device
-    visible, places = tree.seen(group).to(device), tree.key_positions(group).to(device)
+    visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]
     cache_layers: list[Any] = cache.layers
     before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in cache_layers]
@@ -227,7 +231,7 @@ def _one_pass(
         true_arithmetic(model),
         _recording(model, torch.tensor(rows, dtype=torch.int64), layers) as record,
     ):
-        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=unread(model), **options)
+        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=no_logits(model), **options)
     return _rows(record)
 
 
@@ -245,7 +249,7 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Se
                 model(
                     _batch(model, [prompts[index] for index in batch_indices]),
                     use_cache=False,
-                    logits_to_keep=unread(model),
+                    logits_to_keep=no_logits(model),
                 )
             parts.append(_rows(record))
             order.extend(batch_indices)

@@ -24,7 +24,7 @@ class LongestPrompt:
 
 
 def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
-    """What `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of every
+    """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of every
     layer, and logits at some positions."""
     squares = _SQUARES * shape.n_heads * pos**2
     vectors = pos * (3 * shape.d_mlp + 8 * shape.d_model)
@@ -36,8 +36,8 @@ def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
     """A pass over one prompt whose patterns are kept, of every layer; `element`: bytes of a number,
     where it is not read as it is loaded."""
     element = shape.element if element is None else element
-    kept_rows = shape.n_layers * shape.n_heads * pos**2 * element
-    return pass_bytes(shape, 1, pos, 1, element) + kept_rows + cast_bytes(shape, element)
+    pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * element
+    return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
 
 
 def batch_bytes(

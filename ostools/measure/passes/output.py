@@ -1,4 +1,4 @@
-"""What is differentiated in the place of y_n: another position's y, a logit, or the difference of two.
+"""Output that is differentiated in the place of y_n: another position's y, a logit, or the difference of two.
 
 A logit is a linear function of y_n, t = w^T y_n + b, before a soft-cap (Gemma 2). w is the row of the output layer, or the
 difference of two rows. So d t / d v_i = w^T J_i, one row, whose length is at most ||w||_2 ||J_i||_2. Another position is the
@@ -91,7 +91,7 @@ def output_row(
 
 
 def soft_cap(model: TransformerBridge) -> float | None:
-    """What the model bounds its logits by; None where it does not."""
+    """Bound of the model's logits; None where it has none."""
     return getattr(model.original_model.config, "final_logit_softcapping", None)
 
 
@@ -100,8 +100,8 @@ def read_up_to(at: int | None, pos: int) -> int:
     return pos if at is None else at % pos + 1
 
 
-def begun(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
-    """The tokens up to position `at`, from the end where negative; the last of them has the logits that it has in the whole.
+def up_to_position(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
+    """Cut the prompt after position `at`, from the end where negative; its last token has the logits that it has in the whole.
 
     Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an edit that may read later
     tokens: equal logits do not prove equal derivatives there.

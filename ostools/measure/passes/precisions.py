@@ -29,7 +29,7 @@ Vectors = Float[Tensor, "*batch d"]
 PARTS = ("weights", "residual", "kv")
 DYNAMIC = "dynamic"
 _OF_WEIGHTS = ("weights", DYNAMIC)
-GIVEN = "given"
+AS_GIVEN = "given"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Precision:
     part: str | None = None
 
     @classmethod
-    def named(cls, name: str) -> Precision:
+    def of_name(cls, name: str) -> Precision:
         """The precision of that name; an unknown one raises `InputError` with the nearest."""
         return PRECISIONS[checked_name("dtype", name, PRECISIONS)]
 
@@ -97,7 +97,7 @@ class Precision:
         if self.part in _OF_WEIGHTS and self.format not in FLOATS:
             return f"{self.format}-weights"
         storage_dtype = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
-        return GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
+        return AS_GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
 
     def steps(self, y: Vectors, y_star: Vectors) -> Vectors:
         """u_k, one representable step at each coordinate, for the machine line; in float64.
@@ -129,4 +129,6 @@ PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DY
 def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
     """The precisions of those names in order, each once; one that there is not, or none at all, is an `InputError`."""
     names = [dtypes] if isinstance(dtypes, str) else several("dtypes", dtypes, "('float32', 'bfloat16')")
-    return [Precision.named(name) for name in dict.fromkeys(checked_name("dtype", name, PRECISIONS) for name in names)]
+    return [
+        Precision.of_name(name) for name in dict.fromkeys(checked_name("dtype", name, PRECISIONS) for name in names)
+    ]

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge.generalized_components import BloomBlockBridg
 from hooks.register import before_modules
 
 
-def unread(model: TransformerBridge) -> int | Int[Tensor, " none"]:
+def no_logits(model: TransformerBridge) -> int | Int[Tensor, " none"]:
     """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
     blocks; of the last token where a hook waits for them."""
     end = (model, model.original_model, *model.unembed.modules())

@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.models.shape import Shape
 
-WHOLE = 1 << 26
+WHOLE_PATTERN_BYTES = 1 << 26
 """Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in float32, 1,024 at 16."""
 
 _SQUARES = 10
@@ -26,7 +26,7 @@ STRIP = 1 << 25
 def strip_size(shape: Shape, pos: int) -> int | None:
     """How many queries of a prompt of `pos` tokens go through attention at a time; None: all of them, the prompt is short."""
     row = shape.n_heads * pos * shape.element
-    return None if row * pos <= chunk(WHOLE) else max(1, chunk(STRIP) // row)
+    return None if row * pos <= chunk(WHOLE_PATTERN_BYTES) else max(1, chunk(STRIP) // row)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class PrefixTree:
         if nodes:
             yield Group(tuple(nodes), reach)
 
-    def seen(self, group: Group) -> Bool[Tensor, "query key"]:
+    def visible(self, group: Group) -> Bool[Tensor, "query key"]:
         """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its own, each node sees."""
         row = {node: index for index, node in enumerate(group.nodes)}
         visible = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
@@ -78,7 +78,7 @@ class PrefixTree:
         return torch.from_numpy(visible)
 
     def key_positions(self, group: Group) -> Int[Tensor, " key"]:
-        """The position in the prompt of every key of `seen`."""
+        """The position in the prompt of every key of `visible`."""
         return torch.tensor([*range(group.reach), *(self.positions[node] for node in group.nodes)])
 
 

@@ -1,4 +1,4 @@
-"""What the variants read off one block, each number computed once and only if a variant asks for it."""
+"""Terms of one block that the variants read, each computed once and only if a variant asks for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ostools.theory.path_sum import edges, operators, paths
 
 
 class BlockView:
-    """What the variants read off one block, each computed once and only if a variant asks for it."""
+    """Terms of one block that the variants read, each computed once and only if a variant asks for it."""
 
     def __init__(self, block: Block, mlp_norm: str) -> None:
         self.block = block
@@ -46,13 +46,13 @@ class BlockView:
     @cached_property
     def weighted(self) -> Float[Tensor, "query key"]:
         """sum_h omega_h alpha_ij^h."""
-        omega = operators.head_norms(self.block.weights.left, self.block.weights.right)
+        omega = operators.head_norms(self.block.weights.left_factor, self.block.weights.right)
         return paths.weighted_pattern(self.block.raw_pattern, omega)
 
     def self_updates(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """T_ii - I for the positions of `part`."""
         weights, scale = self.block.weights, self.scales.diagonal()
-        return edges.self_updates(self.block.pattern, weights.left, weights.right, scale, part)
+        return edges.self_updates(self.block.pattern, weights.left_factor, weights.right, scale, part)
 
     @cached_property
     def mlp_norms(self) -> Float[Tensor, " pos"]:

@@ -69,7 +69,7 @@ def joint_norms(
         if view.parallel:
             same = row + (update if front is None else front @ update)
             row = edges.with_identity(torch.zeros_like(update)) if front is None else front
-        norms = edges.combination_norms(pattern[:, i], row @ weights.left @ right) / view.scales[i]
+        norms = edges.combination_norms(pattern[:, i], row @ weights.left_factor @ right) / view.scales[i]
         norms[i] = edges.spectral_norms(same)
         norm_rows.append(norms)
     return torch.stack(norm_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostools.ground.chunks import chunk as chunk_of
-from ostools.measure.formulas.forward import KEPT, kept_weights
+from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
 from ostools.measure.passes.memory import in_full
 from ostools.measure.paths.belief import COTANGENTS
@@ -18,7 +18,7 @@ _ELEMENT = 8
 
 
 def path_sum_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
-    """Of a prompt of `pos` tokens, all variants out of the same blocks."""
+    """Bytes of all variants on a prompt of `pos` tokens, out of the same blocks."""
     windows = any(name.startswith("windowed") for name in variants)
     folded = _reading(in_full(shape), pos, heads=windows) + 2 * _ELEMENT * shape.block_parameters
     folded += kept_weights(shape, _ELEMENT) + _terms(shape, pos, pairs=windows)
@@ -39,12 +39,12 @@ def _reading(shape: Shape, pos: int, *, heads: bool) -> int:
     # Rows in float64, scores and what they are compared with.
     reading = squares + 5 * square + (2 if heads else 0) * squares
     sites = shape.site_bytes(pos)
-    kept_rows = sites if sites <= chunk_of(KEPT) else 0
-    return ALLOCATOR + kept_rows + vectors + max(7 * squares // 2, reading)
+    kept_site_bytes = sites if sites <= chunk_of(KEPT_BYTES) else 0
+    return ALLOCATOR + kept_site_bytes + vectors + max(7 * squares // 2, reading)
 
 
 def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:
     """Matrices beside a block's weights: ff x d and d x d for the Jacobian of a position, as many again for that of a pair."""
     position = (shape.d_mlp + shape.d_model) * shape.d_model * _ELEMENT
-    together = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
-    return (1 + 2 * pairs) * together + 8 * shape.d_model**2 * _ELEMENT
+    chunk_bytes = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
+    return (1 + 2 * pairs) * chunk_bytes + 8 * shape.d_model**2 * _ELEMENT

@@ -27,7 +27,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import float32_products, full_precision
 from ostools.measure.paths.belief import beliefs
 from ostools.measure.paths.block_view import BlockView
@@ -43,7 +43,7 @@ from ostools.measure.paths.variants import (
     variant_named,
 )
 from ostools.measure.prompts import by_token, token_columns
-from ostools.measure.several import PROFILE, Several, together
+from ostools.measure.several import PROFILE, PromptResults, join_results
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
@@ -70,14 +70,14 @@ class PathSum(Result):
     @property
     def beliefs(self) -> Frame:
         """Verdict on each form that is no bound, for the last position: one row a variant."""
-        rows = self.provenance.parameters.get("beliefs", {})
-        table = [{"variant": name, **verdict} for name, verdict in rows.items()]
+        verdict_by_variant = self.provenance.parameters.get("beliefs", {})
+        table = [{"variant": name, **verdict} for name, verdict in verdict_by_variant.items()]
         columns = ["variant", "believed", "spearman", "log10_off", "words"]
         return pd.DataFrame(table, columns=columns).astype({"believed": "boolean"})
 
 
 @dataclass(frozen=True, eq=False)
-class PathSums(Result, Several[PathSum]):
+class PathSums(Result, PromptResults[PathSum]):
     """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 
@@ -168,25 +168,27 @@ def path_sum(
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
     is_one = isinstance(prompt, str | Prompt)
-    mitigated = Under.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
-    how = _How(Shape.of(model), names, mlp_norm, positions, max_memory, announce)
-    provenance = Provenance.collect(model, variants=names, mlp_norm=mlp_norm, positions=positions, **mitigated.said)
-    work, result, count = full_precision(model, "path_sum"), [], len(mitigated.prompts)
+    mitigated = MitigatedPrompts.of("path_sum", model, [prompt] if is_one else prompt, mitigation)
+    options = _PathSumOptions(Shape.of(model), names, mlp_norm, positions, max_memory, announce)
+    provenance = Provenance.collect(
+        model, variants=names, mlp_norm=mlp_norm, positions=positions, **mitigated.provenance_entry
+    )
+    work, results, count = full_precision(model, "path_sum"), [], len(mitigated.prompts)
     with torch.inference_mode(False), mitigated.acting(work):
         for index, tokens in enumerate(mitigated.prompts):
             prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             try:
-                result.append(_of_one(work, tokens, how, provenance, prompt_progress))
+                results.append(_of_one(work, tokens, options, provenance, prompt_progress))
             except InputError as error:
                 if count == 1:
                     raise
                 raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
-    return result[0] if is_one else PathSums(*together(result, ("beliefs",)))
+    return results[0] if is_one else PathSums(*join_results(results, ("beliefs",)))
 
 
 @dataclass(frozen=True)
-class _How:
-    """What is asked of every prompt; `shape`: of the model as the user gave it."""
+class _PathSumOptions:
+    """Options of a path sum; `shape`: of the model as the user gave it."""
 
     shape: Shape
     names: Sequence[str]
@@ -197,23 +199,27 @@ class _How:
 
 
 def _of_one(
-    model: TransformerBridge, tokens: Prompt, how: _How, provenance: Provenance, progress: Progress | None
+    model: TransformerBridge,
+    tokens: Prompt,
+    options: _PathSumOptions,
+    provenance: Provenance,
+    progress: Progress | None,
 ) -> PathSum:
-    """Of one prompt, on the model in the precision in which its blocks are read."""
-    shape, n = how.shape, len(tokens.ids)
-    last = [n - 1] if how.positions == "last" else list(range(n))
-    needed = path_sum_bytes(shape, n, how.names)
-    _require_memory(needed, n, next(model.parameters()).device, how.max_memory, how.announce)
-    values = _fold(model, tokens, how.names, last, how.mlp_norm, progress)
+    """Path sum of one prompt, on the model in the precision in which its blocks are read."""
+    shape, n = options.shape, len(tokens.ids)
+    last = [n - 1] if options.positions == "last" else list(range(n))
+    needed = path_sum_bytes(shape, n, options.names)
+    _require_memory(needed, n, next(model.parameters()).device, options.max_memory, options.announce)
+    values = _fold(model, tokens, options.names, last, options.mlp_norm, progress)
     own_parameters: dict[str, Any] = {**tokens.asked}
-    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, how.max_memory)
+    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, options.max_memory)
     if verdicts:
         own_parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     tables = [
         _table(tokens, variant_named(name), last, values[name]).assign(
             believed=verdicts[name].believed if name in verdicts else None
         )
-        for name in how.names
+        for name in options.names
     ]
     where = replace(
         provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own_parameters}
@@ -270,17 +276,23 @@ def _fold(
         return {name: fold.values() for name, fold in folds.items()}
 
 
-def _table(tokens: Prompt, variant: Variant, last: list[int], value: Float[Tensor, "last pos"]) -> pd.DataFrame:
-    if not bool(torch.isfinite(value).all()):
+def _table(tokens: Prompt, variant: Variant, last: list[int], values: Float[Tensor, "last pos"]) -> pd.DataFrame:
+    if not bool(torch.isfinite(values).all()):
         raise InputError(
             f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
         )
     columns = token_columns(tokens)
     lengths = [m + 1 for m in last]
-    tokens_of = np.concatenate([np.arange(length) for length in lengths])
+    token_indices = np.concatenate([np.arange(length) for length in lengths])
     variant_columns = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
-    values = torch.cat([row[:length] for row, length in zip(value, lengths, strict=True)]).cpu().numpy()
-    arguments = {name: column.take(tokens_of).array for name, column in columns.items()}
+    flat_values = torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)]).cpu().numpy()
+    token_values = {name: column.take(token_indices).array for name, column in columns.items()}
     return pd.DataFrame(
-        {"last": np.repeat(last, lengths), **arguments, "variant": variant.name, **variant_columns, "value": values}
+        {
+            "last": np.repeat(last, lengths),
+            **token_values,
+            "variant": variant.name,
+            **variant_columns,
+            "value": flat_values,
+        }
     )

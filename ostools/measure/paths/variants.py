@@ -52,26 +52,26 @@ class RowFold:
     def __post_init__(self) -> None:
         scale = self.run.final_norm_scale
         self.rows = torch.eye(len(scale), dtype=torch.float64, device=scale.device)[self.last]
-        self.kept: list[tuple[float, ...]] = []
+        self.block_numbers: list[tuple[float, ...]] = []
 
     def step(self, view: BlockView) -> None:
         self.rows = self.rows @ self.edges(view).to(self.rows)
-        self.kept.append(self.numbers(view))
+        self.block_numbers.append(self.numbers(view))
 
     def values(self) -> Float[Tensor, "last pos"]:
         """beta_3 = r3_m / ||g3||_inf, of each last position m."""
         beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
-        constants = [self.constant(self.kept, float(beta)) for beta in beta_3]
+        constants = [self.constant(self.block_numbers, float(beta)) for beta in beta_3]
         return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
 
 
 @dataclass
 class PrintedFold(RowFold):
-    """The same with the sum of equation 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to nothing."""
+    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to nothing."""
 
     def step(self, view: BlockView) -> None:
         view.require_causal(self.name)
-        top = not self.kept
+        top = not self.block_numbers
         super().step(view)
         if top and int(self.run.model.cfg.n_layers) == 1:
             self.rows = self.rows @ self.edges(view).to(self.rows)
@@ -96,7 +96,7 @@ LINEARISATION, NORM = "frozen", "operator"
 """The derivative that every variant stands beside, and the norm of it."""
 
 
-def _nothing(view: BlockView) -> tuple[float, ...]:
+def _no_numbers(view: BlockView) -> tuple[float, ...]:
     return ()
 
 
@@ -104,7 +104,7 @@ def _rows(
     name: str,
     kind: Kind,
     edges: Callable[[BlockView], Float[Tensor, "query key"]],
-    numbers: Callable[[BlockView], tuple[float, ...]] = _nothing,
+    numbers: Callable[[BlockView], tuple[float, ...]] = _no_numbers,
     constant: Callable[[list[tuple[float, ...]], float], float] | None = None,
     fold: type[RowFold] = RowFold,
 ) -> Variant:

@@ -29,7 +29,7 @@ class HeldBlock:
     """A block with patterns and scales held, as one linear map of the residual stream."""
 
     pattern: Float[Tensor, "head query key"]
-    left: Float[Tensor, "head d_model d_head"]
+    left_factor: Float[Tensor, "head d_model d_head"]
     right: Float[Tensor, "head d_head d_model"]
     norm1_scale: Float[Tensor, " pos"]
     post_norm1_scale: Float[Tensor, " pos"]
@@ -45,7 +45,7 @@ class HeldBlock:
         after = torch.einsum("qopd,pde->qope", cotangents, self.rows[:n])
         scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
         received = torch.zeros_like(after)
-        for pattern, left_matrix, right in zip(self.pattern[:, :n, :n], self.left, self.right, strict=True):
+        for pattern, left_matrix, right in zip(self.pattern[:, :n, :n], self.left_factor, self.right, strict=True):
             received += pattern.mT @ (scaled @ left_matrix) @ right
         return after + received / self.norm1_scale[:n, None]
 
@@ -66,7 +66,7 @@ class WindowedFold:
         block, weights = view.block, view.block.weights
         rows = view.rows(slice(None))
         scales = block.norm1_scale, block.post_norm1_scale
-        held_block = HeldBlock(block.pattern, weights.left, weights.right, *scales, rows, view.parallel)
+        held_block = HeldBlock(block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel)
         self.blocks.insert(0, held_block)
 
     def values(self) -> Float[Tensor, "last pos"]:

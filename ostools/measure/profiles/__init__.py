@@ -1,3 +1,3 @@
-"""What is read off sensitivities and path sums: `profile` (which tokens matter), `compare` (bounds beside norms),
+"""Analysis of sensitivities and path sums: `profile` (which tokens matter), `compare` (bounds beside norms),
 `spectra` (products of patterns).
 """

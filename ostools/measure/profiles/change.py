@@ -131,8 +131,8 @@ def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, ro
         )
     at = {theirs: ours for ours, theirs in pairs}
     (last,) = lasts[0]
-    found = rows[rows["position"].isin(list(at))]
-    return found.assign(position=found["position"].map(at), last=last)
+    paired_rows = rows[rows["position"].isin(list(at))]
+    return paired_rows.assign(position=paired_rows["position"].map(at), last=last)
 
 
 def _tokens(result: Sensitivity | PathSum) -> list[tuple[int, str]]:
@@ -176,8 +176,8 @@ def _ratios(joined: Frame, floor: float) -> Frame:
             "upper": joined["upper_second"] / joined["lower"],
         }
     columns = {name: ratio.where(sound) for name, ratio in ratios.items()}
-    result = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
-    return result[
+    ratio_rows = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
+    return ratio_rows[
         [*named_by(joined), "second_position", "source", "norm", "layer", "last", "first", "second", *columns]
     ]
 
@@ -200,7 +200,7 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     edits = [[edit.rpartition(" (block ")[0] for edit in provenance.edits] for provenance in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
     differ += ["tokens"] if first.token_ids != second.token_ids else []
-    mitigation_names = [entry.under or NONE for entry in (first, second)]
+    mitigation_names = [provenance.under or NONE for provenance in (first, second)]
     parameters = {**first.parameters, "differ": differ, "second": second.as_dict()}
     if mitigation_names[0] != mitigation_names[1]:
         parameters.pop("mitigation", None)  # what is said here is of both

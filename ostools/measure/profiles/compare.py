@@ -107,8 +107,10 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
         row = _summarise(ATTENTION, prediction, partner, scaled=False)
         rows.append(row | {"words": f"{row['words']} ({name})"})
     # The same weights stand beside each linearisation: the table has them once.
-    first = profile[profile["linearisation"] == profile["linearisation"].iloc[0]]
-    return _compared(measured, profile, first.assign(source=ATTENTION, kind="predicted", value=weights), rows)
+    first_linearisation = profile[profile["linearisation"] == profile["linearisation"].iloc[0]]
+    return _compared(
+        measured, profile, first_linearisation.assign(source=ATTENTION, kind="predicted", value=weights), rows
+    )
 
 
 def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
@@ -184,8 +186,8 @@ def _long(measured: Sensitivity) -> Any:
 def require_same_run(
     caller: str, measured: Provenance, second: Provenance, its_name: str, *, whole_output: bool = True
 ) -> None:
-    """The same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last token;
-    else `InputError`, on behalf of what was asked for."""
+    """Require the same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last
+    token; else `InputError` in the name of `caller`."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"]

@@ -27,7 +27,7 @@ from ostools.models.null import KINDS
 from ostools.results import Frame, Result
 from ostools.theory.profiles import rank_correlation
 
-OWN = "model"
+TRAINED = "model"
 """The source of the model's own rows."""
 
 
@@ -51,7 +51,7 @@ class Nulls(Result):
     @property
     def band(self) -> Frame:
         table: Any = self.frame
-        of_nulls = table[table["source"] != OWN]
+        of_nulls = table[table["source"] != TRAINED]
         grouped = of_nulls.groupby(["source", "position", "token"], sort=False)["share"]
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
@@ -92,7 +92,10 @@ def nulls(
             f"nulls: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
             "it; leave its block"
         )
-    cases: list[tuple[str, int | None]] = [(OWN, None), *((kind, seed) for kind in kind_names for seed in seed_list)]
+    cases: list[tuple[str, int | None]] = [
+        (TRAINED, None),
+        *((kind, seed) for kind in kind_names for seed in seed_list),
+    ]
     frames, rows, trained_profile = [], [], None
     for index, (source, seed) in enumerate(cases):
         case_model = model if seed is None else null_model(model, source, seed=seed)
@@ -103,7 +106,7 @@ def nulls(
         )
         trained_profile = case_profile if trained_profile is None else trained_profile
         shape: Any = case_profile.shapes
-        value = case_profile.frame["value"].to_numpy()
+        values = case_profile.frame["value"].to_numpy()
         frames.append(
             case_profile.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(
                 source=source, seed=seed
@@ -116,7 +119,7 @@ def nulls(
                 **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
                 "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
                 **case_profile.summary.iloc[0][["sink_share", "last_share"]],
-                "spearman": rank_correlation(value, trained_profile.frame["value"].to_numpy()),
+                "spearman": rank_correlation(values, trained_profile.frame["value"].to_numpy()),
                 "weight_hash": case_profile.provenance.model["weight_hash"],
             }
         )

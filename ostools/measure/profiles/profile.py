@@ -26,7 +26,7 @@ from ostools.theory import profiles as theory
 Norm = Literal["operator", "frobenius"]
 
 ALL, NO_SINK, BETWEEN, OF_TEXT = "all", "without the sink", "without sink and last", "the text"
-KEPT = (ALL, NO_SINK, BETWEEN, OF_TEXT)
+TOKEN_SETS = (ALL, NO_SINK, BETWEEN, OF_TEXT)
 """The tokens that a shape is of."""
 _INTERVALS = ("start_contrast", "end_contrast", "curvature")
 _SHAPE_COLUMNS = (
@@ -70,10 +70,10 @@ class Profile(Result):
         """The k tokens with the largest shares, largest first; of the first linearisation if none is named.
 
         origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they are, none is."""
-        known_names = list(dict.fromkeys(self.frame["linearisation"]))
-        linearisation_name = known_names[0] if linearisation is None else linearisation
-        if linearisation_name not in known_names:
-            raise unknown_name("linearisation", linearisation_name, known_names)
+        linearisation_names = list(dict.fromkeys(self.frame["linearisation"]))
+        linearisation_name = linearisation_names[0] if linearisation is None else linearisation
+        if linearisation_name not in linearisation_names:
+            raise unknown_name("linearisation", linearisation_name, linearisation_names)
         if k < 1:
             raise InputError(f"top: expected a number of tokens from 1, found {k}")
         if origin is not None and origin not in ORIGINS:
@@ -117,7 +117,7 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
         part = _with_shares(group, frozen)
         parts.append(part)
         summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
-        shapes += [{"linearisation": name, "norm": norm} | _shape(part, token_set) for token_set in KEPT]
+        shapes += [{"linearisation": name, "norm": norm} | _shape(part, token_set) for token_set in TOKEN_SETS]
     frame = pd.concat(parts, ignore_index=True)
     return Profile(
         frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))

@@ -25,7 +25,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import Under
+from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
@@ -94,11 +94,13 @@ def spectra(
     """
     if powers < 2:
         raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
-    mitigated = Under.of("spectra", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("spectra", model, [prompt], mitigation)
     tokens = mitigated.prompt
     if len(tokens.ids) < 2:
         raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.said, **tokens.asked)
+    provenance = Provenance.collect(
+        model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.provenance_entry, **tokens.asked
+    )
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")
@@ -201,15 +203,15 @@ def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
         *_, stack = theory.upward(layers[name])
         repeated: dict[str, Tensor] = {str(layer): matrix for layer, matrix in enumerate(layers[name])} | {"all": stack}
         for layer, matrix in repeated.items():
-            remaining = theory.remainders(matrix, powers).cpu().numpy()
-            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], remaining[:-1]])
+            remainders = theory.remainders(matrix, powers).cpu().numpy()
+            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], remainders[:-1]])
             rows += [
                 {
                     "matrix": name,
                     "layer": layer,
                     "power": power,
-                    "remainder": float(remaining[power - 1]),
-                    "observed_rate": float(remaining[power - 1] / before[power - 1])
+                    "remainder": float(remainders[power - 1]),
+                    "observed_rate": float(remainders[power - 1] / before[power - 1])
                     if before[power - 1] > 0
                     else np.nan,
                     "predicted_rate": rate,

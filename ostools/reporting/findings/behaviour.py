@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.measure.answers.behaviour import NOTHING, PROMPTS, Behaviour
+from ostools.measure.answers.behaviour import NOT_SAMPLED, PROMPTS, Behaviour
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.hosted.words import asked_elsewhere, unanswered
 from ostools.reporting.look import theme
@@ -83,7 +83,7 @@ def unread_texts(result: Behaviour) -> list[str]:
 
 
 def _intervals(summary: Frame) -> str:
-    kinds = set(summary["interval_of"]) - {NOTHING}
+    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
     if not kinds:
         return "Nothing was drawn, so there is no interval."
     return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."

@@ -7,7 +7,7 @@ from typing import Any
 from mitigations.named import NONE
 from ostools.ground.words import runs
 from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.answers.acted import ACTIVE
+from ostools.measure.answers.effect_status import ACTIVE
 from ostools.measure.fate.fate import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.fate.splits import BETWEEN, BEYOND, SAME, TESTS
 from ostools.results import Frame, frame_of

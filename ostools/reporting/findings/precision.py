@@ -7,7 +7,7 @@ from typing import Any
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
-from ostools.measure.collapse.verdicts import APART, OVERFLOWS, UNDECIDED
+from ostools.measure.collapse.verdicts import OVERFLOWS, TOLD_APART, UNDECIDED
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, verdicts_at_y, whole
 from ostools.results import frame_of
 
@@ -82,7 +82,7 @@ def precision_findings(result: Collapse) -> list[str]:
         said += f" {listed}."
     overflow = overflow_sentence(dtype for dtype, verdict in verdicts.items() if verdict.kind == OVERFLOWS)
     said += f" {overflow}" if overflow else ""
-    apart = [tail for tail in tails(result) if verdicts[tail.dtype].kind == APART]
+    apart = [tail for tail in tails(result) if verdicts[tail.dtype].kind == TOLD_APART]
     if apart:
         nearest = min(apart, key=lambda tail: tail.margin)
         start = "Of the others" if len(apart) < len(measured) else "Of them"

@@ -20,7 +20,7 @@ from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated import Under, acting_bytes, of_the_pass
+from ostools.measure.mitigated import MitigatedPrompts, acting_bytes, of_the_pass
 from ostools.measure.passes.memory import patterns_bytes
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -143,7 +143,7 @@ class Measure:
             entries = sensitivity(model, list(prompts), **how)
             column = "operator_norm" if self.method == "exact" else "frobenius_norm"
             return [entry.frame[column].to_numpy(dtype=float) for entry in entries]
-        with Under.of("corpus", model, prompts, self.mitigation).acting(model):
+        with MitigatedPrompts.of("corpus", model, prompts, self.mitigation).acting(model):
             return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
 
     def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:

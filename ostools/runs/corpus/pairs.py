@@ -21,7 +21,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.readings import VECTOR
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.mitigated import Under, acting_bytes
+from ostools.measure.mitigated import MitigatedPrompts, acting_bytes
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -80,7 +80,7 @@ def pair_rows(
     """
     if mitigation is not None:
         longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
-        Under.of("corpus", model, longer, mitigation).require_acting(model)
+        MitigatedPrompts.of("corpus", model, longer, mitigation).require_acting(model)
     tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
     entries = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
     for entry in entries:

@@ -62,7 +62,7 @@ def _read(rows: Frame, provenance: Provenance) -> Behaviour:
 def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     options = cell.arguments
     most, samples = options["max_new_tokens"], options["samples"]
-    return answers_bytes(shape, longest, most, lengths=len(cell.lengths), each=samples)
+    return answers_bytes(shape, longest, most, lengths=len(cell.lengths), per_length=samples)
 
 
 BEHAVIOUR = Measurement(BehaviourOptions, _memory, _measure, _read)

@@ -22,7 +22,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.decodable import COLUMNS as PROBED
-from ostools.measure.fate.decodable import Asked, decodable, of_predictions, probes_bytes
+from ostools.measure.fate.decodable import ProbeTask, decodable, of_predictions, probes_bytes
 from ostools.measure.fate.fate import COLUMNS, arm, fate_bytes
 from ostools.measure.fate.readout import COLUMNS as READ_OUT
 from ostools.measure.fate.readout import readout
@@ -66,7 +66,7 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 def _judged(model: TransformerBridge, cell: Cell) -> Rows:
     target = cell.arguments["target"]
-    sweep_part = Asked.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
+    sweep_part = ProbeTask.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
     entries = arm(sweep_part, [cell.dtype])
     provenance = entries.probes.provenance
     return entries.frame[list(COLUMNS)].astype(COLUMNS), replace(

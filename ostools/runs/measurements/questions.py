@@ -9,8 +9,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from ostools import tasks
-from ostools.measure.answers.acted import Acted
-from ostools.measure.posed import pose
+from ostools.measure.answers.effect_status import EffectStatus
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from ostools.results import Result
 from ostools.runs.measurements.record import Cell, Rows
@@ -19,10 +19,10 @@ from ostools.runs.measurements.record import Cell, Rows
 def each_question(model: TransformerBridge, cell: Cell, work: Callable[[Prompt], Result]) -> Rows:
     """`work` on the prompt of each length, under the mitigation; `status` says whether that changed its text or a logit."""
     spec, form = cell.mitigated, tasks.task(cell.task)
-    acted = Acted(model, spec)
+    acted = EffectStatus(model, spec)
     tables, last = [], None
     for length in cell.lengths:
-        task_prompts = pose(model, form, length, seed=cell.seed, mitigation=spec)
+        task_prompts = render_prompt(model, form, length, seed=cell.seed, mitigation=spec)
         with mitigations.running(model, spec):
             last = work(task_prompts.prompt)
         tables.append(last.frame.assign(length=length, status=acted.status(task_prompts)[0]))

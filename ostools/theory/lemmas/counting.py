@@ -34,8 +34,8 @@ def type_spread(representations: Sequence[Float[Tensor, "_ d_model"]], tokens: S
     0 (to rounding) is what Proposition 6.1 says of sequences with the same ratio.
     """
     vectors, types = torch.cat(list(representations)), torch.cat(list(tokens))
-    first = torch.stack([(types == kind).nonzero()[0, 0] for kind in types])
-    return float(((vectors - vectors[first]).norm(dim=-1) / vectors[first].norm(dim=-1)).amax())
+    first_indices = torch.stack([(types == kind).nonzero()[0, 0] for kind in types])
+    return float(((vectors - vectors[first_indices]).norm(dim=-1) / vectors[first_indices].norm(dim=-1)).amax())
 
 
 def identical_next(vectors: Float[Tensor, "pos d"]) -> Bool[Tensor, " pair"]:

@@ -19,21 +19,21 @@ from ostools.ground.errors import InputError
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]
-Others = Float[Tensor, "*batch other"]
+OtherScores = Float[Tensor, "*batch other"]
 
 ALTERNATING = 2.0 * (math.e - 1.0) / (math.e + 1.0)
 """Lemma B.4's delta at every even n: 0.924..."""
 
 
 def inserted(
-    other_scores: Others, token: Scalars, last: Scalars
+    other_scores: OtherScores, token: Scalars, last: Scalars
 ) -> tuple[Scores, Float[Tensor, "*batch pos_and_copy"]]:
     """x = (a_1, ..., a_{n-1}, c) and x* = (a_1, ..., a_{n-1}, b, c), with `other_scores` a, `token` b, `last` c (Lemma B.1)."""
     b, c = token[..., None], last[..., None]
     return torch.cat([other_scores, c], dim=-1), torch.cat([other_scores, b, c], dim=-1)
 
 
-def log_decrease(other_scores: Others, token: Scalars, last: Scalars) -> Scalars:
+def log_decrease(other_scores: OtherScores, token: Scalars, last: Scalars) -> Scalars:
     """log softmax(x)_n - log softmax(x*)_{n+1} = log(1 + e^b / Z), Z = sum_k e^{x_k}: more than 0 for any b (Lemma B.1).
 
     In exact arithmetic. Where e^b / Z is less than half of the dtype's epsilon, the two weights round to one number.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ostools.theory.path_sum.operators import SQUARES, chunks, spectral_norms
 
-Left = Float[Tensor, "head d_model d_head"]
+LeftFactor = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
 Pattern = Float[Tensor, "head query key"]
 
@@ -46,7 +46,7 @@ def combination_norms(
 
 
 def self_updates(
-    pattern: Pattern, left_factor: Left, right: Right, scale: Float[Tensor, " pos"], part: slice
+    pattern: Pattern, left_factor: LeftFactor, right: Right, scale: Float[Tensor, " pos"], part: slice
 ) -> Float[Tensor, "part d_model d_model"]:
     """sum_h alpha_ii^h L_h R_h / scale_i for the positions of `part`."""
     weights = pattern.diagonal(dim1=1, dim2=2)[:, part] / scale[part]

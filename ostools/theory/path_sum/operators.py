@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ostools.ground.chunks import chunk
 
-Left = Float[Tensor, "head d_model d_head"]
+LeftFactor = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]
 Down = Float[Tensor, "d_model d_mlp"]
 Up = Float[Tensor, "d_mlp d_model"]
@@ -42,7 +42,7 @@ def spectral_norms(matrices: Float[Tensor, "*batch rows cols"]) -> Float[Tensor,
     return size * torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0).sqrt()
 
 
-def head_norms(left_factor: Left, right: Right) -> Float[Tensor, " head"]:
+def head_norms(left_factor: LeftFactor, right: Right) -> Float[Tensor, " head"]:
     """omega_h = ||L_h R_h||_2, exactly: the singular values of R_L R_R^T from two thin QR decompositions."""
     r_left = torch.linalg.qr(left_factor).R
     r_right = torch.linalg.qr(right.mT).R

@@ -105,5 +105,9 @@ def local_edges(
 
     Of a parallel block sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij (1 + ||D_i||).
     """
-    image = weighted / post_norm1_scale[:, None] / norm1_scale
-    return with_skip(image, 1.0 + mlp_norm) if parallel else with_skip(image).mul_((1.0 + mlp_norm)[:, None])
+    attention_edges = weighted / post_norm1_scale[:, None] / norm1_scale
+    return (
+        with_skip(attention_edges, 1.0 + mlp_norm)
+        if parallel
+        else with_skip(attention_edges).mul_((1.0 + mlp_norm)[:, None])
+    )

@@ -68,7 +68,7 @@ class Sketch:
 
     @classmethod
     def of(cls, rows: Float[Tensor, "row pos d_model"]) -> Sketch:
-        """One batch of rows q^T J, whose q are orthonormal."""
+        """Sketch of one batch of rows q^T J, whose q are orthonormal."""
         gram_matrices, count = gram(rows).cpu(), len(rows)
         squares = gram_matrices.diagonal(dim1=-2, dim2=-1)
         spread = gram_matrices.square().sum((-1, -2)) - squares.sum(-1).square() / count
@@ -78,7 +78,7 @@ class Sketch:
         return cls(squares.T.contiguous(), spread.clamp_min(0.0), pairs, largest, rows.shape[-1])
 
     def __add__(self, second: Sketch) -> Sketch:
-        """Both batches: their rows are orthogonal to each other too."""
+        """Sketch of both batches, whose rows are orthogonal to each other too."""
         return Sketch(
             torch.cat([self.squares, second.squares]),
             self.spread + second.spread,

@@ -200,8 +200,8 @@ def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
     # Whatever basis spans the columns of G, the same is left of the residuals.
     products = _whitened_products(np.column_stack([np.linalg.qr(G)[0], residuals / size]))
     XX, Xu, uu = products[:, :p, :p], products[:, :p, p:], products[:, p, p]
-    remaining = uu - (Xu * np.linalg.solve(XX, Xu)).sum((1, 2))
-    square = np.maximum(size**2 * remaining, m * _ROUNDING**2)
+    residual = uu - (Xu * np.linalg.solve(XX, Xu)).sum((1, 2))
+    square = np.maximum(size**2 * residual, m * _ROUNDING**2)
     # Restricted likelihood: that of the part of the data which no parameter can explain.
     log_weights = 0.5 * (np.log1p(-(_RHO**2)) - np.linalg.slogdet(XX)[1] - (m - p) * np.log(square))
     weights = np.exp(log_weights - log_weights.max())

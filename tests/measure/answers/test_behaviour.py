@@ -18,8 +18,8 @@ from mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.behaviour import COLUMNS, Behaviour, behaviour, summarise
-from ostools.measure.answers.probability import SPARE, answer_log_probability, written
-from ostools.measure.posed import pose
+from ostools.measure.answers.probability import SPARE, answer_log_probability, answer_text
+from ostools.measure.task_prompt import render_prompt
 from ostools.models.describe import metadata_of
 from ostools.tasks import Task, task
 from ostools.theory.statistics.intervals import wilson
@@ -77,12 +77,12 @@ def test_the_table(counted: Behaviour) -> None:
 
 
 def test_the_numbers_are_those_of_answers_and_of_the_probability(embedded, counted: Behaviour) -> None:
-    posed = [pose(embedded, task("count-ones"), n) for n in (3, 12, 140)]
+    posed = [render_prompt(embedded, task("count-ones"), n) for n in (3, 12, 140)]
     prompts = [one.prompt for one in posed]
     room = counted.provenance.parameters["max_new_tokens"]
     assert counted.frame["text"].tolist() == [a.text for a in answers(embedded, prompts, max_new_tokens=room)]
     assert counted.frame["tokens"].tolist() == [len(prompt.ids) for prompt in prompts]
-    likely = answer_log_probability(embedded, prompts, [written(one) for one in posed])
+    likely = answer_log_probability(embedded, prompts, [answer_text(one) for one in posed])
     assert counted.frame["log_probability"].tolist() == pytest.approx(likely, rel=1e-5)
     # What is answered greedily and right is likely; what is answered wrongly is not the right line.
     assert likely[0] > math.log(0.5) > likely[2]
@@ -188,7 +188,7 @@ def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> 
     assert found.frame["text"].tolist() != plain.frame["text"].tolist()
     assert set(found.frame["status"]) == {"active"}
     for n, text in zip((4, 60), found.frame["text"], strict=True):
-        prompt = pose(embedded, task("copy-first:uniform=true"), n).prompt
+        prompt = render_prompt(embedded, task("copy-first:uniform=true"), n).prompt
         with hooks.mask_scores(embedded, lambda query, key: query - key < 12):
             (own,) = answers(embedded, [prompt], max_new_tokens=found.provenance.parameters["max_new_tokens"])
         assert text == own.text
@@ -204,7 +204,7 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
     model.tokenizer.eos_token = None
-    tokens = len(pose(model, Parrot(), 3).prompt.ids)
+    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9, "probability": False}
     assert behaviour(model, Parrot(), **options).frame["ended"].tolist() == ["length"]
     for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
@@ -238,7 +238,7 @@ def test_every_step_is_verified() -> None:
 
     model = tiny_model("gemma", seed=3)
     options: Any = {"lengths": (3,), "max_new_tokens": 4, "probability": False}
-    tokens = len(pose(model, Parrot(), 3).prompt.ids)
+    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
     found = behaviour(model, Parrot(), mitigation=Watched(), **options)
     tried = [(tokens + 3, tokens + 3)] * 2  # whether it acts on prompt and answer
     assert found.frame["ended"].tolist() == ["length"]

@@ -10,7 +10,7 @@ import torch
 
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import answer_columns, judge
-from ostools.measure.posed import Posed
+from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt
 from ostools.tasks import Task, task
 
@@ -18,11 +18,11 @@ MATHS = "The final answer to your maths question is: "
 COPY = "The answer to your question is: "
 
 
-def posed(spec: str | Task, length: int = 12) -> Posed:
+def posed(spec: str | Task, length: int = 12) -> TaskPrompt:
     form = task(spec)
     key = form.answer(length)
     prompt = Prompt("x", torch.tensor([1]), ("x",), False)
-    return Posed(form, length, 0, "x", prompt, form.items(length), key, form.answer_line(key), False, False)
+    return TaskPrompt(form, length, 0, "x", prompt, form.items(length), key, form.answer_line(key), False, False)
 
 
 def answer(text: str, ended: str = "eos") -> Answer:

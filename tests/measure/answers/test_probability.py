@@ -15,9 +15,9 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.answers import answers, line_written
-from ostools.measure.answers.probability import ALONE, BEHIND, answer_log_probability, line_ids, written
+from ostools.measure.answers.probability import AFTER_PROMPT, ALONE, answer_log_probability, answer_text, line_ids
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
@@ -68,20 +68,20 @@ def test_equals_a_loop_on_trained_models(name: str) -> None:
     for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
         prompt = encode(model, text)
         ids = line_ids(model, prompt, line)
-        assert ids.cut == BEHIND
+        assert ids.cut == AFTER_PROMPT
         expected = one_by_one(model, prompt.ids.tolist(), list(ids.ids), ends_of(model))
         assert log_p == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_embedded_model_finds_right_lines_likely_and_wrong_ones_not(embedded: TransformerBridge) -> None:
     model = embedded
-    posed = [pose(model, task("count-ones"), n) for n in (3, 12)]
-    right = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed])
-    wrong = answer_log_probability(model, [one.prompt for one in posed], [written(one) for one in posed[::-1]])
+    posed = [render_prompt(model, task("count-ones"), n) for n in (3, 12)]
+    right = answer_log_probability(model, [one.prompt for one in posed], [answer_text(one) for one in posed])
+    wrong = answer_log_probability(model, [one.prompt for one in posed], [answer_text(one) for one in posed[::-1]])
     assert all(log_p > math.log(0.5) for log_p in right)
     assert all(log_p < math.log(0.01) for log_p in wrong)
     # "1" is not made likely by "12": it would have to end there.
-    begun = answer_log_probability(model, [posed[1].prompt], [written(posed[1])[:-1]])
+    begun = answer_log_probability(model, [posed[1].prompt], [answer_text(posed[1])[:-1]])
     assert begun[0] < math.log(0.01)
 
 
@@ -148,7 +148,7 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
     model = tiny_model("llama", seed=5, fresh=True)
     model.tokenizer = joining_tokenizer()
     prompt = encode(model, "a.")
-    assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), BEHIND)
+    assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), AFTER_PROMPT)
     assert line_ids(model, prompt, "\n1") == module.Line((2, 6), ALONE)
     assert line_ids(model, Prompt.from_ids(model, prompt.ids), "\n1") == module.Line((2, 6), ALONE)
     found = answer_log_probability(model, [prompt], ["\n1"])
@@ -158,11 +158,14 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
 
 def test_in_a_chat_the_line_is_open_already() -> None:
     model = tiny_model("gemma")
-    chatty, plain = pose(model, task("copy-last"), 3, chat=True), pose(model, task("copy-last"), 3, chat=False)
-    assert written(chatty) == chatty.line
-    assert written(plain) == "\n" + plain.line
-    found = line_ids(model, chatty.prompt, written(chatty))
-    assert found.cut == BEHIND
+    chatty, plain = (
+        render_prompt(model, task("copy-last"), 3, chat=True),
+        render_prompt(model, task("copy-last"), 3, chat=False),
+    )
+    assert answer_text(chatty) == chatty.line
+    assert answer_text(plain) == "\n" + plain.line
+    found = line_ids(model, chatty.prompt, answer_text(chatty))
+    assert found.cut == AFTER_PROMPT
     assert model.tokenizer.decode(list(found.ids)) == chatty.line
 
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import line_written
-from ostools.measure.answers.judging import judge, judge_begun, stops_of
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, reader
+from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, reader
 from ostools.measure.answers.values import number_in
 from ostools.tasks import Task, task
 from tests.measure.answers.test_judging import answer, posed
@@ -19,7 +19,7 @@ from tests.measure.answers.test_judging import answer, posed
 MATHS = "The final answer to your maths question is:"
 COPY = "The answer to your question is:"
 ASKED = "Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx'"
-A, E, C = ANSWERED, SOMETHING_ELSE, CUT_OFF
+A, E, C = HAS_ANSWER, SOMETHING_ELSE, CUT_OFF
 
 
 # What a model wrote to "count twelve ones", how it ended, and what is read: kind, line, number, correct.
@@ -195,7 +195,7 @@ def test_a_retrieved_value_is_the_first_that_is_named() -> None:
     ],
 )
 def test_a_line_begun_in_the_prompt(text: str, ended: str, kind: str, number: int | None, correct: bool) -> None:
-    found = judge_begun(answer(text, ended), "12")
+    found = judge_prefilled(answer(text, ended), "12")
     assert (found.kind, found.number, found.correct) == (kind, number, correct)
 
 

@@ -11,7 +11,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import behaviour as asking
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.reading import ANSWERED, CUT_OFF, SOMETHING_ELSE, Found, reader
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, ParsedAnswer, reader
 from ostools.reporting.findings.behaviour import behaviour_notes
 from ostools.tasks import task
 from tests.models.chat.templates import Template, on_template, with_template
@@ -25,7 +25,7 @@ THOUGHTS = {
 }
 
 
-def _read(text: str, ended: str = "eos", prompt: str = "") -> Found:
+def _read(text: str, ended: str = "eos", prompt: str = "") -> ParsedAnswer:
     form = task("count-ones")
     return reader(form, form.items(5), prompt).read(text, ended)
 
@@ -34,7 +34,7 @@ def _read(text: str, ended: str = "eos", prompt: str = "") -> Found:
 def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
     text = THOUGHTS[name].format(MATHS, f"{MATHS} 5")
     found = _read(text)
-    assert (found.kind, found.number) == (ANSWERED, 5)
+    assert (found.kind, found.number) == (HAS_ANSWER, 5)
     form = task("count-ones")
     start = reader(form, form.items(5)).answer_start(text)
     assert text[start:].strip() == f"{MATHS} 5"
@@ -68,8 +68,8 @@ def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ended", "thoughts", "kind"),
     [
-        (f"<think>\nfive, é\n</think>{MATHS} 5\n", "stop", "<think>\nfive, é\n</think>", ANSWERED),
-        (f"{MATHS} 5\n", "stop", "", ANSWERED),
+        (f"<think>\nfive, é\n</think>{MATHS} 5\n", "stop", "<think>\nfive, é\n</think>", HAS_ANSWER),
+        (f"{MATHS} 5\n", "stop", "", HAS_ANSWER),
         ("<think>\nfive", "length", "<think>\nfive", CUT_OFF),
     ],
 )

@@ -16,7 +16,7 @@ import ostools as ost
 from mitigations import Hint, MitigationError, SlidingWindow
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import SIDE, attention
-from ostools.measure.attention.difference import aligned, attention_difference, told_apart
+from ostools.measure.attention.difference import aligned, attention_difference, distinct_labels
 from ostools.measure.prompts import partners
 from ostools.models import Prompt, encode
 from tests.checkpoints import tiny_model
@@ -234,12 +234,12 @@ def test_what_does_not_align_is_refused_with_the_reason() -> None:
 def test_what_tells_two_apart() -> None:
     model, other = tiny_model("llama"), tiny_model("llama", seed=1)
     same = attention(model, "12"), attention(other, "12")
-    assert told_apart(*same) == ("tiny-llama-0 in float32", "tiny-llama-1 in float32")
-    assert told_apart(attention(model, "12"), attention(model, "13")) == (
+    assert distinct_labels(*same) == ("tiny-llama-0 in float32", "tiny-llama-1 in float32")
+    assert distinct_labels(attention(model, "12"), attention(model, "13")) == (
         "first prompt, 3 tokens",
         "second prompt, 3 tokens",
     )
     with hooks.ablate_heads(model, [(0, 1)]):
         edited = attention(model, "12")
-    assert told_apart(attention(model, "12"), edited)[0] == "no edits"
-    assert "ablate_heads" in told_apart(attention(model, "12"), edited)[1]
+    assert distinct_labels(attention(model, "12"), edited)[0] == "no edits"
+    assert "ablate_heads" in distinct_labels(attention(model, "12"), edited)[1]

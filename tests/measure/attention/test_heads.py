@@ -15,7 +15,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.attention.heads import SCORES, head_scores
-from ostools.measure.posed import carrier_positions, pose
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -92,7 +92,7 @@ def test_every_score_against_loops(family: Family) -> None:
 
 def test_several_prompts_and_their_mean() -> None:
     model = tiny_model("gemma", **TINY)
-    posed = [pose(model, ost.tasks.task("copy-first"), n, chat=False) for n in (3, 4)]
+    posed = [render_prompt(model, ost.tasks.task("copy-first"), n, chat=False) for n in (3, 4)]
     found = head_scores(model, posed)
     assert list(found.frame["prompt"].unique()) == [0, 1]
     alone: Any = head_scores(model, posed[1].prompt, carriers=carrier_positions(model, posed[1])).frame
@@ -117,7 +117,7 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match=r"carriers out of 0\.\.7, found \[8\]"):
         head_scores(model, prompt, carriers=[8])
     with pytest.raises(InputError, match="knows its own carriers"):
-        head_scores(model, pose(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1])
+        head_scores(model, render_prompt(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1])
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
         pytest.raises(InputError, match="whose rows sum to 1, found others in layer 1"),

@@ -29,7 +29,7 @@ from ostools.measure.collapse.distances import pair_columns
 from ostools.measure.collapse.result import Collapse, exact_from, float64_rounding
 from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.measure.collapse.run import COLUMNS
-from ostools.measure.passes.last_tokens import last_rows, way_of
+from ostools.measure.passes.last_tokens import batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import encode, view_in
 from ostools.results import Provenance
@@ -105,7 +105,7 @@ def test_the_packed_rows_are_the_loops(family: Family, name: str) -> None:
     prompts = list({ids for pair in task.pairs(_encoder(model), range(1, 45), 0) for ids in (pair.ids, pair.extended)})
     tree = prefix_tree(prompts)
     assert len(tree.ids) > 100
-    way = way_of(model, [tree])
+    way = batching_of(model, [tree])
     assert way.name == "packed pass"
     packed = last_rows(model, prompts, tree, way)
     looped = last_rows(model, prompts, tree, type(way)("loop", "test"))
@@ -204,8 +204,8 @@ def test_a_pair_of_the_same_prompt_is_at_distance_zero() -> None:
     model = tiny_model("gemma", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
     tree = prefix_tree(prompts)
-    rows = last_rows(model, prompts, tree, way_of(model, [tree]))
-    here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    rows = last_rows(model, prompts, tree, batching_of(model, [tree]))
+    here = LastTokens(Precision.of_name("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     zero = torch.zeros(1, dtype=torch.int64)
     # Exact: one row of one pass, read twice by the same kernels, less itself.
     for names, columns in pair_columns(here, References(here, None), zero, zero):
@@ -230,10 +230,10 @@ def test_relative_distances_are_relative_to_v() -> None:
     model = tiny_model("llama", seed=1, dtype=torch.float64)
     prompts = [(5, 6, 7), (5, 6, 8)]
     tree = prefix_tree(prompts)
-    rows = last_rows(model, prompts, tree, way_of(model, [tree]))
+    rows = last_rows(model, prompts, tree, batching_of(model, [tree]))
     for tensor in (*rows.residuals.values(), rows.y, rows.z):
         tensor[1] = 3 * tensor[0]
-    here = LastTokens(Precision.named("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
+    here = LastTokens(Precision.of_name("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     first, second = torch.tensor([0]), torch.tensor([1])
     for names, columns in pair_columns(here, References(None, None), first, second):
         if names["norm"] == "cosine":
@@ -286,7 +286,7 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = tiny_model("llama", seed=1, context=64, rope_parameters=rope)
     assert (
-        way_of(model, [prefix_tree([(1, 2)])]).reason
+        batching_of(model, [prefix_tree([(1, 2)])]).reason
         == "the 'dynamic' rotary embedding depends on the length of the prompt"
     )
     found = collapse(model, "figure-5c", lengths=[1, 5, 9], dtypes=["float32"])
@@ -300,7 +300,7 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
 def test_an_unknown_architecture_takes_the_loop() -> None:
     model = tiny_model("llama", seed=1, fresh=True)
     model.cfg.architecture = "SomethingForCausalLM"
-    assert "SomethingForCausalLM is not a family" in way_of(model, [prefix_tree([(1, 2)])]).reason
+    assert "SomethingForCausalLM is not a family" in batching_of(model, [prefix_tree([(1, 2)])]).reason
 
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +309,8 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
 
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
-    true_mask = last_tokens.PrefixTree.seen
-    monkeypatch.setattr(last_tokens.PrefixTree, "seen", lambda tree, group: torch.ones_like(true_mask(tree, group)))
+    true_mask = last_tokens.PrefixTree.visible
+    monkeypatch.setattr(last_tokens.PrefixTree, "visible", lambda tree, group: torch.ones_like(true_mask(tree, group)))
     found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     assert found.provenance.parameters["route"] == "loop"
     assert "differs from a prompt's own pass" in found.provenance.parameters["route_reason"]
@@ -379,14 +379,14 @@ def test_progress_rises_to_the_end_when_the_way_changes_midway(monkeypatch: pyte
     """The second seed's packed pass does not fit, so that the first seed's is done again, by the loop."""
     from ostools.measure.passes import last_tokens
 
-    true_mask = last_tokens.PrefixTree.seen
+    true_mask = last_tokens.PrefixTree.visible
     trees: list[Any] = []
 
     def seen(tree: Any, group: Any) -> torch.Tensor:
         trees.extend([tree] if all(tree is not known for known in trees) else [])
         return true_mask(tree, group) if tree is trees[0] else torch.ones_like(true_mask(tree, group))
 
-    monkeypatch.setattr(last_tokens.PrefixTree, "seen", seen)
+    monkeypatch.setattr(last_tokens.PrefixTree, "visible", seen)
     told: list[tuple[int, int]] = []
     found = collapse(
         tiny_model("llama", seed=1),

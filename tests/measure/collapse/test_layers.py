@@ -226,5 +226,5 @@ def test_the_map_of_the_attention_has_the_axes_of_the_distances() -> None:
 
 def test_pieces_that_a_site_does_not_have_are_refused() -> None:
     with pytest.raises(InputError, match="at logits: expected per vector, found 'head-chunk'"):
-        Reading.named("logits", "head-chunk", "l2")
-    assert Reading.named("logits", None, "l2") == Reading.named("logits", "vector", "l2")
+        Reading.with_defaults("logits", "head-chunk", "l2")
+    assert Reading.with_defaults("logits", None, "l2") == Reading.with_defaults("logits", "vector", "l2")

@@ -22,7 +22,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from
-from ostools.measure.posed import pose
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask
 from ostools.theory.lemmas import windows
@@ -50,7 +50,7 @@ def y_distances(frame: pd.DataFrame, dtype: str) -> dict[int, float]:
 
 def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, chat: bool = False) -> torch.Tensor:
     """One question in one pass: what a reader's own loop would do."""
-    posed = pose(model, COPY, length, mitigation=mitigation, chat=chat)
+    posed = render_prompt(model, COPY, length, mitigation=mitigation, chat=chat)
     with torch.no_grad(), running(model, mitigation), hooks.capture(model, "final_norm") as record:
         model(posed.prompt.ids[None])
     return record["final_norm"][0, -1].double()
@@ -145,7 +145,7 @@ def test_a_chat_template_is_around_the_pair() -> None:
     assert model.tokenizer.chat_template == CHAT_TEMPLATE
     found = collapse(model, COPY, lengths=[4], dtypes=["float32"], chat=None)
     ids = found.provenance.token_ids
-    assert ids == tuple(pose(model, COPY, 5, chat=True).prompt.ids.tolist())
+    assert ids == tuple(render_prompt(model, COPY, 5, chat=True).prompt.ids.tolist())
     expected = float((y_of(model, None, 4, chat=True) - y_of(model, None, 5, chat=True)).norm())
     assert y_distances(found.frame, "float32")[4] == pytest.approx(expected, rel=1e-4)
     # With the template there is text behind any sequence.
@@ -169,7 +169,7 @@ def test_task_pairs_are_the_questions() -> None:
 
 def test_the_users_model_is_as_it_was() -> None:
     model = tiny_model("llama", seed=1, context=512)
-    ids = pose(model, COPY, 9).prompt.ids[None]
+    ids = render_prompt(model, COPY, 9).prompt.ids[None]
     before = model(ids)
     collapse(model, COPY, lengths=LENGTHS, mitigation=compose(Separator(), SlidingWindow(5)))
     assert torch.equal(model(ids), before)

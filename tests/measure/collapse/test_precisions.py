@@ -39,7 +39,7 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
     found = collapse(model, "figure-5a", lengths=LENGTHS, dtypes=[name])
     longest = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
     longest = (*longest, longest[-1])
-    precision = Precision.named(name)
+    precision = Precision.of_name(name)
     for length in LENGTHS:
         ids = longest[: len(longest) - 10 + length]
         with precision.running(model, longest):

@@ -74,7 +74,7 @@ def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> Non
     found, whole = used(model, draws=2, steps=1), log_probs(model, IDS)
     kinds = Kinds.of(model)
     for place in (1, 4, 6):
-        others = kinds.others(IDS[place], 2, (0, place))
+        others = kinds.replacements(IDS[place], 2, (0, place))
         hole = [int(index != place) for index in range(len(IDS))]
         prompts = {"removed": [[*IDS[:place], *IDS[place + 1 :]]], "masked": [IDS]}
         prompts["replaced"] = [[*IDS[:place], other, *IDS[place + 1 :]] for other in others]
@@ -167,12 +167,12 @@ def test_a_token_is_replaced_by_another_of_its_kind_and_control_tokens_are_not()
     model = tiny_model("gpt2", seed=3)
     kinds, tokenizer = Kinds.of(model), model.tokenizer
     (digit,) = tokenizer("7", add_special_tokens=False).input_ids
-    others = kinds.others(digit, 50, (0, 1))
+    others = kinds.replacements(digit, 50, (0, 1))
     assert digit not in others
     assert len(set(others)) == len(others)
     assert all(tokenizer.decode([other]).isdigit() for other in others)
-    assert kinds.others(int(tokenizer.eos_token_id), 4, (0, 1)) == []
-    assert kinds.others(digit, 3, (0, 1)) == others[:3] != kinds.others(digit, 3, (1, 1))
+    assert kinds.replacements(int(tokenizer.eos_token_id), 4, (0, 1)) == []
+    assert kinds.replacements(digit, 3, (0, 1)) == others[:3] != kinds.replacements(digit, 3, (1, 1))
     table: Any = used(tiny_model("llama", seed=3)).frame
     assert 0 not in set(table[table["way"] == "replaced"]["position"])  # the BOS
     assert 0 in set(table[table["way"] == "masked"]["position"])

@@ -11,8 +11,8 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.prompt_sets import ModelEncoder
-from ostools.measure.fate.begun import begun_prompts
 from ostools.measure.fate.captured import captured
+from ostools.measure.fate.prefilled import prefilled_prompts
 from ostools.measure.passes.last_tokens import separate_rows
 from ostools.results import Frame, frame_of
 from ostools.tasks import AppendixTask, task
@@ -23,7 +23,7 @@ from tests.checkpoints import TEXT_FAMILIES, tiny_model
 def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
     form = AppendixTask("count-ones")
     opened = OpenedPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
-    found = {one.posed.length: one for one in begun_prompts(embedded, form, range(1, 40), [0])}
+    found = {one.task_prompt.length: one for one in prefilled_prompts(embedded, form, range(1, 40), [0])}
     for n, other in opened.items():
         assert (found[n].ids, found[n].answer) == (other.ids, other.answer)
         assert found[n].group == n
@@ -31,23 +31,23 @@ def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
 
 def test_any_answer_begins_behind_the_begun_line(embedded) -> None:
     for name in ("copy-last:uniform=true", "retrieve-at-position", "copy:uniform=true"):
-        prompts = begun_prompts(embedded, task(name), [4, 7], range(8))
+        prompts = prefilled_prompts(embedded, task(name), [4, 7], range(8))
         assert len({one.token for one in prompts}) > 2
         for one in prompts:
-            line = embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer]) if one.line else one.posed.key
-            assert line.strip() == one.posed.line.strip()
-            assert one.group == one.posed.seed
+            line = embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer]) if one.line else one.task_prompt.key
+            assert line.strip() == one.task_prompt.line.strip()
+            assert one.group == one.task_prompt.seed
 
 
 def test_prompts_that_are_the_same_are_one(embedded) -> None:
-    prompts = begun_prompts(embedded, task("count-ones-bernoulli"), [1, 2], range(30))
+    prompts = prefilled_prompts(embedded, task("count-ones-bernoulli"), [1, 2], range(30))
     assert len(prompts) == len({one.ids for one in prompts}) == 6  # 1, 0, 11, 10, 01, 00
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_place_is_the_models_own(family: str) -> None:
     model = tiny_model(family)
-    prompts = begun_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
+    prompts = prefilled_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
     found = {(place.site, place.layer): rows for place, rows in captured(model, prompts).items()}
     for number, one in enumerate(prompts):
         alone, logits = separate_rows(model, one.ids)

@@ -16,11 +16,11 @@ from mitigations import MitigationError
 from ostools.measure import Decodable, Fate, Readout
 from ostools.measure.fate.captured import Place
 from ostools.measure.fate.fate import (
+    NOT_READ,
     READ,
     SAME_VECTOR,
     UNDECIDED,
     UNDECODABLE,
-    UNREAD,
     UNTESTED,
     _mitigations,
     _verdict,
@@ -69,11 +69,11 @@ def verdict(
     [
         ([True, True, False], [False, False, True], {}, READ),
         ([True, True, False], [True, True, True], {"hidden": True}, READ),
-        ([False, False, True], [True, True, True], {}, UNREAD),
+        ([False, False, True], [True, True, True], {}, NOT_READ),
         ([False, False, True], [True, True, True], {"finding": "not linearly decodable from 9 examples"}, UNDECODABLE),
         ([False, False, True], [False, False, True], {}, UNDECODABLE),
         ([False, False, False], [True, False, False], {}, UNDECODABLE),
-        ([False, False, True], [True, True, True], {"hidden": True}, UNREAD),
+        ([False, False, True], [True, True, True], {"hidden": True}, NOT_READ),
         ([False, False, True], [False, False, False], {"hidden": True}, SAME_VECTOR),
         ([False], [None], {"hidden": True}, SAME_VECTOR),
         ([False], [None], {}, UNTESTED),
@@ -90,7 +90,7 @@ def test_the_verdict_is_the_largest_share(correct, right, given, expected) -> No
 def test_what_random_weights_show_as_well_is_not_decided(untrained: float, low: float, decided: bool) -> None:
     found = verdict([False, False, True], [True, True, True], untrained=untrained, low=low)
     reason = f"the probe of random weights is as good ({untrained:.0%} against 73%)"
-    assert found == ((UNREAD, "") if decided else (UNDECIDED, reason))
+    assert found == ((NOT_READ, "") if decided else (UNDECIDED, reason))
 
 
 @drawn(
@@ -108,7 +108,7 @@ def test_no_verdict_contradicts_its_own_probe(
     if name == SAME_VECTOR:
         assert hidden
         assert decoded <= 0.5
-    if name == UNREAD:
+    if name == NOT_READ:
         assert finding == "decodable"
         assert untrained < 0.6
     assert bool(reason) == (name == UNDECIDED)
@@ -135,15 +135,15 @@ def made(verdicts: dict[str, list[str]], status: str = "active") -> Fate:
 
 
 ARMS = {
-    "none": [READ, READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED],
-    "separator": [READ, UNDECODABLE, READ, UNDECODABLE, UNREAD, READ],
-    "hint": [READ, READ, UNREAD, UNDECODABLE, SAME_VECTOR, UNTESTED],
+    "none": [READ, READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED],
+    "separator": [READ, UNDECODABLE, READ, UNDECODABLE, NOT_READ, READ],
+    "hint": [READ, READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED],
 }
 
 
 def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
     found = made(ARMS)
-    expected = [(2, READ, UNDECODABLE, "breaks"), (3, UNREAD, READ, "repairs"), (5, SAME_VECTOR, UNREAD, "repairs")]
+    expected = [(2, READ, UNDECODABLE, "breaks"), (3, NOT_READ, READ, "repairs"), (5, SAME_VECTOR, NOT_READ, "repairs")]
     changed = found.repaired()
     assert list(changed[["length", "before", "after", "change"]].itertuples(index=False, name=None)) == expected
     assert set(changed["mitigation"]) == {"separator"}
@@ -198,7 +198,7 @@ def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
 
 def test_a_chart_names_the_verdicts_of_every_length_where_one_arm_has_them() -> None:
     none = pd.DataFrame()
-    alone = made({"none": [READ, READ, READ, UNREAD, READ, UNREAD, UNREAD]})
+    alone = made({"none": [READ, READ, READ, NOT_READ, READ, NOT_READ, NOT_READ]})
     assert fate_in_short(alone) == ["Verdict: read at n = 1 to 3, 5; unread at n = 4, 6, 7."]
     both = Fate(pd.concat([alone.frame, alone.frame.assign(dtype="bfloat16")]), alone.provenance, none, alone.probes)
     assert [line.split(":")[0] for line in fate_in_short(both)] == ["float32", "bfloat16"]

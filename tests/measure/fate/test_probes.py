@@ -108,19 +108,19 @@ def test_who_the_sequence_is_says_nothing_of_another_sequence(target: str) -> No
 def test_no_group_is_on_both_sides_and_no_length_where_it_must_not() -> None:
     given = asked()
     for split in given.splits:
-        assert not set(given.groups[split.train]) & set(given.groups[split.held])
-        trained, held = set(given.lengths[split.train]), set(given.lengths[split.held])
+        assert not set(given.groups[split.train]) & set(given.groups[split.held_out])
+        trained, held = set(given.lengths[split.train]), set(given.lengths[split.held_out])
         assert held <= trained if split.test == SAME else not held & trained
         assert split.test != BEYOND or max(trained) < min(held)
         assert split.test != BETWEEN or min(trained) < min(held) <= max(held) < max(trained)
-    tested = np.concatenate([split.held for split in given.splits if split.test == SAME])
+    tested = np.concatenate([split.held_out for split in given.splits if split.test == SAME])
     assert sorted(tested) == list(range(len(given.labels)))
 
 
 def test_one_sequence_a_length_has_no_test_on_the_same_lengths() -> None:
     given = asked(lengths=12, drawn=False)
     assert {split.test for split in given.splits} == {BETWEEN, BEYOND}
-    between = np.concatenate([split.held for split in given.splits if split.test == BETWEEN])
+    between = np.concatenate([split.held_out for split in given.splits if split.test == BETWEEN])
     assert sorted(given.lengths[between]) == list(range(2, 12))
 
 
@@ -143,10 +143,10 @@ def test_ridge_is_the_closed_form_in_any_basis() -> None:
     x, y = centred / size, given.labels - given.labels.mean()
     w = np.linalg.solve(x.T @ x + probe.penalty * n * np.eye(5), x.T @ y)
     expected = x @ w + given.labels.mean()
-    np.testing.assert_allclose(probe.said(rows), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(probe.predict(rows), expected, rtol=0, atol=1e-9)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(200, 200)))[0][:5]  # into more dimensions than prompts
     turned = fitted("number", rows @ turn, given.labels, given.groups)
-    np.testing.assert_allclose(turned.said(rows @ turn), expected, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(turned.predict(rows @ turn), expected, rtol=0, atol=1e-8)
 
 
 def test_a_constant_has_no_code_whatever_its_rounding() -> None:

@@ -251,7 +251,7 @@ def test_operators_are_read_once_for_all_prompts_of_a_batch() -> None:
 def test_attention_moves_by_the_folded_heads(family: Family) -> None:
     case = held(family, 3)
     for block, exact in zip(case.read(), case.blocks, strict=True):
-        heads = block.weights.left @ block.weights.right
+        heads = block.weights.left_factor @ block.weights.right
         scales = block.post_norm1_scale[:, None] * block.norm1_scale
         close(torch.einsum("hqk,hde->qkde", block.pattern, heads) / scales[:, :, None, None], exact.update)
         view = BlockView(block, "svd")
@@ -330,8 +330,8 @@ def test_what_the_real_derivative_needs_is_the_same_where_the_block_runs_again_f
     model = tiny_model(family, seed=3, dtype=torch.float64)
     ids = torch.as_tensor(IDS)
     kept, again = (forward(model, ids, live=live) for live in (True, False))
-    assert "scores" in kept.kept
-    assert "scores" not in again.kept
+    assert "scores" in kept.kept_sites
+    assert "scores" not in again.kept_sites
     for layer in range(len(kept.calls)):
         assert torch.equal(kept.block(layer).scores.slope, again.block(layer).scores.slope)
 

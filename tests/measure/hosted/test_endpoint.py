@@ -59,7 +59,7 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
     table: Any = measure.hosted_behaviour(found).frame
     assert table["correct"].all()
     assert list(table["tokens"]) == [7, 7, 7]
-    assert again.said == found.said
+    assert again.answer_by_id == found.answer_by_id
     parameters = measure.hosted_behaviour(again).provenance.parameters
     assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (0.0, url, ["served-1"])
 
@@ -122,7 +122,7 @@ def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
     with served(reply) as (url, heard):
         found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
     assert len(heard) == 3
-    assert set(found.said) == {asked[0].id}
+    assert set(found.answer_by_id) == {asked[0].id}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_how_an_answer_ended(tmp_path: Path, text: str | None, reason: str, kept
     asked = questions(1)
     with served(lambda _: (200, completion(text, reason))) as (url, _):
         found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
-    assert (found.said[asked[0].id].text, found.said[asked[0].id].ended) == (kept, ended)
+    assert (found.answer_by_id[asked[0].id].text, found.answer_by_id[asked[0].id].ended) == (kept, ended)
 
 
 def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path: Path) -> None:

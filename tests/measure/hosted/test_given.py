@@ -169,7 +169,7 @@ def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_pat
 def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
     (one,) = asked(12)
     hosted = read(tmp_path, [one], {"id": one.id, "text": text})
-    assert hosted.said[one.id].text == left
+    assert hosted.answer_by_id[one.id].text == left
 
 
 def test_an_answer_before_a_stop_token_is_read(tmp_path: Path) -> None:

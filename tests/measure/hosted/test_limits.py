@@ -186,7 +186,7 @@ def test_what_lists_the_models_may_say_anything(tmp_path: Path, models: bytes) -
 
     with raw_server(answer) as (url, _):
         found = ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
-    assert found.said[ASKED[0].id].text == ASKED[0].line
+    assert found.answer_by_id[ASKED[0].id].text == ASKED[0].line
 
 
 def changed(**values: Any) -> dict[str, Any]:
@@ -217,14 +217,14 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
     assert MARKER not in str(refused.value)
     str(refused.value).encode()
     with served(lambda _: (200, completion("1"))) as (url, _):
-        assert ask_endpoint(url, "m", ASKED, file).said
+        assert ask_endpoint(url, "m", ASKED, file).answer_by_id
 
 
 @pytest.mark.parametrize("name", quick(["usage", "model", "object"], "usage"))
 @pytest.mark.parametrize("value", [None, [], {}, "text", 3, {"prompt_tokens": [1]}])
 def test_what_stands_beside_an_answer_may_be_anything(tmp_path: Path, name: str, value: Any) -> None:
     with served(lambda _: (200, changed(**{name: value}))) as (url, _):
-        assert ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl").said
+        assert ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl").answer_by_id
 
 
 @pytest.mark.parametrize("key", ["sk one", "sk\none", "skä", "sk\x00"])

@@ -165,7 +165,7 @@ def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         with context:
             kept = rows(model, IDS, "full")
             with monkeypatch.context() as patch:
-                patch.setattr("ostools.measure.formulas.forward.KEPT", 0)
+                patch.setattr("ostools.measure.formulas.forward.KEPT_BYTES", 0)
                 again = rows(model, IDS, "full")
         assert torch.equal(kept, again)
 
@@ -191,13 +191,13 @@ def test_blocks_read_again_give_the_same_bits(
     eye = torch.eye(int(model.cfg.d_model))
     kept = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
     expected = kept.pull(eye)
-    monkeypatch.setattr(linearised, "KEPT", 0)
+    monkeypatch.setattr(linearised, "KEPT_BYTES", 0)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for case in (model, wide, view_in(half, torch.float32)):
         again = Linearised(case, IDS, linearisation, (0, 1, 3), chunk=5)
         assert not again._kept
         assert torch.equal(again.pull(eye), expected)
-    monkeypatch.setattr(forward, "KEPT", 0)
+    monkeypatch.setattr(forward, "KEPT_BYTES", 0)
     again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
     same(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
 

@@ -78,7 +78,7 @@ def test_strips_of_any_size_and_a_prompt_of_one_token(size: int) -> None:
 
 def long(monkeypatch: pytest.MonkeyPatch, heads: int, pos: int, element: int) -> None:
     """Make a prompt of `pos` tokens long, in strips of `LONG` queries."""
-    monkeypatch.setattr(passes, "WHOLE", 0)
+    monkeypatch.setattr(passes, "WHOLE_PATTERN_BYTES", 0)
     monkeypatch.setattr(passes, "STRIP", LONG * heads * pos * element)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.passes.last_tokens import Way, last_rows, way_of
+from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
 from ostools.measure.passes.trees import Group, PrefixTree, prefix_tree
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
@@ -50,7 +50,7 @@ def test_a_tree_of_prompts(seed: int, size: int) -> None:
     for group in groups:
         keys = [*range(group.reach), *group.nodes]
         assert tree.key_positions(group).tolist() == [tree.positions[key] for key in keys]
-        for node, seen in zip(group.nodes, tree.seen(group), strict=True):
+        for node, seen in zip(group.nodes, tree.visible(group), strict=True):
             assert [key for key, visible in zip(keys, seen.tolist(), strict=True) if visible] == path(tree, node)
 
 
@@ -79,8 +79,8 @@ def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytes
     model = tiny_model(family, seed=2, scale=2.0, dtype=torch.float64)
     prompts = random_prompts(1)
     everything = prefix_tree(prompts)
-    packed = last_rows(model, prompts, everything, way_of(model, [everything]), (0, 1))
-    looped = last_rows(model, prompts, everything, Way("loop", "test"), (0, 1))
+    packed = last_rows(model, prompts, everything, batching_of(model, [everything]), (0, 1))
+    looped = last_rows(model, prompts, everything, Batching("loop", "test"), (0, 1))
     assert list(packed.residuals) == list(looped.residuals) == [0, 1, 2]
     for site in ("residual", "y", "z"):
         torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
@@ -96,7 +96,7 @@ def test_no_row_depends_on_what_else_is_packed() -> None:
     found = []
     for chosen in (list(range(len(prompts))), [*range(0, len(prompts), 2), longest]):
         some = [prompts[index] for index in dict.fromkeys(chosen)]
-        rows = last_rows(model, some, prefix_tree(some), Way("packed pass", "test"))
+        rows = last_rows(model, some, prefix_tree(some), Batching("packed pass", "test"))
         found.append(dict(zip(some, rows.y, strict=True)))
     for prompt, row in found[1].items():
         torch.testing.assert_close(row, found[0][prompt], rtol=1e-11, atol=1e-11)

@@ -33,14 +33,14 @@ def run(precision: Precision, model: TransformerBridge) -> Tensor:
 def test_names() -> None:
     assert len(PRECISIONS) == 4 + 6 * 3 + 1
     for name, precision in PRECISIONS.items():
-        assert Precision.named(name) is precision
+        assert Precision.of_name(name) is precision
         assert precision.name == name
         if precision.part is None:
             assert precision.dtype == DTYPES[name]
         else:
             assert (precision.dtype, name) == (torch.float32, f"{precision.format}-{precision.part}")
     with pytest.raises(InputError, match="unknown dtype 'int8-weight': did you mean 'int8-weights'"):
-        Precision.named("int8-weight")
+        Precision.of_name("int8-weight")
 
 
 KINDS = (
@@ -71,7 +71,7 @@ KINDS = (
 def test_exact_has_the_weights_that_run_and_keys_say_so(family: Family, given: torch.dtype) -> None:
     model = tiny_model(family, dtype=given)
     logits, by_key = model(IDS), {}
-    for precision in map(Precision.named, KINDS):
+    for precision in map(Precision.of_name, KINDS):
         exact, prepared = precision.exact(model), precision.prepared(model)
         assert {parameter.dtype for parameter in exact.parameters()} == {torch.float64}
         assert {parameter.dtype for parameter in prepared.parameters()} == {precision.dtype}

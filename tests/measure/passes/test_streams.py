@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import hooks
-from ostools.measure.passes.streams import run_from, unread
+from ostools.measure.passes.streams import no_logits, run_from
 from ostools.models import view_in
 from ostools.models.precision import casting
 from ostools.models.recast import Recast
@@ -25,7 +25,7 @@ def test_no_logits_and_the_same_y(family: Family) -> None:
         embedded = model.input_to_embed(IDS)[0]
         run_from(model, embedded)
         y = record["final_norm"]
-        logits = run_from(model, embedded, logits_to_keep=unread(model))
+        logits = run_from(model, embedded, logits_to_keep=no_logits(model))
     assert logits.shape[1] == 0
     assert torch.equal(record["final_norm"], y)
 
@@ -43,7 +43,7 @@ def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.Mo
     monkeypatch.setattr(Recast, "dense", counted)
     seen = view_in(model, torch.float64)
     with torch.no_grad():
-        seen(IDS, logits_to_keep=unread(seen))
+        seen(IDS, logits_to_keep=no_logits(seen))
         assert int(model.cfg.d_vocab) not in made
         seen(IDS, logits_to_keep=1)
     assert int(model.cfg.d_vocab) in made
@@ -58,12 +58,12 @@ def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
 
     if where == "hook point":
         with torch.no_grad(), model.hooks(fwd_hooks=[("unembed.hook_out", look)]):
-            model(IDS, logits_to_keep=unread(model))
+            model(IDS, logits_to_keep=no_logits(model))
     else:
         inner = model.original_model
         module = {"unembedding": inner.lm_head, "inner model": inner, "bridge": model}[where]
         handle = module.register_forward_hook(lambda module, args, out: look(getattr(out, "logits", out)))
         with torch.no_grad():
-            model(IDS, logits_to_keep=unread(model))
+            model(IDS, logits_to_keep=no_logits(model))
         handle.remove()
     assert seen == [(1, 1, int(model.cfg.d_vocab))]

@@ -25,7 +25,9 @@ def _shape(heads: int, element: int) -> Shape:
 def test_a_pattern_of_64_mib_is_made_as_a_whole_and_one_token_more_is_not(
     heads: int, element: int, longest: int
 ) -> None:
-    assert heads * longest**2 * element <= strips.WHOLE == 64 * 2**20 < heads * (longest + 1) ** 2 * element
+    assert (
+        heads * longest**2 * element <= strips.WHOLE_PATTERN_BYTES == 64 * 2**20 < heads * (longest + 1) ** 2 * element
+    )
     assert strips.strip_size(_shape(heads, element), longest) is None
     size = strips.strip_size(_shape(heads, element), longest + 1)
     assert size == 32 * 2**20 // (heads * (longest + 1) * element)
@@ -41,7 +43,7 @@ def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(monkeypatch: pyt
     model, pos = tiny_model("gemma"), 11
     shape = Shape.of(model)
     whole = 10 * shape.n_heads * pos**2 * shape.element
-    monkeypatch.setattr(strips, "WHOLE", 0)
+    monkeypatch.setattr(strips, "WHOLE_PATTERN_BYTES", 0)
     with hooks.replace_pattern(model, lambda pattern, layer: pattern):
         monkeypatch.setattr(strips, "available_memory", lambda device: whole)
         with strips.strips_where_long(model, pos):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure.posed import Posed, carrier_positions, pose
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import encode
 from ostools.models.chat import LOW, NO_SWITCH, OFF, ON
 from ostools.tasks import task
@@ -89,8 +89,8 @@ def test_a_name_that_switches_nothing_is_no_switch(source: str) -> None:
     assert encode(_model(source), "Hi", chat=True).asked["thinking"] == NO_SWITCH
 
 
-def _posed(model: Any, **options: Any) -> Posed:
-    return pose(model, task("copy-last"), 4, **options)
+def _posed(model: Any, **options: Any) -> TaskPrompt:
+    return render_prompt(model, task("copy-last"), 4, **options)
 
 
 def test_a_question_that_thinks_first_says_so() -> None:

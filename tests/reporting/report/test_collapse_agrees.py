@@ -12,7 +12,7 @@ import pytest
 
 from ostools.measure import Collapse
 from ostools.measure.collapse.readings import Reading
-from ostools.measure.collapse.verdicts import APART, IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
+from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse.curves import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, precision_summary, verdict_lines, verdicts_at_y
 from ostools.reporting.findings.precision import precision_findings
@@ -31,15 +31,15 @@ SHAPES: dict[str, tuple[str, Callable[[int], bool]]] = {
     "hidden in the middle": (IN_A_RANGE, lambda n: 40 <= n <= 90),
     "hidden twice": (TO_THE_END, lambda n: 30 <= n <= 50 or n >= 80),
     "always": (TO_THE_END, lambda n: True),
-    "never": (APART, lambda n: False),
-    "single lengths": (APART, lambda n: n % 5 == 0),
+    "never": (TOLD_APART, lambda n: False),
+    "single lengths": (TOLD_APART, lambda n: n % 5 == 0),
     "the last few": (UNDECIDED, lambda n: n > 124),
 }
 STRIP = {
     TO_THE_END: "found",
     IN_A_RANGE: "found",
     UNDECIDED: "not decided",
-    APART: "not found",
+    TOLD_APART: "not found",
     OVERFLOWS: "not tested",
 }
 
@@ -75,7 +75,7 @@ def told(result: Collapse) -> dict[str, str]:
         "findings": " ".join(collapse_findings(result)),
         "findings of precisions": " ".join(precision_findings(result)),
         "summary of precisions": " ".join(precision_summary([result])),
-        "command": " ".join(verdict_lines(result, Reading.named("y", None, "l2"))),
+        "command": " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2"))),
         "section on precision": " | ".join(words_of(precision_section(found))),
     }
     if not result.measured().empty:
@@ -123,6 +123,6 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     assert headline.text == "float16 overflows on this model: not measured."
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
-    assert "not measured: float16 overflows" in " ".join(verdict_lines(result, Reading.named("y", None, "l2")))
+    assert "not measured: float16 overflows" in " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2")))
     for text in (*precision_summary([result]), *precision_findings(result), *collapse_findings(result)):
         assert not spans_in(text)

@@ -22,7 +22,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.pooling import pooling_rule
 from ostools.measure.attention.attention import Attention
-from ostools.measure.attention.difference import attention_difference, told_apart
+from ostools.measure.attention.difference import attention_difference, distinct_labels
 from ostools.reporting.charts.attention.cells import (
     LESS,
     MORE,
@@ -143,7 +143,7 @@ def attention_view(attention: Attention, against: Attention | None = None) -> At
         picture = _picture(attention.plot())
         panel = _panel(attention, chosen, "Head by head")
         return AttentionView("Attention", (panel,), picture, tuple(attention_findings(attention)))
-    labels = told_apart(attention, against)
+    labels = distinct_labels(attention, against)
     title = "Attention, compared"
     try:
         difference = attention_difference(attention, against)

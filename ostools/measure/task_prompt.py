@@ -1,6 +1,6 @@
-"""A task's question as a model gets it: rewritten by a mitigation, in the chat template, in tokens, with its answer.
+"""Prompt of a task: rewritten by a mitigation, in the chat template, in tokens, with its answer key.
 
-Everything that is asked of a model goes through `pose`, so that behaviour, collapse and sensitivity speak of the same prompt.
+Every measurement renders its prompts by `render_prompt`, so that behaviour, collapse and sensitivity speak of the same prompt.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ostools.tasks.questions import question
 
 Span = tuple[int, int]
 
-OPENED = "<think>"
+THINKING_MARK = "<think>"
 """With this at its end a template has begun the model's thoughts."""
 
 
 @dataclass(frozen=True)
-class Posed:
-    """One question.
+class TaskPrompt:
+    """Prompt of one question, with its answer key.
 
     `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
     inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
@@ -50,7 +50,7 @@ class Posed:
     def thinks(self) -> bool:
         """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
         chat, text = self.prompt.chat, self.prompt.text or ""
-        return chat is not None and (chat.thinking in (ON, LOW) or text.rstrip().endswith(OPENED))
+        return chat is not None and (chat.thinking in (ON, LOW) or text.rstrip().endswith(THINKING_MARK))
 
     @property
     def to_write(self) -> str:
@@ -63,7 +63,7 @@ class Posed:
         return len(self.prompt.ids)
 
 
-def pose(
+def render_prompt(
     model: TransformerBridge,
     task: Task,
     length: int,
@@ -73,8 +73,8 @@ def pose(
     chat: bool | None = None,
     system: str | None = None,
     thinking: bool = False,
-) -> Posed:
-    """The task's question at `length` items, as `mitigation` rewrites it and the model reads it.
+) -> TaskPrompt:
+    """Render the task's question at `length` items, as `mitigation` rewrites it and the model reads it.
 
     `chat`: whether as a user's turn in the tokenizer's chat template; None: where it has one. `system`, `thinking`: a system
     prompt before it, and whether the model is to think before it answers; as for `models.encode`. The answer key is the
@@ -90,7 +90,7 @@ def pose(
     task_question = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
-    task_prompt = Posed(
+    task_prompt = TaskPrompt(
         task,
         length,
         seed,
@@ -108,7 +108,7 @@ def pose(
     return task_prompt
 
 
-def carrier_positions(model: TransformerBridge, task_prompt: Posed) -> tuple[int, ...]:
+def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
     """The positions of the tokens that carry the answer, in every copy of the sequence in the prompt.
 
     A token counts that has any character of such an item. Raises `InputError` where the prompt no longer holds the task's
@@ -135,8 +135,8 @@ def carrier_positions(model: TransformerBridge, task_prompt: Posed) -> tuple[int
     )
 
 
-def item_positions(model: TransformerBridge, task_prompt: Posed) -> list[int | None]:
-    """For every token the item of which it has a character (the first, where of several), None where of none.
+def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int | None]:
+    """Item of each token: the first item of which the token has a character, None where it has of none.
 
     All None where that is not known, or not once: a sequence that was rewritten, or stands there twice, or a tokenizer that
     does not say which characters its tokens come from.
@@ -155,8 +155,8 @@ def item_positions(model: TransformerBridge, task_prompt: Posed) -> list[int | N
     return [next((owner[place] for place in range(start, end) if place in owner), None) for start, end in places]
 
 
-def _copies(task_prompt: Posed) -> list[int]:
-    """Where the sequence begins in the encoded text, each time that it stands there after the task's own words."""
+def _copies(task_prompt: TaskPrompt) -> list[int]:
+    """Offsets at which the sequence begins in the encoded text, after the task's own words."""
     prompt_text = task_prompt.prompt.text or ""
     before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
@@ -177,7 +177,7 @@ def _copies(task_prompt: Posed) -> list[int]:
     return starts
 
 
-def _pieces(task_prompt: Posed, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
+def _pieces(task_prompt: TaskPrompt, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
     """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
     prompt_text, at, index = task_prompt.prompt.text or "", start, 0
     for rank, piece in enumerate(task_prompt.pieces):
@@ -190,8 +190,8 @@ def _pieces(task_prompt: Posed, items: Sequence[str], start: int) -> Iterator[tu
         index += is_item
 
 
-def _require_separate(model: TransformerBridge, task_prompt: Posed, items: Sequence[str]) -> None:
-    """No token holds characters of inserted text and of an item at once: what was merged separates nothing."""
+def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt, items: Sequence[str]) -> None:
+    """Refuse a token that holds characters of inserted text and of an item at once: what was merged separates nothing."""
     inserted: dict[int, bool] = {}
     for copy in _copies(task_prompt):
         for item, (low, high) in _pieces(task_prompt, items, copy):

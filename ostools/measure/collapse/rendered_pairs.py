@@ -1,4 +1,4 @@
-"""A task at n and n + 1 items as the model is asked it, rewritten by a mitigation, in its chat template: pairs for `collapse`.
+"""Pairs of a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat template, for `collapse`.
 
 No theorem speaks of them. They are what a mitigation is judged on: can the two questions still be told apart?
 """
@@ -15,7 +15,7 @@ from mitigations import Mitigation, label
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated import rewriting
-from ostools.measure.posed import Posed, pose
+from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.tasks import CollapseTask, Encoder, RepeatedIds, RepeatTask, Task, TaskPairs
@@ -23,8 +23,8 @@ from ostools.tasks.pairs import NextPairs
 
 
 @dataclass(frozen=True, eq=False)
-class PosedPairs(NextPairs):
-    """The question of `form` at n and n + 1 items, as `pose` makes it.
+class RenderedPairs(NextPairs):
+    """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them.
 
     Raises `InputError` for a task whose prompt ends in its sequence: its two prompts end in other tokens, and their distance
     would be that of the tokens.
@@ -36,7 +36,7 @@ class PosedPairs(NextPairs):
     chat: bool | None = None
 
     def __post_init__(self) -> None:
-        task_prompt = self._posed(1, 0)
+        task_prompt = self._task_prompt(1, 0)
         if not task_prompt.chat and not self.form.parts(task_prompt.pieces)[2]:
             raise InputError(
                 f"{self.form.name}: expected a task with text after its sequence, so that the prompts of n and n + 1 items end "
@@ -49,23 +49,24 @@ class PosedPairs(NextPairs):
 
     @property
     def example(self) -> str:
-        return self._posed(6, 0).text
+        return self._task_prompt(6, 0).text
 
-    def _posed(self, length: int, seed: int) -> Posed:
-        return pose(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
+    def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
+        return render_prompt(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        """In a chat template the prompt is the template's; else the encoder's, which may leave the BOS out."""
-        task_prompts = [self._posed(n, seed) for n in counts]
+        """Token ids by count: the chat template's, or without one the encoder's, which may leave the BOS out."""
+        task_prompts = [self._task_prompt(n, seed) for n in counts]
         if task_prompts[0].chat:
             return {
                 n: tuple(task_prompt.prompt.ids.tolist()) for n, task_prompt in zip(counts, task_prompts, strict=True)
             }
-        return dict(zip(counts, encoder.ids([each.text for each in task_prompts]), strict=True))
+        return dict(zip(counts, encoder.ids([task_prompt.text for task_prompt in task_prompts]), strict=True))
 
 
 def repeating(task: Any, prompt: str | Prompt | None, item: str | None) -> Any:
-    """The task as it was given; or of a `prompt` its pairs: the text with `item` repeated after it, or its own last token.
+    """Task of the arguments: the task as it was given; or of a `prompt` the text with `item` repeated after it, or its own last
+    token.
 
     Raises `InputError` for both or neither, and for an item that has no text before it.
     """
@@ -103,8 +104,8 @@ def as_pairs(
     if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):
         task = task.form
     if isinstance(task, Task):
-        return PosedPairs(model, task, mitigation, chat)
-    if mitigation is not None and not isinstance(task, PosedPairs) and rewriting(mitigation):
+        return RenderedPairs(model, task, mitigation, chat)
+    if mitigation is not None and not isinstance(task, RenderedPairs) and rewriting(mitigation):
         raise InputError(
             f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
             "or a mitigation of the forward pass"

@@ -1,4 +1,4 @@
-"""A task's prompts with their answer line begun: the next token is the first of the answer itself.
+"""Prompts of a task with a prefilled answer line: the next token is the first of the answer itself.
 
 Behind the bare prompt the next token is the same for every answer ("The final answer to ..."). Behind the begun line it is the
 answer's own, so that what the last token holds there can be compared with what the model says.
@@ -14,9 +14,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
-from ostools.measure.answers.probability import line_ids, written
-from ostools.measure.collapse.posed_pairs import PosedPairs
-from ostools.measure.posed import Posed, pose
+from ostools.measure.answers.probability import answer_text, line_ids
+from ostools.measure.collapse.rendered_pairs import RenderedPairs
+from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import context_length
 from ostools.tasks import Encoder, Task
 
@@ -26,11 +26,12 @@ _TWO_NUMBERS = ("1", "2")
 
 
 @dataclass(frozen=True)
-class Begun:
-    """One prompt: its token `ids` with the line begun, the token ids of the right `answer` after them, and how many of the
-    `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its beginning."""
+class PrefilledPrompt:
+    """Prefilled prompt: its token `ids` with the answer line begun, the token ids of the right `answer` after them, and how
+    many of the `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its
+    beginning."""
 
-    posed: Posed
+    task_prompt: TaskPrompt
     ids: tuple[int, ...]
     answer: tuple[int, ...]
     line: int
@@ -42,14 +43,14 @@ class Begun:
         return self.answer[0]
 
 
-def begun_prompts(
+def prefilled_prompts(
     model: TransformerBridge,
     form: Task,
     lengths: Sequence[int],
     seeds: Sequence[int],
     mitigation: Mitigation | None = None,
     chat: bool | None = None,
-) -> list[Begun]:
+) -> list[PrefilledPrompt]:
     """The prompts of all lengths and seeds, each with its line begun; those that are the same tokens once.
 
     The line is begun up to the first token in which answers differ: of a number that in which 1 and 2 differ, of any other
@@ -60,7 +61,7 @@ def begun_prompts(
     than before others, and for a prompt that leaves no room for its answer in the context.
     """
     task_prompts = [
-        pose(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds
+        render_prompt(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds
     ]
     if len({prompt.key for prompt in task_prompts}) < 2:
         advice = "give it an option that draws its items, such as uniform=true, or more seeds"
@@ -68,68 +69,70 @@ def begun_prompts(
             f"{form.name}: expected questions with different right answers, found that all have {task_prompts[0].key!r}: "
             + (advice if not form.numeric else "give more lengths")
         )
-    prompt_by_ids: dict[tuple[int, ...], Begun] = {}
-    for entry in _begun(model, form, task_prompts):
+    prompt_by_ids: dict[tuple[int, ...], PrefilledPrompt] = {}
+    for prefilled in _prefilled(model, form, task_prompts):
         prompt_by_ids.setdefault(
-            entry.ids, replace(entry, group=entry.posed.seed if form.random else entry.posed.length)
+            prefilled.ids,
+            replace(prefilled, group=prefilled.task_prompt.seed if form.random else prefilled.task_prompt.length),
         )
     prompts = list(prompt_by_ids.values())
     _require_room(model, form, prompts)
     return prompts
 
 
-def answer_room(prompts: Sequence[Begun]) -> int:
+def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
     """How many tokens an answer may have."""
     return max(len(prompt.answer) for prompt in prompts) + SPARE
 
 
-def _begun(model: TransformerBridge, form: Task, task_prompts: Sequence[Posed]) -> Iterator[Begun]:
-    lines = [line_ids(model, task_prompt.prompt, written(task_prompt)).ids for task_prompt in task_prompts]
+def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[TaskPrompt]) -> Iterator[PrefilledPrompt]:
+    lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)).ids for task_prompt in task_prompts]
     # What the least and the greatest have in common, all between them have.
     shared = None if form.numeric else _common(min(lines), max(lines))
-    for entry, line in zip(task_prompts, lines, strict=True):
-        begin = shared if shared is not None else _before_numbers(model, entry)
+    for task_prompt, line in zip(task_prompts, lines, strict=True):
+        begin = shared if shared is not None else _before_numbers(model, task_prompt)
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
-                f"{form.name} at length {entry.length}: expected the answer {entry.key!r} to begin with a token of its own, "
-                f"found "
-                "that this tokenizer cuts the line before it otherwise than before other answers"
+                f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
+                "its own, found that this tokenizer cuts the line before it otherwise than before other answers"
             )
-        ids = (*entry.prompt.ids.tolist(), *begin)
-        yield Begun(entry, ids, line[len(begin) :], len(begin), 0)
+        ids = (*task_prompt.prompt.ids.tolist(), *begin)
+        yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), 0)
 
 
-def _before_numbers(model: TransformerBridge, task_prompt: Posed) -> tuple[int, ...]:
+def _before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
     """The line's tokens up to the first in which 1 and 2 differ."""
     texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
-    first_ids, two = (line_ids(model, task_prompt.prompt, written(text)).ids for text in texts)
-    return _common(first_ids, two)
+    first_ids, second_ids = (line_ids(model, task_prompt.prompt, answer_text(text)).ids for text in texts)
+    return _common(first_ids, second_ids)
 
 
-def _common(first: Sequence[int], two: Sequence[int]) -> tuple[int, ...]:
-    """How both begin."""
-    return tuple(token for token, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, two, strict=False)))
+def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+    """Longest common beginning of two token sequences."""
+    return tuple(
+        token for token, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False))
+    )
 
 
-def _require_room(model: TransformerBridge, form: Task, prompts: Sequence[Begun]) -> None:
+def _require_room(model: TransformerBridge, form: Task, prompts: Sequence[PrefilledPrompt]) -> None:
     longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
     needed = len(longest.ids) + answer_room(prompts)
     if needed > context:
         raise InputError(
-            f"{form.name}: {longest.posed.length} items take {needed} tokens with the answer, the model's context holds "
+            f"{form.name}: {longest.task_prompt.length} items take {needed} tokens with the answer, the model's context holds "
             f"{context}: ask for shorter lengths"
         )
 
 
 @dataclass(frozen=True, eq=False)
-class BegunPairs(PosedPairs):
+class PrefilledPairs(RenderedPairs):
     """The begun prompts of n and n + 1 items: what `collapse` is asked of, at the same token as the probes."""
 
     def __post_init__(self) -> None:
         """All end in the words of the line, whatever the task."""
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        task_prompts = [self._posed(n, seed) for n in counts]
+        task_prompts = [self._task_prompt(n, seed) for n in counts]
         return dict(
-            zip(counts, (prefilled.ids for prefilled in _begun(self.model, self.form, task_prompts)), strict=True)
+            zip(counts, (prefilled.ids for prefilled in _prefilled(self.model, self.form, task_prompts)), strict=True)
         )

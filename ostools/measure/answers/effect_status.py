@@ -1,4 +1,4 @@
-"""Whether a mitigation changes anything of a question, asked of the model that a number is measured on.
+"""Effect status of a mitigation on a question, evaluated on the model that a number is measured on.
 
 The precision decides: what computes a 16-bit model in float32 changes nothing of a float32 copy, and numbers taken there say
 nothing of it.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, acts, changes_pass, label, parts
-from ostools.measure.posed import Posed
+from ostools.measure.task_prompt import TaskPrompt
 
 ACTIVE, INACTIVE, REFUSED = "active", "inactive", "refused"
 
 
-class Acted:
-    """Of one mitigation, or none, on `model` as the user gave it and on copies of it.
+class EffectStatus:
+    """Effect status of one mitigation, or none, on `model` as the user gave it and on copies of it.
 
     Each part of a composed one is tried alone: a part that a copy silences must not hide behind one that acts there.
     """
@@ -25,7 +25,7 @@ class Acted:
         self.parts = [part for part in parts(mitigation) if changes_pass(part)]
         self._known: dict[tuple[int, int, int], bool] = {}
 
-    def status(self, task_prompt: Posed, on: TransformerBridge | None = None) -> tuple[str, str]:
+    def status(self, task_prompt: TaskPrompt, on: TransformerBridge | None = None) -> tuple[str, str]:
         """The status of a question measured `on` that model (None: the user's own), and the reason of a refusal.
 
         Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the user's model; refused: a
@@ -42,7 +42,7 @@ class Acted:
                 return REFUSED, f"{label(part)} changes nothing in {dtype}"
         return (ACTIVE if active else INACTIVE), ""
 
-    def _acts(self, on: TransformerBridge, index: int, task_prompt: Posed) -> bool:
+    def _acts(self, on: TransformerBridge, index: int, task_prompt: TaskPrompt) -> bool:
         if on is not self.model:
             return acts(on, self.parts[index], task_prompt.prompt.ids)
         key = index, task_prompt.length, task_prompt.seed
@@ -52,6 +52,6 @@ class Acted:
 
 
 def of_pair(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
-    """The status of two questions that are compared: active where one of them is."""
+    """Effect status of an (n, n + 1) pair: active where one of the two questions is."""
     order = (ACTIVE, REFUSED, INACTIVE)
     return min(first, second, key=lambda status: order.index(status[0]))
