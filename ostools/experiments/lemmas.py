@@ -124,12 +124,12 @@ def limit(seed: int) -> list[Check]:
     pattern, identity = random_pattern(seed, 8), torch.eye(8, dtype=torch.float64)
     power = torch.linalg.matrix_power(spectra.lazy(pattern), 16)[-1]
     error = float((stochastic.theorem_51_row(pattern, 16) - power).abs().amax())
-    mass, kept_rows = (stochastic.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
+    mass, identity_mass = (stochastic.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
     words = f"greatest mass of a row off token 1, L = {FAR:,}"
     return [
         Check("greatest error of Theorem 5.1's bound against ((Λ + I) / 2)^16", error, "<=", 1e-12),
         Check(words, mass, "<=", 1e-9),
-        Check(words, kept_rows, ">=", 0.5, "without two non-zero entries a row (Λ = I)"),
+        Check(words, identity_mass, ">=", 0.5, "without two non-zero entries a row (Λ = I)"),
     ]
 
 
@@ -168,7 +168,7 @@ def same_answers(seed: int) -> list[Check]:
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
     alike = float(counting.identical_next(rounded).sum())
-    extra, extra_of_sums = (float(counting.second_answers(rounded, tensor)) for tensor in (answers, sums))
+    extra, extra_of_sums = (float(counting.second_answers(rounded, readouts)) for readouts in (answers, sums))
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),

@@ -44,10 +44,10 @@ class Shape:
     def of(cls, model: TransformerBridge) -> Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        built = [weight for weight in model.parameters() if isinstance(weight, Recast)]
-        whole_tensor = any(weight.whole and weight.numel() * like.dtype.itemsize > BLOCK for weight in built)
-        value = cls.of_config(model.original_model.config, like.dtype, like.device.type)
-        return replace(value, cast=bool(built), whole=whole_tensor)
+        recast_weights = [weight for weight in model.parameters() if isinstance(weight, Recast)]
+        one_piece = any(weight.whole and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
+        shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
+        return replace(shape, cast=bool(recast_weights), whole=one_piece)
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
@@ -128,8 +128,8 @@ def _context(config: Any) -> int:
 def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
     """One thread of torch within the block, where all of the models are small; as many as before where one is not."""
     before = torch.get_num_threads()
-    value = list(models)
-    if value and all(one_is_enough(model) for model in value):
+    model_list = list(models)
+    if model_list and all(one_is_enough(model) for model in model_list):
         torch.set_num_threads(1)
     try:
         yield

@@ -33,7 +33,7 @@ _WHOLE = ("number", "absolute_error", "reasoning_tokens")
 
 def answered(
     model: TransformerBridge | Hosted,
-    arguments: Mapping[AppendixTask, Sequence[int]],
+    seeds_by_task: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
     *,
     max_new_tokens: int = 256,
@@ -46,56 +46,56 @@ def answered(
     How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
     """
     if isinstance(model, Hosted):
-        return _answered_elsewhere(model, arguments, lengths, chat)
+        return _answered_elsewhere(model, seeds_by_task, lengths, chat)
     task_prompts = [
         pose(model, task, n, seed=seed, chat=chat)
         for n in lengths
-        for task, seeds in arguments.items()
+        for task, seeds in seeds_by_task.items()
         for seed in seeds
     ]
-    result: dict[int, Answer] = {}
+    answer_by_index: dict[int, Answer] = {}
     limits: dict[str, int] = {}
     for reasons in (False, True):
-        chosen_seeds = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
-        if chosen_seeds:
-            rows = [task_prompts[index] for index in chosen_seeds]
-            thinks = any(one.thinks for one in rows)
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, rows), thinks)
-            limits |= dict.fromkeys((task.mode for task in arguments if task.reasons is reasons), limit)
-            sentences = answers(
+        indices = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
+        if indices:
+            batch = [task_prompts[index] for index in indices]
+            thinks = any(task_prompt.thinks for task_prompt in batch)
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, batch), thinks)
+            limits |= dict.fromkeys((task.mode for task in seeds_by_task if task.reasons is reasons), limit)
+            batch_answers = answers(
                 model,
-                [one.prompt for one in rows],
+                [task_prompt.prompt for task_prompt in batch],
                 max_new_tokens=limit,
-                stops=stops_of(rows),
-                progress=part_of(progress, len(result), len(result) + len(rows), len(task_prompts)),
+                stops=stops_of(batch),
+                progress=part_of(progress, len(answer_by_index), len(answer_by_index) + len(batch), len(task_prompts)),
             )
-            result |= zip(chosen_seeds, sentences, strict=True)
+            answer_by_index |= zip(indices, batch_answers, strict=True)
     trained = metadata_of(model).trained_lengths or {}
-    frame = pd.DataFrame([_row(model, one, result[index], trained) for index, one in enumerate(task_prompts)])
-    whole_table = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(one.chat for one in task_prompts), **task_prompts[0].prompt.asked}
+    frame = pd.DataFrame([_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)])
+    table = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
+    how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.asked}
     how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
-    return whole_table, how | how_read(model)
+    return table, how | how_read(model)
 
 
-def _row(model: TransformerBridge, task_prompts: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
-    task = task_prompts.task
+def _row(model: TransformerBridge, task_prompt: Posed, answer: Answer, trained: Mapping[str, int]) -> dict[str, Any]:
+    task = task_prompt.task
     longest = trained.get(task.trained_as or "")
     columns = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
-    within = None if longest is None else task_prompts.length <= longest
-    part_progress = answer_columns(task_prompts, answer, reasoning_tokens(model, task_prompts, answer))
-    return columns | part_progress | {"within_training": within, "seconds": answer.seconds}
+    within = None if longest is None else task_prompt.length <= longest
+    answer_values = answer_columns(task_prompt, answer, reasoning_tokens(model, task_prompt, answer))
+    return columns | answer_values | {"within_training": within, "seconds": answer.seconds}
 
 
 def _answered_elsewhere(
-    hosted: Hosted, arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+    hosted: Hosted, seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The same out of answers that are there."""
     if chat is not None:
         raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
-    length_list = hosted.only(figure_questions(arguments, lengths))
-    frame: Any = hosted_rows(hosted, length_list).drop(columns=["status", "sample", "log_probability"])
-    forms = [task_prompt.task for task_prompt in length_list]
+    question_list = hosted.only(figure_questions(seeds_by_task, lengths))
+    frame: Any = hosted_rows(hosted, question_list).drop(columns=["status", "sample", "log_probability"])
+    forms = [prompt.task for prompt in question_list]
     frame.insert(0, "form", forms)
     frame.insert(1, "task", [form.name for form in forms])
     frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
@@ -105,9 +105,9 @@ def _answered_elsewhere(
     return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}
 
 
-def figure_questions(arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+def figure_questions(seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
     """A figure's prompts as text, in the order in which `answered` asks them."""
-    return [question(task, n, seed=seed) for n in lengths for task, seeds in arguments.items() for seed in seeds]
+    return [question(task, n, seed=seed) for n in lengths for task, seeds in seeds_by_task.items() for seed in seeds]
 
 
 def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
@@ -116,11 +116,11 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
     return collect(**parameters)
 
 
-def title(result: Result, sampled: str) -> str:
+def title(result: Result, subject: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
     name = short_name(result.provenance.model)
-    return f"Figure {number} on {name}: {sampled}"
+    return f"Figure {number} on {name}: {subject}"
 
 
 def common_deviations(result: Result) -> list[str]:
@@ -143,9 +143,9 @@ def unread(result: Result, answers: pd.DataFrame) -> list[str]:
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")
     sentences, several_modes = [], rows["mode"].nunique() > 1
-    for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
+    for mode, cut_rows in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        sentences.append(f"{len(here)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
-    if second := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
-        sentences.append(f"{second} that wrote something else than was asked for")
+        sentences.append(f"{len(cut_rows)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
+    if other_count := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
+        sentences.append(f"{other_count} that wrote something else than was asked for")
     return [f"These have no answer, so they are not in the errors: {'; '.join(sentences)}."] if sentences else []

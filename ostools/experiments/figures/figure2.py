@@ -74,7 +74,7 @@ def figure_2(
     """
     length_list = checked_lengths(lengths)
     frame, how = answered(model, asked_tasks(), length_list, chat=chat, progress=progress)
-    panels = pd.Series({task: panel for panel, arguments in PANELS.items() for task in arguments})
+    panels = pd.Series({task: panel for panel, panel_tasks in PANELS.items() for task in panel_tasks})
     frame.insert(0, "panel", frame.pop("form").map(panels))
     provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **how)
     return Figure2(frame, provenance)

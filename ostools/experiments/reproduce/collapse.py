@@ -35,10 +35,10 @@ def _panel(results: Found, panel: str, dtype: str) -> Frame:
 def _seeds(results: Found, panel: str, dtype: str) -> Any:
     """The drawn distance by seed: a column a seed, a row a length."""
     figure: Any = results["figure-5"]["figure"]
-    arguments = figure.provenance.parameters
+    parameters = figure.provenance.parameters
     frame = figure.curves[panel].frame
     for column in ("site", "per", "norm"):
-        frame = frame[frame[column] == arguments[column]]
+        frame = frame[frame[column] == parameters[column]]
     frame = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
     if frame.empty:
         raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
@@ -187,10 +187,10 @@ def _one_more_digit(results: Found, plain: Any, dtype: str) -> str:
     if not len(upper):
         return ""
     larger = float((pair.loc[upper] > plain.loc[upper]).mean())
-    descriptions = (
+    words = (
         f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
     )
-    return f". {descriptions} of the {len(upper)} lengths from {upper.min()} on"
+    return f". {words} of the {len(upper)} lengths from {upper.min()} on"
 
 
 def _over_noise(results: Found) -> dict[str, float]:
@@ -234,9 +234,9 @@ def sooner_in_low_precision(results: Found) -> Verdict:
         raise UntestedError(
             f"no pair is hidden over a range of lengths in either precision up to n = {n_max}", **numbers
         )
-    low, second = reached_rows[LOW].fillna(np.inf), reached_rows[high].fillna(np.inf)
-    half = 2 * low <= second.clip(upper=n_max)
-    open_ends = ~half & np.isinf(second) & np.isfinite(low)
+    low_ends, high_ends = reached_rows[LOW].fillna(np.inf), reached_rows[high].fillna(np.inf)
+    half = 2 * low_ends <= high_ends.clip(upper=n_max)
+    open_ends = ~half & np.isinf(high_ends) & np.isfinite(low_ends)
     descriptions = [
         f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached_rows.iterrows()
     ]

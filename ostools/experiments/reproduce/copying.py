@@ -48,8 +48,8 @@ def says_one(results: Found) -> Verdict:
 def _says_one(answers: Frame) -> list[int]:
     """The lengths whose wrong answer ends in a 1, or in the word."""
     line: Any = answers["answer"].astype(str).str.strip()
-    entry = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
-    return sorted(int(n) for n in answers.loc[entry & ~answers["correct"].astype(bool), "length"])
+    ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
+    return sorted(int(n) for n in answers.loc[ends_in_one & ~answers["correct"].astype(bool), "length"])
 
 
 def _helps(results: Found, panel: str, what: str) -> Verdict:

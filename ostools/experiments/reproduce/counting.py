@@ -25,10 +25,10 @@ _CURVES = (
 )
 
 
-def _answers(results: Found, **wanted_figures: str) -> Frame:
+def _answers(results: Found, **column_values: str) -> Frame:
     """The answers to the tasks of the figure, with the error as a number (NaN: no number was read)."""
     frame: Any = results["figure-3"]["figure"].frame
-    for column, value in wanted_figures.items():
+    for column, value in column_values.items():
         frame = frame[frame[column] == value]
     return _numbers(frame)
 
@@ -54,8 +54,8 @@ def _read(answers: Frame) -> Frame:
 
 def deteriorates(results: Found) -> Verdict:
     """Every curve: the tasks of Figure 3 and word counting, in three modes, and with the instruction to answer alone."""
-    arguments: Any = results["answer-only"]
-    only = [_numbers(entry.frame).assign(task=task, mode="answer-only") for task, entry in arguments.items()]
+    result_by_task: Any = results["answer-only"]
+    only = [_numbers(result.frame).assign(task=task, mode="answer-only") for task, result in result_by_task.items()]
     return _rising(pd.concat([_answers(results), *only], ignore_index=True))
 
 
@@ -98,20 +98,20 @@ def predicts_hundred(results: Found) -> Verdict:
     """Which number is answered most to sums of at least 90 ones, where 100 is not right."""
     answers = _answers(results, task="sum-ones", mode="none")
     long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
-    sentence = long["said"].dropna()
-    numbers = {"read": len(sentence), "asked": len(long)}
-    if len(sentence) < FEWEST_LENGTHS:
+    answered_numbers = long["said"].dropna()
+    numbers = {"read": len(answered_numbers), "asked": len(long)}
+    if len(answered_numbers) < FEWEST_LENGTHS:
         raise UntestedError(
-            f"{len(sentence)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
+            f"{len(answered_numbers)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
             f"{FEWEST_LENGTHS} are needed",
             **numbers,
         )
-    share = float((sentence == HUNDRED).mean())
-    favourite = int(sentence.mode().iloc[0])
-    top = int((sentence == favourite).sum())
-    hundreds = int((sentence == HUNDRED).sum())
+    share = float((answered_numbers == HUNDRED).mean())
+    favourite = int(answered_numbers.mode().iloc[0])
+    top = int((answered_numbers == favourite).sum())
+    hundreds = int((answered_numbers == HUNDRED).sum())
     words = (
-        f"{hundreds} of {len(sentence)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
+        f"{hundreds} of {len(answered_numbers)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
         f"{favourite} "
         f"({top} times)"
     )
@@ -147,25 +147,25 @@ def hundred_is_commonest(results: Found) -> Verdict:
     answers = _answers(results, mode="none")
     answers = answers[answers["task"].isin(PANELS)]
     longest = int(answers["length"].max())
-    sentence: Any = answers["said"].dropna()
-    numbers: dict[str, Any] = {"read": len(sentence), "asked": len(answers)}
+    answered_numbers: Any = answers["said"].dropna()
+    numbers: dict[str, Any] = {"read": len(answered_numbers), "asked": len(answers)}
     if longest < HUNDRED:
         raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
-    if len(sentence) < FEWEST_ANSWERS:
+    if len(answered_numbers) < FEWEST_ANSWERS:
         raise UntestedError(
-            f"{len(sentence)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
+            f"{len(answered_numbers)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
         )
     if bool((answers["error"] == 0).all()):
         raise UntestedError("every answer is right, so none is a favourite", **numbers)
-    counts = sentence.value_counts()
+    counts = answered_numbers.value_counts()
     hundreds = int(counts.get(HUNDRED, 0))
-    second = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
-    next_best = None if second == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
+    next_count = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
+    next_best = None if next_count == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {second} times"
-    words = f"{hundreds} of {len(sentence)} answers with a number are 100, which is the right answer {right} times{commonest}"
-    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": second}
-    return decided(hundreds >= 2 * max(second, 1) and hundreds > right, words, **numbers)
+    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {next_count} times"
+    words = f"{hundreds} of {len(answered_numbers)} answers with a number are 100, which is the right answer {right} times{commonest}"
+    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": next_count}
+    return decided(hundreds >= 2 * max(next_count, 1) and hundreds > right, words, **numbers)
 
 
 def less_accurate(results: Found) -> Verdict:

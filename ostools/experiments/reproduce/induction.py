@@ -64,15 +64,15 @@ def every_layer(results: Found) -> Verdict:
     """The float64 L1 distance of the last tokens after each block; the embedding, where it is 0, is left out."""
     collapse: Any = results[LAYERS]["collapse"]
     frame = collapse.frame
-    chosen = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
-    rows = frame[chosen].drop_duplicates(["layer", "length"])
+    after_blocks = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
+    rows = frame[after_blocks].drop_duplicates(["layer", "length"])
     if rows.empty:
         raise UntestedError("no block was measured")
     curves, floors = {}, {}
-    for layer, entry in rows.groupby("layer"):
+    for layer, layer_rows in rows.groupby("layer"):
         name = f"block {layer}"
-        curves[name] = entry.set_index("length")["float64_distance"].astype(float).sort_index()
-        sizes = (entry["mean"] / entry["relative"]).astype(float)
+        curves[name] = layer_rows.set_index("length")["float64_distance"].astype(float).sort_index()
+        sizes = (layer_rows["mean"] / layer_rows["relative"]).astype(float)
         floors[name] = 1e-6 * float(sizes.median()) if sizes.notna().any() else 0.0
     return _to_zero(curves, "the float64 L1 distance of v^(l)", floors)
 

@@ -21,14 +21,14 @@ RATE_WITHIN = 0.01
 """How near the observed rate of the powers must be to the predicted one, at the last power that is above rounding."""
 
 
-def _prompts(found: Found) -> Iterator[tuple[Any, Any, list[int]]]:
+def _prompts(results: Found) -> Iterator[tuple[Any, Any, list[int]]]:
     """Of each prompt the measured norms and the path sums by position, and where its digits stand."""
-    results = found[OVER_SQUASHING]
-    for name, measured in results.items():
+    result_by_name = results[OVER_SQUASHING]
+    for name, measured in result_by_name.items():
         if name.startswith("measured-"):
             seed = name.removeprefix("measured-")
-            digits = found[OVER_SQUASHING][f"paths-{seed}"].provenance.parameters["digits"]
-            yield measured.frame, results[f"paths-{seed}"].frame, [int(place) for place in digits]
+            digits = results[OVER_SQUASHING][f"paths-{seed}"].provenance.parameters["digits"]
+            yield measured.frame, result_by_name[f"paths-{seed}"].frame, [int(place) for place in digits]
 
 
 def _norms(measured: Any, linearisation: str) -> Any:
@@ -111,8 +111,8 @@ def depends_on_attention(results: Found) -> Verdict:
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    descriptions = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
-    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{descriptions}"
+    mean_words = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
+    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{mean_words}"
     return above_zero(samples, what, "prompts")
 
 

@@ -101,5 +101,5 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
 
 def trend(x: Any, y: Any) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
-    results: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-    return float(results.statistic), float(results.pvalue)
+    correlation: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    return float(correlation.statistic), float(correlation.pvalue)

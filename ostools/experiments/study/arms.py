@@ -214,22 +214,22 @@ class Arm:
             (task_prompt.length, task_prompt.seed): task_prompt
             for task_prompt in (*self.questions.values(), *self.extended.values())
         }
-        result = {key: self.acted.status(task_prompts, copy) for key, task_prompts in questions.items()}
-        return {(n, seed): of_pair(result[n, seed], result[n + 1, seed]) for n, seed in self.questions}
+        statuses = {key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()}
+        return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
     def _closely(self, n: int, seed: int) -> None:
         """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
-        task_prompts = self.questions[n, seed]
-        status, reason = self.acted.status(task_prompts, self.work)
+        task_prompt = self.questions[n, seed]
+        status, reason = self.acted.status(task_prompt, self.work)
         names = "sensitivity", "frozen_sensitivity", "bound"
         if status != ACTIVE:
             reason = reason or "not measured again: the mitigation changed nothing here"
             self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
             return
         try:
-            positions = list(carrier_positions(self.model, task_prompts))
+            positions = list(carrier_positions(self.model, task_prompt))
             with running(self.work, self.mitigation):
-                measured: Any = sensitivity(self.work, task_prompts.prompt, method="exact").frame
+                measured: Any = sensitivity(self.work, task_prompt.prompt, method="exact").frame
         except InputError as error:
             refused = Cell(float("nan"), REFUSED, reason=str(error))
             self.cells |= {(name, None, n, seed): refused for name in names}
@@ -238,16 +238,16 @@ class Arm:
             rows = measured[measured["linearisation"] == linearisation].sort_values("position")
             norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
             self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
-        self.cells["bound", None, n, seed] = self._bound(task_prompts, positions, status)
+        self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
 
-    def _bound(self, task_prompts: Posed, positions: Sequence[int], status: str) -> Cell:
+    def _bound(self, task_prompt: Posed, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
-                result: Any = path_sum(self.work, task_prompts.prompt, variants=[BOUND]).frame
+                bounds: Any = path_sum(self.work, task_prompt.prompt, variants=[BOUND]).frame
         except InputError as error:
             return Cell(float("nan"), REFUSED, reason=str(error))
-        values = torch.tensor(result.sort_values("position")["value"].to_numpy(dtype=float))
+        values = torch.tensor(bounds.sort_values("position")["value"].to_numpy(dtype=float))
         return _mean_at(values, positions, status)
 
 

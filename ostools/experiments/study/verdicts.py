@@ -84,11 +84,11 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
     counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
-    acted = group[group["status"] == ACTIVE]
+    active_rows = group[group["status"] == ACTIVE]
     # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
     within = group["within_training"].astype("boolean").fillna(True).astype(bool)
     beyond = not bool(within.any())
-    used = acted if beyond else acted[within[acted.index]]
+    used = active_rows if beyond else active_rows[within[active_rows.index]]
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
@@ -133,9 +133,9 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
     if len(samples) < FEWEST:
         return np.nan, np.nan
-    arguments = expanded(level, len(samples))
+    wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
-    low, high = bootstrap_mean(torch.tensor(samples), level=min(arguments, 1 - 1e-12), resamples=RESAMPLES)
+    low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
     return float(low), float(high)
 
 
@@ -144,7 +144,7 @@ def corrected(level: float, mitigations: int) -> float:
     return 1 - (1 - level) / (mitigations * len(ABOUT))
 
 
-def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
+def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
     """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
@@ -153,7 +153,7 @@ def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
     and no logit; "not decided" where there are too few lengths, or nothing could be measured.
     """
     rows = []
-    for mitigation, group in result.groupby("mitigation", sort=False):
+    for mitigation, group in effect_table.groupby("mitigation", sort=False):
         row: dict[str, Any] = {"mitigation": mitigation}
         sentences = []
         for about in ABOUT:

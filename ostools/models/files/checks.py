@@ -101,11 +101,11 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
                 )
     family = family_of_config(config)
     if family is None:
-        known_names = [known for known in FAMILIES if known.model_type == kind]
-        settings = {setting.name: setting.read(config) for family in known_names for setting in family.when}
-        found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
+        candidates = [family for family in FAMILIES if family.model_type == kind]
+        settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
+        description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
-            f"expected a model of a known family ({KNOWN}), found {found} in {where}: its hooks have not "
+            f"expected a model of a known family ({KNOWN}), found {description} in {where}: its hooks have not "
             "been held against Hugging Face's own model"
         )
     if family.refused is not None:
@@ -113,10 +113,10 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
             f"{where}: {family.refused}; `ostools models` lists what loads"
         )
-    by_name = config.get("architectures")
-    if by_name and by_name != [family.architecture]:
+    architectures = config.get("architectures")
+    if architectures and architectures != [family.architecture]:
         raise InputError(
-            f"expected architecture {family.architecture} for model_type {kind!r}, found {by_name} in "
+            f"expected architecture {family.architecture} for model_type {kind!r}, found {architectures} in "
             f"{where}: load the language model, not another head on it"
         )
     return family

@@ -125,9 +125,9 @@ def read_header(file: Path) -> GgufHeader:
     return GgufHeader(str(settings["general.architecture"]), settings, shapes, _quantisation(settings, kinds))
 
 
-def _broken(file: Path, size: int, value: str) -> InputError:
+def _broken(file: Path, size: int, reason: str) -> InputError:
     return InputError(
-        f"expected a whole GGUF file, found {file} truncated or corrupt ({size} bytes; {value}): fetch it again"
+        f"expected a whole GGUF file, found {file} truncated or corrupt ({size} bytes; {reason}): fetch it again"
     )
 
 
@@ -245,12 +245,12 @@ def _require_all_read(config: PreTrainedConfig, family: Family, header: GgufHead
     with torch.device("meta"):
         described = getattr(transformers, family.module)(config)
     processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=config.to_dict())
-    known_names = get_gguf_hf_weights_map(described, processor)
-    remaining = sorted(tensor for tensor in header.shapes if tensor not in known_names)
-    if remaining:
+    weights_map = get_gguf_hf_weights_map(described, processor)
+    unread_tensors = sorted(tensor for tensor in header.shapes if tensor not in weights_map)
+    if unread_tensors:
         raise InputError(
             f"expected only tensors that transformers reads in {name}, found "
-            f"{', '.join(remaining[:3])}{', ...' * (len(remaining) > 3)}: "
+            f"{', '.join(unread_tensors[:3])}{', ...' * (len(unread_tensors) > 3)}: "
             "the model would be computed without them; use the checkpoint that the file was made of"
         )
 

@@ -86,11 +86,11 @@ def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: P
     """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
     word where that id is taken."""
     for (token, file), where in _declared_ids(declared).items():
-        value = tokenizer.convert_tokens_to_ids(token)
-        if value != where:
+        token_id = tokenizer.convert_tokens_to_ids(token)
+        if token_id != where:
             raise InputError(
                 f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id "
-                f"{value} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"{token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
 
 
@@ -122,11 +122,11 @@ def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
     A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything
     that is no whole number.
     """
-    several = value if isinstance(value, list | tuple) else [value]
-    for index in several:
+    values = value if isinstance(value, list | tuple) else [value]
+    for index in values:
         if index is not None and type(index) is not int:
             raise InputError(f"expected {name} to be a token id, a list of ids or null, found {shown(value)}")
-    return tuple(index for index in several if index is not None and index >= 0)
+    return tuple(index for index in values if index is not None and index >= 0)
 
 
 def without_negative_ids(settings: Any) -> None:

@@ -54,7 +54,7 @@ def view(
     model: TransformerBridge,
     dtype: torch.dtype,
     reading: Reading,
-    built: Callable[[Tensor], Tensor | None] = lambda weight: None,
+    replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
 
@@ -69,13 +69,13 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        own_values = built(parameter)
-        seen_names = (
+        own_tensor = replacement(parameter)
+        stand_in = (
             _seen(parameter, dtype, *reading(parameter))
-            if own_values is None
-            else nn.Parameter(own_values, requires_grad=False)
+            if own_tensor is None
+            else nn.Parameter(own_tensor, requires_grad=False)
         )
-        memo[id(parameter)] = seen_names
+        memo[id(parameter)] = stand_in
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
@@ -115,8 +115,8 @@ def _empty_copies(model: nn.Module) -> dict[int, object]:
 def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    seen_names = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
-    return nn.Parameter(seen_names, requires_grad=parameter.requires_grad)
+    tensor = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:

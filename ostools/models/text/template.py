@@ -154,14 +154,14 @@ class _Counting(ImmutableSandboxedEnvironment):
     def joined(self, parts: tuple[Any, ...]) -> str:
         return self.concat([str(part) for part in parts])
 
-    def call_binop(self, context: Any, operator: str, remaining: Any, right: Any) -> Any:
+    def call_binop(self, context: Any, operator: str, left_operand: Any, right_operand: Any) -> Any:
         if operator == "+":
-            _take(_size(remaining) + _size(right))
+            _take(_size(left_operand) + _size(right_operand))
         elif operator == "**":
-            _take(abs(right) * _bits(remaining) if isinstance(right, int) else 1)
+            _take(abs(right_operand) * _bits(left_operand) if isinstance(right_operand, int) else 1)
         else:
-            _take(_most("format" if operator == "%" and isinstance(remaining, str) else operator, (remaining, right)))
-        return super().call_binop(context, operator, remaining, right)
+            _take(_most("format" if operator == "%" and isinstance(left_operand, str) else operator, (left_operand, right_operand)))
+        return super().call_binop(context, operator, left_operand, right_operand)
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
