@@ -48,7 +48,7 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     """The guarded application; `prompt`: what stands in the field at first."""
     start = {**runs.subject.described(), "prompt": prompt, "endings": list(_ENDINGS)}
 
-    async def begun(request: Request) -> Response:
+    async def serve_start(request: Request) -> Response:
         return JSONResponse(start)
 
     files = {
@@ -58,11 +58,11 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
     }
-    own_entries = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
+    page_routes = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
     posted = {"/run": _run, "/left": _left, "/save": _save}
-    asked = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
-    asked.append(Route("/start", begun))
-    return Guard(Starlette(routes=[*own_entries, *asked]), host, token)
+    post_routes = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
+    post_routes.append(Route("/start", serve_start))
+    return Guard(Starlette(routes=[*page_routes, *post_routes]), host, token)
 
 
 def _file(text: str, kind: str) -> Any:
@@ -75,7 +75,7 @@ def _file(text: str, kind: str) -> Any:
 def _answering(handler: Handler, runs: Runs) -> Any:
     """An endpoint: the handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
 
-    async def answered(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         try:
             return await handler(await _asked(request), request, runs)
         except (InputError, MitigationError, HookError) as error:
@@ -83,46 +83,46 @@ def _answering(handler: Handler, runs: Runs) -> Any:
         except (Stopped, ClientDisconnect):
             return Response(status_code=204)
 
-    return answered
+    return endpoint
 
 
-async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _run(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """A question with {chart, before}: the answer, without its chart where `chart` is false.
 
     Where `before` is a number, the answer is that of what is shown at this place before the question's own, or {} where there
     is none.
     """
-    question, place = Question.of(asked, runs.subject), asked.get("before")
+    question, place = Question.of(request_values, runs.subject), request_values.get("before")
     if isinstance(place, int) and place >= 0:
         quicker = question.before(place)
         if quicker is None:
             return JSONResponse({})
         question = quicker
-    found = await runs.found(question, request.is_disconnected)
-    draws = asked.get("chart") is not False
-    return JSONResponse(await runs.drawn(partial(answer, question, found, draws)))
+    recipe_result = await runs.found(question, request.is_disconnected)
+    draws = request_values.get("chart") is not False
+    return JSONResponse(await runs.drawn(partial(answer, question, recipe_result, draws)))
 
 
-async def _left(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _left(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """Seconds that the run at work still takes, null where that is not known yet."""
     return JSONResponse({"left": runs.left()})
 
 
-async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _save(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """A question with its {ending}: the file, or of two sides that stand beside each other a ZIP archive of two. Their names
     and places are ours: no path comes from the browser."""
-    question, ending = Question.of(asked, runs.subject), asked.get("ending")
+    question, ending = Question.of(request_values, runs.subject), request_values.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    answer = await runs.found(question, request.is_disconnected)
-    files = await runs.drawn(partial(_saved, answer.results, ending))
+    recipe_result = await runs.found(question, request.is_disconnected)
+    files = await runs.drawn(partial(_saved, recipe_result.results, ending))
     if len(files) == 1:
-        (written,) = files.values()
-        return Response(written, media_type=_ENDINGS[ending])
+        (content,) = files.values()
+        return Response(content, media_type=_ENDINGS[ending])
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, written in files.items():
-            archive.writestr(zipfile.ZipInfo(name), written)  # without a time: the same numbers, the same bytes
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)  # without a time: the same numbers, the same bytes
     return Response(packed.getvalue(), media_type="application/zip")
 
 
@@ -143,13 +143,13 @@ async def _asked(request: Request) -> dict[str, Any]:
         if len(body) > LARGEST:
             raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
     try:
-        answer = json.loads(body)
+        request_values = json.loads(body)
     except (ValueError, RecursionError):
         raise InputError("expected a request in JSON, found something else") from None
-    if not isinstance(answer, dict):
+    if not isinstance(request_values, dict):
         raise InputError("expected a request that is a JSON object, found something else")
     try:
-        json.dumps(answer, ensure_ascii=False).encode()
+        json.dumps(request_values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
-    return answer
+    return request_values

@@ -98,19 +98,19 @@ class Question:
     def of(cls, request: Mapping[str, Any], subject: Subject) -> Question:
         """What the page sent, checked. Raises `InputError` for what it could not have sent, and for an unusable text."""
         name, view = request.get("view"), view_named(request.get("view"))
-        given_value: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", request.get("prompt"))}
-        given_value["dtype"] = checked_name("dtype", request.get("dtype", subject.dtypes[0]), subject.dtypes)
+        values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", request.get("prompt"))}
+        values["dtype"] = checked_name("dtype", request.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
-            given_value["layer"] = _whole("layer", request.get("layer", ends[0]), *ends)
+            values["layer"] = _whole("layer", request.get("layer", ends[0]), *ends)
         if "head" in view.takes:
-            given_value["head"] = _whole("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
-            given_value["token"] = _whole("token", request.get("token", 0), 0, LONGEST)
+            values["head"] = _whole("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
+            values["token"] = _whole("token", request.get("token", 0), 0, LONGEST)
         if "towards" in view.takes:
-            given_value["towards"] = _optional("next token", request.get("towards"))
-        given_value |= _beside(request, subject, given_value["prompt"])
+            values["towards"] = _optional("next token", request.get("towards"))
+        values |= _beside(request, subject, values["prompt"])
         if "repeat" in view.takes:
-            given_value |= _repeated(request)
-        return cls(**given_value)
+            values |= _repeated(request)
+        return cls(**values)
 
     @property
     def of_view(self) -> View:
@@ -165,17 +165,17 @@ def _beside(request: Mapping[str, Any], subject: Subject, prompt: str) -> dict[s
     kind = checked_name("second side", request.get("beside", ""), subject.beside)
     if kind in ("", "model"):
         return {"beside": kind}
-    second = checked_text("second prompt" if kind == "prompt" else "mitigation", request.get("other"))
+    second_text = checked_text("second prompt" if kind == "prompt" else "mitigation", request.get("other"))
     if kind == "mitigation":
-        given_value = mitigations.mitigation(second)
-        if any(rewrites(part, "sequence") for part in mitigations.parts(given_value)):
+        mitigation = mitigations.mitigation(second_text)
+        if any(rewrites(part, "sequence") for part in mitigations.parts(mitigation)):
             raise InputError(
-                f"{mitigations.label(given_value)} changes the items of a task's sequence, and a text does not say what its "
+                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a text does not say what its "
                 "items are: choose a mitigation of the whole prompt or of the forward pass, or type the changed text "
                 "as a second prompt"
             )
-        checked_text("prompt under the mitigation", mitigations.rewrite(given_value, prompt))
-    return {"beside": kind, "other": second}
+        checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
+    return {"beside": kind, "other": second_text}
 
 
 def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:

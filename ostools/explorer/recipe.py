@@ -35,12 +35,12 @@ class Step:
         arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named_values.items())])
         return f"{self.name} = ost.{self.function}({arguments})"
 
-    def run(self, known_names: Mapping[str, Any], progress: Progress) -> Any:
+    def run(self, variables: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is given where the function tells any."""
         function = getattr(measure, self.function)
         telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        given_value = {name: known_names[variable] for name, variable in self.given.items()}
-        return function(*(known_names[name] for name in self.takes), **given_value, **self.options, **telling)
+        keyword_values = {name: variables[variable] for name, variable in self.given.items()}
+        return function(*(variables[name] for name in self.takes), **keyword_values, **self.options, **telling)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Found:
     @property
     def results(self) -> dict[str, Any]:
         """What is drawn and saved, by its variable in the copied code."""
-        entry = self.sides[0] if len(self.sides) == 1 else self.compared
-        return {"result": entry} if entry is not None else dict(zip(SIDES, self.sides, strict=True))
+        only_result = self.sides[0] if len(self.sides) == 1 else self.compared
+        return {"result": only_result} if only_result is not None else dict(zip(SIDES, self.sides, strict=True))
 
 
 SIDES = ("first", "second")
@@ -93,26 +93,26 @@ def _side(
     return [Step(name, view.function, (model,), options | mitigated, {"prompt": prompt})]
 
 
-def run(question: Question, given_value: Mapping[str, Any], progress: Progress = False) -> Found:
+def run(question: Question, models: Mapping[str, Any], progress: Progress = False) -> Found:
     """What the steps give; `given_value`: the models by their variables. Raises `InputError` as the functions do."""
-    known_names: dict[str, Any] = {**given_value, "prompt": question.prompt, "other": question.other}
+    variables: dict[str, Any] = {**models, "prompt": question.prompt, "other": question.other}
     try:
-        request = steps(question)
-        for place, step in enumerate(request):
-            messages = part_of(progress, place, place + 1, len(request), units=1000)
-            known_names[step.name] = step.run(known_names, messages or False)
+        step_list = steps(question)
+        for place, step in enumerate(step_list):
+            step_progress = part_of(progress, place, place + 1, len(step_list), units=1000)
+            variables[step.name] = step.run(variables, step_progress or False)
     except InactiveMitigationError as error:
-        return Found((known_names["first"],), inactive=str(error))
+        return Found((variables["first"],), inactive=str(error))
     if not question.beside:
-        return Found((known_names["result"],))
-    return Found((known_names["first"], known_names["second"]), known_names.get("result"))
+        return Found((variables["result"],))
+    return Found((variables["first"], variables["second"]), variables.get("result"))
 
 
 def values(question: Question) -> str | None:
     """The Python expression of the numbers that colour the tokens, of a side `{}`; None where the view colours none."""
     layer, head = question.layer, question.head
     if question.view == "attention":
-        index = ", ".join(":" if selected < 0 else str(selected) for selected in (layer, head))
+        index = ", ".join(":" if place < 0 else str(place) for place in (layer, head))
         mean = {0: "", 1: ".mean(0)", 2: ".mean((0, 1))"}[(layer < 0) + (head < 0)]
         return f"{{}}.last[{index}]{mean}"
     return {
@@ -121,11 +121,11 @@ def values(question: Question) -> str | None:
     }.get(question.of_view.function)
 
 
-def code(question: Question, answer: Found) -> str:
+def code(question: Question, recipe_result: Found) -> str:
     """Python lines that give the same results, and the same `values`, which colour the tokens."""
-    lines = ["import ostools as ost", "", f"model = {_loaded(answer.sides[0])}"]
+    lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
     if question.beside == "model":
-        lines.append(f"other_model = {_loaded(answer.sides[1])}")
+        lines.append(f"other_model = {_loaded(recipe_result.sides[1])}")
     lines.append(f"prompt = {question.prompt!r}")
     if question.beside == "prompt":
         lines.append(f"other = {question.other!r}")
@@ -133,31 +133,31 @@ def code(question: Question, answer: Found) -> str:
     if (expression := values(question)) is not None:
         names = SIDES if question.beside else ("result",)
         lines.append("values = " + ", ".join(expression.format(name) for name in names))
-    return "\n".join([*lines, *(f"print({name})" for name in answer.results)]) + "\n"
+    return "\n".join([*lines, *(f"print({name})" for name in recipe_result.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
     model: Mapping[str, Any] = result.provenance.model
-    given_value = {"dtype": str(model["dtype"]), "device": str(model["device"])}
-    given_value |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
-    options = "".join(f", {name}={value!r}" for name, value in given_value.items())
+    load_options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
+    load_options |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
+    options = "".join(f", {name}={value!r}" for name, value in load_options.items())
     return f"ost.load_model({stored_at(model)!r}{options})"
 
 
-def commands(question: Question, answer: Found) -> str:
+def commands(question: Question, recipe_result: Found) -> str:
     """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
-    first = [*_command(question, question.prompt), *_options(question, answer.sides[0])]
+    first = [*_command(question, question.prompt), *_options(question, recipe_result.sides[0])]
     if not question.beside:
         return _written(first)
-    other = question.other if question.beside == "prompt" else question.prompt
+    other_prompt = question.other if question.beside == "prompt" else question.prompt
     if question.of_view.compared == "attention_difference":
         against = {
-            "prompt": f"--against-prompt={other}",
-            "model": f"--against-model={stored_at(answer.sides[1].provenance.model)}",
+            "prompt": f"--against-prompt={other_prompt}",
+            "model": f"--against-model={stored_at(recipe_result.sides[1].provenance.model)}",
             "mitigation": f"--mitigation={question.other}",
         }[question.beside]
         return _written([*first, against, "--corresponding"])
-    second = [*_command(question, other), *_options(question, answer.sides[1])]
+    second = [*_command(question, other_prompt), *_options(question, recipe_result.sides[1])]
     second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
     return f"{_written(first)}\n{_written(second)}"
 

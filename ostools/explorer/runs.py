@@ -82,25 +82,25 @@ class Runs:
             raise Stopped
 
     def _run(self, question: Question, stop: threading.Event) -> Found:
-        def told(done_count: int, total: int) -> None:
+        def report(done_count: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
             self._at = (began, done_count, total)
 
         began = time.monotonic()
-        told(0, 1)
+        report(0, 1)
         key = _key(question)
-        answer = self._kept.pop(key, None)
-        if answer is None:
+        recipe_result = self._kept.pop(key, None)
+        if recipe_result is None:
             try:
-                answer = run(question, self._models(question), told)
+                recipe_result = run(question, self._models(question), report)
             finally:
                 self._at = None
                 give_back()
-        self._kept[key] = answer
+        self._kept[key] = recipe_result
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return answer
+        return recipe_result
 
     def _models(self, question: Question) -> dict[str, Any]:
         """The models by their variables, as the question wants them read."""
@@ -112,8 +112,8 @@ class Runs:
 
 def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
     """The model in that dtype: what loading it so would give, of the weights that are there."""
-    answer: torch.dtype = getattr(torch, dtype)
-    return model if model.cfg.dtype == answer else view_in(model, answer)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    return model if model.cfg.dtype == torch_dtype else view_in(model, torch_dtype)
 
 
 def _key(question: Question) -> tuple[str, ...]:

@@ -53,19 +53,19 @@ class OpenedPairs(NextPairs):
         encoded = iter(encoder.ids(texts))
         prompts = {}
         for n in counts:
-            first_ids, two, right = next(encoded), next(encoded), next(encoded)
+            first_ids, second_ids, right_ids = next(encoded), next(encoded), next(encoded)
             prefix_ids = tuple(
                 token
                 for token, second_token in takewhile(
-                    lambda tokens: tokens[0] == tokens[1], zip(first_ids, two, strict=False)
+                    lambda tokens: tokens[0] == tokens[1], zip(first_ids, second_ids, strict=False)
                 )
             )
-            if right[: len(prefix_ids)] != prefix_ids or len(right) == len(prefix_ids):
+            if right_ids[: len(prefix_ids)] != prefix_ids or len(right_ids) == len(prefix_ids):
                 raise InputError(
                     f"{self.name} at length {n}: expected the answer {keys[n]!r} to begin with a token of its own, found that "
                     "this tokenizer cuts the line before it in another way than before other digits"
                 )
-            prompts[n] = Opened(prefix_ids, keys[n], right[len(prefix_ids) :])
+            prompts[n] = Opened(prefix_ids, keys[n], right_ids[len(prefix_ids) :])
         return prompts
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:

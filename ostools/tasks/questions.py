@@ -77,7 +77,7 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
 
 
 def questions(
-    value: Task | str,
+    task_or_name: Task | str,
     *,
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
@@ -88,7 +88,7 @@ def questions(
     Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
     forward pass: a model that is asked by text has none to change.
     """
-    form, length_list = task(value), checked_lengths(lengths)
+    form, length_list = task(task_or_name), checked_lengths(lengths)
     acting = mitigations.optional(mitigation)
     for part in mitigations.parts(acting):
         if type(part).hooks is not Mitigation.hooks:
@@ -117,17 +117,17 @@ def checked_questions(value: Any) -> tuple[Question, ...]:
     return items
 
 
-def as_row(item: Question) -> dict[str, Any]:
+def as_row(question: Question) -> dict[str, Any]:
     """One line of `prompts_jsonl`."""
     return {
-        "id": item.id,
-        "task": label(item.task),
-        "length": item.length,
-        "seed": item.seed,
-        "mitigation": item.mitigation,
-        "prompt": item.text,
-        "key": item.key,
-        "line": item.line,
+        "id": question.id,
+        "task": label(question.task),
+        "length": question.length,
+        "seed": question.seed,
+        "mitigation": question.mitigation,
+        "prompt": question.text,
+        "key": question.key,
+        "line": question.line,
     }
 
 

@@ -29,25 +29,25 @@ def read_texts(texts: str | Path | Sequence[str], field: str = "text") -> list[s
     text, and where there are none.
     """
     if isinstance(texts, str | Path):
-        entries, where = _of_file(Path(texts), field), str(texts)
+        text_list, where = _of_file(Path(texts), field), str(texts)
     elif not isinstance(texts, Sequence):
         raise InputError(f"texts: expected a file or a list of texts, found {shown(texts)}")
     else:
-        entries, where = list(texts), "texts"
-        if wrong := [(place, text) for place, text in enumerate(entries) if not isinstance(text, str)]:
+        text_list, where = list(texts), "texts"
+        if wrong := [(place, text) for place, text in enumerate(text_list) if not isinstance(text, str)]:
             raise InputError(f"texts: expected texts, found {shown(wrong[0][1])} at {wrong[0][0]}")
-    if not any(text.strip() for text in entries):
+    if not any(text.strip() for text in text_list):
         raise InputError(f"{where}: expected at least one text, found none")
-    return entries
+    return text_list
 
 
 def texts_hash(texts: Sequence[str]) -> str:
     """The SHA-256 of the texts in their order; of each its length first, so that no two lists have the same."""
-    entries = hashlib.sha256()
+    sha = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
-        entries.update(f"{len(content)}\n".encode() + content)
-    return entries.hexdigest()
+        sha.update(f"{len(content)}\n".encode() + content)
+    return sha.hexdigest()
 
 
 def _of_file(path: Path, field: str) -> list[str]:

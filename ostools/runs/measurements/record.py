@@ -54,10 +54,10 @@ class Cell:
         return None if self.mitigation == NONE else mitigations.mitigation(self.mitigation)
 
     def __str__(self) -> str:
-        under = "" if self.mitigation == NONE else f" under {self.mitigation}"
+        mitigation_words = "" if self.mitigation == NONE else f" under {self.mitigation}"
         lengths = f"{self.lengths[0]}" if len(self.lengths) == 1 else f"{self.lengths[0]} to {self.lengths[-1]}"
         where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
-        return f"{self.measurement} of {self.task}{under} on {where}"
+        return f"{self.measurement} of {self.task}{mitigation_words} on {where}"
 
 
 def listed(value: Any) -> Any:

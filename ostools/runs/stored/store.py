@@ -100,8 +100,8 @@ class Store:
                 for folder in (self.cells, self.failed):
                     folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
-                    for remaining in files_in(folder, _HALF):
-                        remaining.unlink(missing_ok=True)
+                    for leftover in files_in(folder, _HALF):
+                        leftover.unlink(missing_ok=True)
             self._mine = True
             yield
         finally:
@@ -134,10 +134,10 @@ class Store:
                     if os.path.lexists(path):
                         raise InputError(f"{path}: expected a file, found something else")
                     return []
-                held_cells = json.loads(read_bytes(path, TABLE_LIMIT))
-            if held_cells["form"] != _FORM:
+                manifest = json.loads(read_bytes(path, TABLE_LIMIT))
+            if manifest["form"] != _FORM:
                 raise ValueError("of another form")
-            return [_wanted(row) for row in held_cells["cells"]]
+            return [_wanted(row) for row in manifest["cells"]]
         except InputError:
             raise
         except UNREADABLE as error:
@@ -146,40 +146,40 @@ class Store:
                 f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
             ) from error
 
-    def ask(self, wanted_cells: list[Wanted]) -> int:
+    def ask(self, keyed_cells: list[Wanted]) -> int:
         """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
 
         Gives the number of cells that were measured and are replaced: their files stay, and the tables leave them out.
         """
-        known_names, replaced = {entry.identity: entry for entry in self.asked()}, 0
-        there = self.files()
-        for one in wanted_cells:
-            before = known_names.get(one.identity)
-            if before is not None and before.base != one.base:
-                replaced += before.base in there
-            earlier = before.cell.lengths if before is not None and before.base == one.base else ()
-            known_names[one.identity] = one.at(earlier + one.cell.lengths)
-        rows = [{"base": one.base, "cell": asdict(one.cell)} for one in known_names.values()]
+        cell_by_identity, replaced = {keyed_cell.identity: keyed_cell for keyed_cell in self.asked()}, 0
+        files_by_base = self.files()
+        for keyed_cell in keyed_cells:
+            before = cell_by_identity.get(keyed_cell.identity)
+            if before is not None and before.base != keyed_cell.base:
+                replaced += before.base in files_by_base
+            earlier = before.cell.lengths if before is not None and before.base == keyed_cell.base else ()
+            cell_by_identity[keyed_cell.identity] = keyed_cell.at(earlier + keyed_cell.cell.lengths)
+        rows = [{"base": keyed_cell.base, "cell": asdict(keyed_cell.cell)} for keyed_cell in cell_by_identity.values()]
         text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
         return replaced
 
-    def add(self, entry: Wanted, content: bytes) -> None:
+    def add(self, keyed_cell: Wanted, content: bytes) -> None:
         """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
         with _told(self.failed, "cannot be written"):
-            (self.failed / f"{entry.stem}.json").unlink(missing_ok=True)
-        path = self.cells / f"{entry.stem}.{file_hash(content)}.parquet"
+            (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
+        path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
 
-    def fail(self, entry: Wanted, error: str) -> None:
+    def fail(self, keyed_cell: Wanted, error: str) -> None:
         """Record why a cell has no rows."""
-        record = {"base": entry.base, "cell": str(entry.cell), "lengths": list(entry.cell.lengths), "error": error}
+        record = {"base": keyed_cell.base, "cell": str(keyed_cell.cell), "lengths": list(keyed_cell.cell.lengths), "error": error}
         text = json.dumps(record, indent=1)
-        write_atomically(self.failed / f"{entry.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(self.failed / f"{keyed_cell.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
-        entries = []
+        failures = []
         for path in files_in(self.failed, _FAILED):
             content = self._read(path)
             if content is None:
@@ -187,21 +187,21 @@ class Store:
             try:
                 record = json.loads(content)
                 lengths = tuple(map(int, record["lengths"]))
-                entries.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
+                failures.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
             except UNREADABLE:
                 self._drop(path, "no record of a failure")
-        return entries
+        return failures
 
     def files(self) -> dict[str, list[Path]]:
         """The files of cells by their base, whole or not."""
-        entries: dict[str, list[Path]] = defaultdict(list)
+        files_by_base: dict[str, list[Path]] = defaultdict(list)
         for path in files_in(self.cells, _CELL):
-            entries[path.name.partition(".")[0]].append(path)
-        return entries
+            files_by_base[path.name.partition(".")[0]].append(path)
+        return files_by_base
 
     def stored(self) -> dict[str, list[frozenset[int]]]:
         """The lengths in each whole file, by its base; a broken one is said and removed."""
-        entries: dict[str, list[frozenset[int]]] = defaultdict(list)
+        lengths_by_base: dict[str, list[frozenset[int]]] = defaultdict(list)
         for base, paths in self.files().items():
             for path in paths:
                 content = self._read(path)
@@ -212,8 +212,8 @@ class Store:
                 except UNREADABLE as error:
                     self._drop(path, why_broken(error))
                 else:
-                    entries[base].append(lengths)
-        return entries
+                    lengths_by_base[base].append(lengths)
+        return lengths_by_base
 
     def _drop(self, path: Path, reason: str) -> None:
         self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
@@ -232,15 +232,15 @@ class Store:
             return None
 
 
-def file_of(entry: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+def file_of(keyed_cell: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
     """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
 
     Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
     """
-    kept_entries = table.copy()
-    messages = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
-    kept_entries.attrs["ostools"] = {"lengths": list(entry.cell.lengths), "provenance": messages}
-    content = kept_entries.to_parquet(index=False)
+    stored_table = table.copy()
+    source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
+    stored_table.attrs["ostools"] = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
+    content = stored_table.to_parquet(index=False)
     rows_of(content)
     return content
 
@@ -271,14 +271,14 @@ class CellFile:
         """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
         if file_hash(content) != path.name.split(".")[2]:
             raise BytesChangedError
-        table, kept_entries = rows_of(content)
-        return cls(path, frozenset(map(int, kept_entries["lengths"])), table, kept_entries)
+        table, attributes = rows_of(content)
+        return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
 
 
-def missing(entry: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
+def missing(keyed_cell: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
     """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
-    remaining = set(entry.cell.lengths).difference(*stored)
-    return entry.at(remaining) if remaining else None
+    missing_lengths = set(keyed_cell.cell.lengths).difference(*stored)
+    return keyed_cell.at(missing_lengths) if missing_lengths else None
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
@@ -309,8 +309,8 @@ def _wanted(row: dict[str, Any]) -> Wanted:
     cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
     options = json.loads(cell.options)
     json.dumps([words, options], ensure_ascii=False, allow_nan=False).encode()  # no half of a character, no NaN
-    known_names = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
-    if not known_names or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
+    is_sound = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
+    if not is_sound or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
         raise ValueError("a key, options, a seed and at least one length")
     return Wanted(cell, base)
 

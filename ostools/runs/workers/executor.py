@@ -42,7 +42,7 @@ class Executor(ABC):
     """Who measures: this process, or the workers of a cluster."""
 
     @abstractmethod
-    def device(self, sweep_part: str) -> str:
+    def device(self, device: str) -> str:
         """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
 
     @abstractmethod
