@@ -20,7 +20,7 @@ from ostools.theory.distances import total_variation
 from ostools.theory.lemmas import counting, softmax, stochastic
 
 STATED = "as stated"  # any other hypotheses of a check name the one that is left out
-BOS, ZERO, ONE = 0, 1, 2
+BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
 LENGTHS, FAR, SPREAD = (2, 8, 64, 512), 4096, 4.0  # bounded scores lie within SPREAD of each other
 
 
@@ -146,7 +146,7 @@ def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
 
 def same_ratio(seed: int) -> list[Check]:
     """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type."""
-    short, long = (ONE, ZERO), (ONE, ONE, ZERO, ZERO)
+    short, long = (DIGIT_ONE, DIGIT_ZERO), (DIGIT_ONE, DIGIT_ONE, DIGIT_ZERO, DIGIT_ZERO)
     averaging = random_decoder(seed, causal=False)
     spreads = {
         "with another ratio": type_spread(averaging, short, long[:3]),
@@ -162,7 +162,9 @@ def same_ratio(seed: int) -> list[Check]:
 def same_answers(seed: int) -> list[Check]:
     """Corollary 6.2 / B.10: counts n whose prompts (BOS 0 1...1) have one representation get one answer."""
     decoder, longest = random_decoder(seed), 1024
-    y = decoder.forward(torch.tensor([[BOS, ZERO, *[ONE] * longest]])).y[0, 2:]  # one causal pass holds every n
+    y = decoder.forward(torch.tensor([[BOS, DIGIT_ZERO, *[DIGIT_ONE] * longest]])).y[
+        0, 2:
+    ]  # one causal pass holds every n
     rounded, cast = y.to(torch.bfloat16), decoder.to(torch.bfloat16)
     # A product for each, as a kernel may depend on the size.
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])

@@ -19,7 +19,7 @@ import hooks
 from ostools import tasks
 from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_names, several
+from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.collapse.collapse import collapse
@@ -109,7 +109,9 @@ def repeats(
         measured_model = model if seed is None else null_model(model, source, seed=seed)
         part_progress = part_of(progress, steps_done, steps_done + 1, len(cases), units=100)
         parts.append(
-            _of_one(measured_model, task_list, length_list, dtypes, fitted_from, part_progress).named(source, seed)
+            _model_curves(measured_model, task_list, length_list, dtypes, fitted_from, part_progress).with_source(
+                source, seed
+            )
         )
     provenance = Provenance.collect(
         model,
@@ -131,32 +133,34 @@ def repeats(
 
 
 @dataclass(frozen=True)
-class _OfOne:
+class _ModelCurves:
     """The rows of one model."""
 
     frame: pd.DataFrame
     summary: pd.DataFrame
     differences: dict[str, Any]
 
-    def named(self, source: str, seed: int | None) -> _OfOne:
-        return replace(self, frame=_named(self.frame, source, seed), summary=_named(self.summary, source, seed))
+    def with_source(self, source: str, seed: int | None) -> _ModelCurves:
+        return replace(
+            self, frame=_with_source(self.frame, source, seed), summary=_with_source(self.summary, source, seed)
+        )
 
 
-def _named(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
+def _with_source(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
     table = table.copy()
     table.insert(0, "draw", pd.array([pd.NA if seed is None else seed] * len(table), dtype="Int64"))
     table.insert(0, "source", source)
     return table
 
 
-def _of_one(
+def _model_curves(
     model: TransformerBridge,
     task_list: Sequence[CollapseTask],
     length_list: Sequence[int],
     dtypes: Sequence[str],
     fitted_from: int,
     progress: Progress | None,
-) -> _OfOne:
+) -> _ModelCurves:
     has_bos = _adds_bos(model)
     sinks = [True, False] if has_bos else [False]
     curves: list[Any] = []
@@ -192,7 +196,7 @@ def _of_one(
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     tell(progress, len(runs), len(runs))
     summary = pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one")
-    return _OfOne(table, summary, differences)
+    return _ModelCurves(table, summary, differences)
 
 
 def _keeps_bos(task: CollapseTask, bos: bool, has_bos: bool) -> bool:
@@ -205,7 +209,9 @@ def _checked_prompts(
 ) -> list[CollapseTask]:
     """The tasks; each name with items that this tokenizer keeps apart."""
     prompt_list = (
-        [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
+        [prompts]
+        if isinstance(prompts, (str, CollapseTask))
+        else checked_list("prompts", prompts, "['figure-5a', 'text']")
     )
     task_list = [
         _kept_apart(model, prompt, lengths) if isinstance(prompt, str) else tasks.task(prompt, CollapseTask)

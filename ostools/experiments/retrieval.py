@@ -102,7 +102,7 @@ def retrieval(
         for place in places
     ]
     room = answer_room(right_lines(model, task_prompts))
-    answer_list, likely = _answered(model, task_prompts, room)
+    answer_list, likely = _greedy_answers(model, task_prompts, room)
     rows = []
     for steps_done, (task_prompt, answer, log_p) in enumerate(zip(task_prompts, answer_list, likely, strict=True)):
         rows.append(_row(task_prompt, answer, log_p) | _sensitive(model, task_prompt, linearisation, norm, method))
@@ -142,9 +142,14 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     return sorted(set(position_list))
 
 
-def _answered(model: TransformerBridge, task_prompts: Sequence[Posed], room: int) -> tuple[list[Answer], list[float]]:
+def _greedy_answers(
+    model: TransformerBridge, task_prompts: Sequence[Posed], room: int
+) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts, lines = [task_prompt.prompt for task_prompt in task_prompts], [written(task_prompt) for task_prompt in task_prompts]
+    prompts, lines = (
+        [task_prompt.prompt for task_prompt in task_prompts],
+        [written(task_prompt) for task_prompt in task_prompts],
+    )
     answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
     if any(task_prompt.thinks for task_prompt in task_prompts):  # the answer does not stand right after the prompt
         return answer_list, [math.nan] * len(task_prompts)

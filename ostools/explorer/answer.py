@@ -8,7 +8,7 @@ import pandas as pd
 
 from ostools.explorer import collapse
 from ostools.explorer.question import Question
-from ostools.explorer.recipe import SIDES, Found, code, commands
+from ostools.explorer.recipe import SIDES, RecipeResult, code, commands
 from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
@@ -23,7 +23,7 @@ _NORMS = {
 }
 
 
-def answer(question: Question, recipe_result: Found, draws: bool = True) -> dict[str, Any]:
+def answer(question: Question, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
     """Plain values, as the page takes them: kind, the names of two sides, tokens, those of a second side, notes, charts, what
     the view has beside these (heads, lengths), code, command.
 
@@ -43,7 +43,7 @@ def answer(question: Question, recipe_result: Found, draws: bool = True) -> dict
         "second": sides[1] if len(sides) == 2 else None,
         "heads": _heads(question, recipe_result) if draws else None,
         "lengths": lengths or None,
-        "notes": _said(question, recipe_result, sides) if draws else [],
+        "notes": _notes(question, recipe_result, sides) if draws else [],
         "charts": [_chart(question, name, result) for name, result in recipe_result.results.items()] if draws else [],
         "code": code(question, recipe_result),
         "command": commands(question, recipe_result),
@@ -73,7 +73,7 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
         return [_entry(row, row["frobenius_norm"], _norms(row)) for _, row in rows.iterrows()]
     if isinstance(result, Contributions):
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
-        return [_named(row, name, row["contribution"]) for _, row in rows.iterrows()]
+        return [_single_entry(row, name, row["contribution"]) for _, row in rows.iterrows()]
     return _weights(question, result, rows) if isinstance(result, Attention) else []
 
 
@@ -83,7 +83,7 @@ def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> dict[str, Any
     return {"position": int(row["position"]), "token": token, "value": plain_value, "numbers": numbers}
 
 
-def _named(row: Any, name: str, value: Any) -> dict[str, Any]:
+def _single_entry(row: Any, name: str, value: Any) -> dict[str, Any]:
     return _entry(row, value, [number(name, value)])
 
 
@@ -99,10 +99,12 @@ def _norms(row: Any) -> list[dict[str, Any]]:
 def _weights(question: Question, result: Attention, rows: Frame) -> list[dict[str, Any]]:
     """The last token's weights in the layer and head that are looked at, or their mean over all."""
     weights = looked_at(question, result.last)
-    return [_named(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), weights, strict=True)]
+    return [
+        _single_entry(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), weights, strict=True)
+    ]
 
 
-def _heads(question: Question, recipe_result: Found) -> dict[str, Any] | None:
+def _heads(question: Question, recipe_result: RecipeResult) -> dict[str, Any] | None:
     """The weight of one token in every head, layer by layer: the grid that a click opens."""
     side = recipe_result.sides[0]
     if not isinstance(side, Attention):
@@ -111,7 +113,7 @@ def _heads(question: Question, recipe_result: Found) -> dict[str, Any] | None:
     return {"token": place, "word": display_token(side.tokens[place]), "weights": side.last[..., place].tolist()}
 
 
-def _said(question: Question, recipe_result: Found, sides: list[list[dict[str, Any]]]) -> list[str]:
+def _notes(question: Question, recipe_result: RecipeResult, sides: list[list[dict[str, Any]]]) -> list[str]:
     """What the page has to say before the charts' own notes."""
     notes = []
     if recipe_result.inactive:
@@ -129,7 +131,7 @@ def _chart(question: Question, name: str, result: Result) -> dict[str, Any]:
     """The chart with its title and notes, None with the reason where there is none; `side`: which one it is of, where two
     stand beside each other."""
     words, side = question.of_view.words, SIDES.index(name) if name in SIDES else None
-    findings = collapse.said(result) if isinstance(result, Collapse) else []
+    findings = collapse.findings(result) if isinstance(result, Collapse) else []
     try:
         figure = Figure("chart", result.plot(), words, words)
         return {"side": side, "chart": str(figure.data), "title": figure.title, "notes": [*findings, *figure.notes]}

@@ -28,7 +28,7 @@ from ostools.reporting.page import page
 from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
-OWN = {
+PAGE_FILES = {
     "explorer.css": "text/css",
     **{
         f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
@@ -53,13 +53,13 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
 
     files = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
-        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in OWN.items()},
+        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in PAGE_FILES.items()},
         "/style.css": ((page.TEMPLATES / "style.css").read_text("utf-8"), "text/css"),
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
     }
     page_routes = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
-    posted = {"/run": _run, "/left": _left, "/save": _save}
+    posted = {"/run": _run, "/left": _time_left, "/save": _save}
     post_routes = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
     post_routes.append(Route("/start", serve_start))
     return Guard(Starlette(routes=[*page_routes, *post_routes]), host, token)
@@ -77,7 +77,7 @@ def _answering(handler: Handler, runs: Runs) -> Any:
 
     async def endpoint(request: Request) -> Response:
         try:
-            return await handler(await _asked(request), request, runs)
+            return await handler(await _request_values(request), request, runs)
         except (InputError, MitigationError, HookError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except (Stopped, ClientDisconnect):
@@ -98,14 +98,14 @@ async def _run(request_values: Mapping[str, Any], request: Request, runs: Runs) 
         if quicker is None:
             return JSONResponse({})
         question = quicker
-    recipe_result = await runs.found(question, request.is_disconnected)
+    recipe_result = await runs.result_of(question, request.is_disconnected)
     draws = request_values.get("chart") is not False
-    return JSONResponse(await runs.drawn(partial(answer, question, recipe_result, draws)))
+    return JSONResponse(await runs.in_drawing_thread(partial(answer, question, recipe_result, draws)))
 
 
-async def _left(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _time_left(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """Seconds that the run at work still takes, null where that is not known yet."""
-    return JSONResponse({"left": runs.left()})
+    return JSONResponse({"left": runs.seconds_left()})
 
 
 async def _save(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
@@ -114,8 +114,8 @@ async def _save(request_values: Mapping[str, Any], request: Request, runs: Runs)
     question, ending = Question.of(request_values, runs.subject), request_values.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    recipe_result = await runs.found(question, request.is_disconnected)
-    files = await runs.drawn(partial(_saved, recipe_result.results, ending))
+    recipe_result = await runs.result_of(question, request.is_disconnected)
+    files = await runs.in_drawing_thread(partial(_saved, recipe_result.results, ending))
     if len(files) == 1:
         (content,) = files.values()
         return Response(content, media_type=_ENDINGS[ending])
@@ -133,7 +133,7 @@ def _saved(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in saved}
 
 
-async def _asked(request: Request) -> dict[str, Any]:
+async def _request_values(request: Request) -> dict[str, Any]:
     """The request as plain values. Raises `InputError` for what is no small JSON object."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise InputError("expected a request of type application/json, found another")

@@ -38,6 +38,6 @@ def lengths(result: Collapse) -> dict[str, Any]:
     return {"lengths": sorted(set(rows["length"].tolist())), "dtypes": dtypes}
 
 
-def said(result: Collapse) -> list[str]:
+def findings(result: Collapse) -> list[str]:
     """The findings, as the command says them."""
     return collapse_findings(result, result.provenance.model.get("trained_lengths"))

@@ -17,21 +17,21 @@ from ostools.results import Result
 
 @dataclass(frozen=True)
 class Step:
-    """One call: `name = ost.function(*takes, **given, **options)`.
+    """One call: `name = ost.function(*takes, **by_keyword, **options)`.
 
-    `takes`, `given`: variables by place, and by the argument's name; `options`: values.
+    `takes`, `by_keyword`: variables by place, and by the argument's name; `options`: values.
     """
 
     name: str
     function: str
     takes: tuple[str, ...] = ("model", "prompt")
     options: Mapping[str, Any] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)
+    by_keyword: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
         """The call as Python."""
-        named_values = {**self.given, **{name: repr(value) for name, value in self.options.items()}}
+        named_values = {**self.by_keyword, **{name: repr(value) for name, value in self.options.items()}}
         arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named_values.items())])
         return f"{self.name} = ost.{self.function}({arguments})"
 
@@ -39,12 +39,12 @@ class Step:
         """The call itself; `progress` is given where the function tells any."""
         function = getattr(measure, self.function)
         telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        keyword_values = {name: variables[variable] for name, variable in self.given.items()}
+        keyword_values = {name: variables[variable] for name, variable in self.by_keyword.items()}
         return function(*(variables[name] for name in self.takes), **keyword_values, **self.options, **telling)
 
 
 @dataclass(frozen=True)
-class Found:
+class RecipeResult:
     """What a recipe gave. It has the results of its sides, one or two. It has the result that compares the two sides, where
     there is one. Where a mitigation was refused because it changes nothing, it says so, and has one side alone."""
 
@@ -79,7 +79,7 @@ def steps(question: Question) -> list[Step]:
 def _side(
     question: Question, name: str, model: str, prompt: str, mitigated: dict[str, Any] | None = None
 ) -> list[Step]:
-    """The calls of one side, which ends as the variable `name`; `under`: the argument of its mitigation."""
+    """The calls of one side, which ends as the variable `name`; `mitigated`: the argument of its mitigation."""
     view, takes, mitigated = question.of_view, (model, prompt), mitigated or {}
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
@@ -93,8 +93,8 @@ def _side(
     return [Step(name, view.function, (model,), options | mitigated, {"prompt": prompt})]
 
 
-def run(question: Question, models: Mapping[str, Any], progress: Progress = False) -> Found:
-    """What the steps give; `given_value`: the models by their variables. Raises `InputError` as the functions do."""
+def run(question: Question, models: Mapping[str, Any], progress: Progress = False) -> RecipeResult:
+    """What the steps give; `models`: the models by their variables. Raises `InputError` as the functions do."""
     variables: dict[str, Any] = {**models, "prompt": question.prompt, "other": question.other}
     try:
         step_list = steps(question)
@@ -102,10 +102,10 @@ def run(question: Question, models: Mapping[str, Any], progress: Progress = Fals
             step_progress = part_of(progress, place, place + 1, len(step_list), units=1000)
             variables[step.name] = step.run(variables, step_progress or False)
     except InactiveMitigationError as error:
-        return Found((variables["first"],), inactive=str(error))
+        return RecipeResult((variables["first"],), inactive=str(error))
     if not question.beside:
-        return Found((variables["result"],))
-    return Found((variables["first"], variables["second"]), variables.get("result"))
+        return RecipeResult((variables["result"],))
+    return RecipeResult((variables["first"], variables["second"]), variables.get("result"))
 
 
 def values(question: Question) -> str | None:
@@ -121,7 +121,7 @@ def values(question: Question) -> str | None:
     }.get(question.of_view.function)
 
 
-def code(question: Question, recipe_result: Found) -> str:
+def code(question: Question, recipe_result: RecipeResult) -> str:
     """Python lines that give the same results, and the same `values`, which colour the tokens."""
     lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
     if question.beside == "model":
@@ -144,11 +144,11 @@ def _loaded(result: Result) -> str:
     return f"ost.load_model({stored_at(model)!r}{options})"
 
 
-def commands(question: Question, recipe_result: Found) -> str:
+def commands(question: Question, recipe_result: RecipeResult) -> str:
     """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
     first = [*_command(question, question.prompt), *_options(question, recipe_result.sides[0])]
     if not question.beside:
-        return _written(first)
+        return _command_line(first)
     other_prompt = question.other if question.beside == "prompt" else question.prompt
     if question.of_view.compared == "attention_difference":
         against = {
@@ -156,10 +156,10 @@ def commands(question: Question, recipe_result: Found) -> str:
             "model": f"--against-model={stored_at(recipe_result.sides[1].provenance.model)}",
             "mitigation": f"--mitigation={question.other}",
         }[question.beside]
-        return _written([*first, against, "--corresponding"])
+        return _command_line([*first, against, "--corresponding"])
     second = [*_command(question, other_prompt), *_options(question, recipe_result.sides[1])]
     second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
-    return f"{_written(first)}\n{_written(second)}"
+    return f"{_command_line(first)}\n{_command_line(second)}"
 
 
 def _command(question: Question, prompt: str) -> list[str]:
@@ -184,5 +184,5 @@ def _options(question: Question, side: Result) -> list[str]:
     return [*words, *load]
 
 
-def _written(words: Sequence[str]) -> str:
+def _command_line(words: Sequence[str]) -> str:
     return " ".join(map(quoted, ["ostools", *words, "--json"]))

@@ -14,12 +14,12 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.explorer.question import Question, Subject
-from ostools.explorer.recipe import Found, run, steps
+from ostools.explorer.recipe import RecipeResult, run, steps
 from ostools.ground.memory import give_back
 from ostools.models import view_in
 
-Drawn = TypeVar("Drawn")
-KEPT = 8
+Drawing = TypeVar("Drawing")
+MOST_KEPT = 8
 """How many results are held at most."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
 
@@ -42,9 +42,9 @@ class Runs:
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
         self._at: tuple[float, int, int] | None = None
-        self._kept: OrderedDict[tuple[str, ...], Found] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
 
-    async def found(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> Found:
+    async def result_of(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> RecipeResult:
         """What the question's calls give. Raises `Stopped` where `is_gone` said so first, and what the calls raise."""
         self._require_open()
         stop = threading.Event()
@@ -56,7 +56,7 @@ class Runs:
             raise Stopped
         return await running
 
-    async def drawn(self, work: Callable[[], Drawn]) -> Drawn:
+    async def in_drawing_thread(self, work: Callable[[], Drawing]) -> Drawing:
         """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
         self._require_open()
         try:
@@ -64,7 +64,7 @@ class Runs:
         finally:
             give_back()
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds that the run at work still takes, as far as the steps that are done tell; None where none is done."""
         if self._at is None:
             return None
@@ -81,7 +81,7 @@ class Runs:
         if self._closed.is_set():
             raise Stopped
 
-    def _run(self, question: Question, stop: threading.Event) -> Found:
+    def _run(self, question: Question, stop: threading.Event) -> RecipeResult:
         def report(done_count: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
@@ -98,7 +98,7 @@ class Runs:
                 self._at = None
                 give_back()
         self._kept[key] = recipe_result
-        while len(self._kept) > KEPT:
+        while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return recipe_result
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ostools.explorer.question import Question
-from ostools.explorer.recipe import Found
+from ostools.explorer.recipe import RecipeResult
 from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions
 from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
@@ -52,14 +52,16 @@ def looked_at(question: Question, last: Any) -> list[float]:
     return (weights.mean(over) if over else weights).tolist()
 
 
-def hold_together(question: Question, recipe_result: Found, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+def hold_together(
+    question: Question, recipe_result: RecipeResult, first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> None:
     """Gives the tokens that correspond each other's position, and what the result says of the two."""
     if isinstance(recipe_result.compared, Change):
         partner_by_place = _of_change(recipe_result.compared)
     elif isinstance(recipe_result.compared, AttentionDifference):
         partner_by_place = _of_difference(question, recipe_result.compared)
     else:
-        partner_by_place = _beside(question, recipe_result.sides, first, second)
+        partner_by_place = _number_differences(question, recipe_result.sides, first, second)
     for place, (second_place, numbers) in partner_by_place.items():
         for entry, partner in ((first[place], second_place), (second[second_place], place)):
             entry["partner"], entry["against"] = partner, numbers
@@ -83,7 +85,7 @@ def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -
     return words
 
 
-def unchanged(recipe_result: Found) -> bool:
+def unchanged(recipe_result: RecipeResult) -> bool:
     """Whether the second side is the first again: of attention its status says so, of collapse its numbers."""
     if len(recipe_result.sides) < 2:
         return False
@@ -93,7 +95,7 @@ def unchanged(recipe_result: Found) -> bool:
     return isinstance(second, Collapse) and first.frame.equals(second.frame)
 
 
-def _beside(
+def _number_differences(
     question: Question, sides: Sequence[Result], first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> Partners:
     """Numbers of one name are of one quantity, and have a difference; of the logits of two tokens they are not."""

@@ -85,7 +85,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     _checked(system, thinking)
     variables = variables_of(_template(tokenizer))
     thinking_state, options = _thinking(tokenizer, variables, thinking)
-    marked = _written(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
+    marked = _rendered_text(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
         raise InputError(
             f"expected a chat template that writes the user's message once, found it {marked.count(_MESSAGE)} times: leave "
@@ -96,7 +96,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
             f"system: expected a chat template that writes a system prompt once, found it {marked.count(_SYSTEM)} times: leave "
             "it out, or write it into the text"
         )
-    whole_text = _written(tokenizer, text, system, options)
+    whole_text = _rendered_text(tokenizer, text, system, options)
     spans = _spans(marked, whole_text, text, system)
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
@@ -121,7 +121,9 @@ def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tupl
     """What is said of thinking, and the template's variables that make it so."""
 
     def differs(name: str, first: object, second: object) -> bool:
-        return _written(tokenizer, _MESSAGE, None, {name: first}) != _written(tokenizer, _MESSAGE, None, {name: second})
+        return _rendered_text(tokenizer, _MESSAGE, None, {name: first}) != _rendered_text(
+            tokenizer, _MESSAGE, None, {name: second}
+        )
 
     for name in _SWITCHES:
         if name in variables and differs(name, True, False):
@@ -136,7 +138,7 @@ def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tupl
     return NO_SWITCH, {}
 
 
-def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
@@ -161,8 +163,10 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
 
 
 def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
-    """Where the message and the system prompt stand in `whole_tensor`, in their order; templates may strip blanks at their "
-    "ends."""
+    """Where the message and the system prompt stand in `whole_text`, in their order.
+
+    Templates may strip blanks at their ends.
+    """
     text_by_mark = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
     order = sorted(text_by_mark, key=marked.index)
     first, *later_parts = re.split("|".join(order), marked)
@@ -203,5 +207,7 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
 
 
 def _whose(whose: Sequence[str], text: str) -> str:
-    distinct_origins = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(whose)
+    distinct_origins = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(
+        whose
+    )
     return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED

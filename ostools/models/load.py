@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, whole
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole, merged
 from ostools.models.files.checks import check_config, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.shards import read_shards
@@ -97,7 +97,7 @@ def load_model(
         elif device_map is not None:
             module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
         else:
-            module = whole(checkpoint, torch_dtype, torch_device)
+            module = load_whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
     metadata = Metadata(

@@ -22,7 +22,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_n
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
-from ostools.models.families import KNOWN, Family, family_of
+from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, quiet
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.recast import dense
@@ -82,7 +82,8 @@ def _known_family(model: TransformerBridge) -> Family:
     family = family_of(model)
     if family is None or family.refused is not None:
         raise InputError(
-            f"null model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are {KNOWN}"
+            f"null model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are "
+            f"{KNOWN_ARCHITECTURES}"
         )
     return family
 

@@ -56,13 +56,13 @@ _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.u
 class Recast(Tensor):
     """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
 
-    They are made on `device`, that of the parts by default. `whole`: a product reads a large matrix in one piece, so that its
+    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one piece, so that its
     sums go in the order that they have without a `Recast`.
     """
 
     parts: tuple[Tensor, ...]
     read: Callable[..., Tensor]
-    whole: bool
+    one_piece: bool
 
     @staticmethod
     def __new__(
@@ -72,13 +72,13 @@ class Recast(Tensor):
         dtype: torch.dtype,
         *,
         device: torch.device | None = None,
-        whole: bool = False,
+        one_piece: bool = False,
     ) -> Recast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
         )
-        self.parts, self.read, self.whole = parts, read, whole
+        self.parts, self.read, self.whole = parts, read, one_piece
         return self
 
     def dense(self) -> Tensor:
@@ -91,7 +91,7 @@ class Recast(Tensor):
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of a table, of which no others are made."""
-        return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
+        return self._map_parts(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
     def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
         """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
@@ -101,7 +101,7 @@ class Recast(Tensor):
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
         can_split = self.is_cast or self.stride(-2) <= self.stride(-1)
-        if self.whole or self.shape[-1] <= columns or not can_split:
+        if self.one_piece or self.shape[-1] <= columns or not can_split:
             return function(*operands, self.dense(), **kwargs)
         output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
@@ -154,12 +154,12 @@ class Recast(Tensor):
         memo[id(self)] = clone
         return clone
 
-    def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
+    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> Recast:
         return self._of(tuple(view(part) for part in self.parts))
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
         """What the same reading makes of other parts."""
-        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
+        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.one_piece)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
@@ -181,7 +181,9 @@ class Recast(Tensor):
             if isinstance(weight, Recast):
                 return weight.product(function, operands, **kwargs)
             return function(*operands, weight, **kwargs)
-        if function._schema.is_mutable and any(isinstance(argument, Recast) for argument in _written(function, args, kwargs)):
+        if function._schema.is_mutable and any(
+            isinstance(argument, Recast) for argument in _written_arguments(function, args, kwargs)
+        ):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
@@ -224,7 +226,7 @@ def _dense(value: Any) -> Any:
     return tree_map_only(Recast, dense, value)
 
 
-def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
+def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
     schema = function._schema.arguments
     argument_by_name = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}

@@ -23,7 +23,7 @@ SMALL = 20_000_000
 class Shape:
     """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes
     of one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
-    elsewhere (a device map); `whole`: a large table is then made in one piece."""
+    elsewhere (a device map); `one_piece`: a large table is then made in one piece."""
 
     n_layers: int
     d_model: int
@@ -37,7 +37,7 @@ class Shape:
     element: int
     device: str
     cast: bool
-    whole: bool = False
+    one_piece: bool = False
     parallel: bool = False
 
     @classmethod
@@ -45,7 +45,7 @@ class Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
         recast_weights = [weight for weight in model.parameters() if isinstance(weight, Recast)]
-        one_piece = any(weight.whole and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
+        one_piece = any(weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
         shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
         return replace(shape, cast=bool(recast_weights), whole=one_piece)
 
@@ -86,7 +86,7 @@ class Shape:
         table = self.d_vocab * self.d_model * element
         if max(matrix, table) <= SMALL_WEIGHT:
             return self.parameters * element
-        return max(matrix, table if self.whole else min(table, BLOCK))
+        return max(matrix, table if self.one_piece else min(table, BLOCK))
 
     @property
     def parameters(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
@@ -136,7 +136,7 @@ def encode(
 def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         raise InputError(
-            f"expected a prompt, found {'empty text' if text == '' else shown(text)}: give it at least one character"
+            f"expected a prompt, found {'empty text' if text == '' else short_repr(text)}: give it at least one character"
         )
     try:
         text.encode("utf-8")
@@ -331,7 +331,9 @@ def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) 
     ids, harmless_ids = (_in_template(tokenizer, template_text) for template_text in (rendered.text, rendered.harmless))
     _refuse_unknown(tokenizer, ids, text)
     control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    expected_control, actual_control = ([index for index in id_row if index in control] for id_row in (harmless_ids, ids))
+    expected_control, actual_control = (
+        [index for index in id_row if index in control] for id_row in (harmless_ids, ids)
+    )
     if actual_control != expected_control:
         raise InputError(
             f"expected a message that leaves the chat template's {len(expected_control)} control tokens as they are, found "
@@ -387,8 +389,8 @@ def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> 
 
 # Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_OTHERS = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+_UNPRINTABLE = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
 _SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
 
 
@@ -411,7 +413,9 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     ids = prompt.ids.tolist()
     # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special, split in ((True, True), (False, False), (True, False)):
-        encoded_ids, places = ids_and_places(tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split)
+        encoded_ids, places = ids_and_places(
+            tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split
+        )
         if encoded_ids == ids:
             return places
     raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")

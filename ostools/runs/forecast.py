@@ -41,7 +41,7 @@ from ostools.theory.distances import dtype_named
 
 LIBRARIES = 560 << 20
 """Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
-_WHOLE = {"F8_E4M3": 1, "F32": 4, "F64": 8}
+_DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Unloaded:
         return _weights(_stamp(self.source.directory))
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
         weights = self._weights
         all_bytes = weights.numbers * self.dtype.itemsize
@@ -118,7 +118,7 @@ class Unloaded:
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
         largest = self._weights.largest if self.device_map is None and on_cpu else 0
-        return Forecast(libraries + self.held + max(largest, work), work, libraries)
+        return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
 
 
 def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
@@ -251,5 +251,5 @@ def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     for shard in read_shards(stamp[0]):
         for tensor in shard.tensors.values():
             numbers += tensor.count
-            largest = max(largest, tensor.count * _WHOLE.get(tensor.dtype, 2))
+            largest = max(largest, tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2))
     return _Weights(numbers, largest)

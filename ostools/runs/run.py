@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, in_words, shown
+from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.ground.progress import Progress, tell
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Failure, Store, Wanted, file_of, missing
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.stored.store import Failure, KeyedCell, Store, file_of, missing
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 from ostools.runs.workers.local import ThisProcess
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks (`wanted`), what of it is to be measured (`pending`: cells of only the missing lengths, each with its
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing lengths, each with its
     forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
-    wanted: tuple[Wanted, ...]
+    keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[Job, ...]
     failed: tuple[Failure, ...]
     terms: Terms
@@ -59,7 +59,7 @@ def plan(
 def _checked(sweep: Sweep) -> Sweep:
     """The sweep. Raises `InputError` for anything else."""
     if not isinstance(sweep, Sweep):
-        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {shown(sweep)}")
+        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {short_repr(sweep)}")
     return sweep
 
 
@@ -69,11 +69,13 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    keyed_cells = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
+    keyed_cells = tuple(KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
     failure_by_key = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
     missing_cells = [
-        missing_cell for missing_cell in (missing(keyed_cell, stored.get(keyed_cell.base, [])) for keyed_cell in keyed_cells) if missing_cell is not None
+        missing_cell
+        for missing_cell in (missing(keyed_cell, stored.get(keyed_cell.base, [])) for keyed_cell in keyed_cells)
+        if missing_cell is not None
     ]
     keys = [(keyed_cell.base, keyed_cell.cell.lengths) for keyed_cell in missing_cells]
     failed = tuple(failure_by_key[key] for key in keys if key in failure_by_key)
@@ -112,7 +114,7 @@ def run(
     sweep, store, executor = _checked(sweep), Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        if replaced := store.ask(list(plan.wanted)):
+        if replaced := store.ask(list(plan.keyed_cells)):
             say(
                 f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
                 "device: the tables leave them out now"
@@ -122,13 +124,13 @@ def run(
         # Closed here and now, however it ends: an executor may hold workers.
         with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
             failed = _store_all(store, cells_done, plan, say, progress, interrupted)
-    present = len(plan.wanted) - len(plan.pending) - len(plan.failed)
+    present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
 
 
 def _store_all(
     store: Store,
-    cells_done: Iterable[Done],
+    cells_done: Iterable[CellOutcome],
     plan: Plan,
     say: Callable[[str], None],
     progress: Progress | None,
@@ -150,7 +152,7 @@ def _store_all(
     return failed
 
 
-def _content(keyed_cell: Wanted, rows: Rows, terms: Terms) -> bytes | str:
+def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
         return file_of(keyed_cell, *rows, code=terms.code, checkpoint=terms.checkpoints[keyed_cell.cell.model])

@@ -14,7 +14,7 @@ from typing import Any
 
 import mitigations
 from mitigations import Label, Mitigation, insert, rewrite
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
@@ -113,7 +113,7 @@ def checked_questions(value: Any) -> tuple[Question, ...]:
     is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
     items: tuple[Any, ...] = tuple(value) if is_several else (value,)
     if wrong := [item for item in items if not isinstance(item, Question)]:
-        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {shown(wrong[0])}")
+        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}")
     return items
 
 

@@ -200,14 +200,16 @@ def ablation(
             "method": method,
             "begun": prefilled,
         },
-        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _told(answer)},
+        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _plain_answer(answer)},
     )
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
             parts = chosen_targets or all_targets(work, what, question.prompt, top)
             part_progress = part_of(progress, index, index + 1, len(questions))
-            measuring = [measure for measure in question.measures(names) if what != "edges" or measure.name != "collapse"]
+            measuring = [
+                measure for measure in question.measures(names) if what != "edges" or measure.name != "collapse"
+            ]
             if not measuring:
                 raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
             for row in _rows(work, question, parts, method, measuring, part_progress):
@@ -235,7 +237,9 @@ def _questions(
     """Every prompt that the parts are taken out on."""
     if isinstance(task, Prompt):
         if lengths is not None or prefilled:
-            raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
+            raise InputError(
+                "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--begun) out"
+            )
         return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
@@ -249,7 +253,7 @@ def _questions(
     ]
 
 
-def _told(answer: str | Prompt | None) -> str | list[int] | None:
+def _plain_answer(answer: str | Prompt | None) -> str | list[int] | None:
     return answer.ids.tolist() if isinstance(answer, Prompt) else answer
 
 
@@ -266,10 +270,7 @@ def _rows(
     if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
-    baseline = {
-        measure.name: require_finite(measure.values(model), "with nothing taken out")
-        for measure in measures
-    }
+    baseline = {measure.name: require_finite(measure.values(model), "with nothing taken out") for measure in measures}
     predicted = {measure.name: _predicted(model, measure, targets, method, question) for measure in measures}
     for index, target in enumerate(targets):
         with taken_out(model, target, method, question.prompt):

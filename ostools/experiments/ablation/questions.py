@@ -100,7 +100,7 @@ def of_prompt(
     answer_ids = None
     if answer is not None:
         suffix = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
-        answer_ids = _behind(model, ids, suffix)
+        answer_ids = _fitting_answer(model, ids, suffix)
     carrier_places = None if carriers is None else tuple(carriers)
     extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
     return Question("prompt", None, None, _tensor(model, ids), carrier_places, answer_ids, extended, None)
@@ -110,32 +110,31 @@ def _split(model: TransformerBridge, task_prompt: Posed, prefilled: bool) -> tup
     """The tokens that are read, and those of the right answer after them."""
     ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, written(task_prompt)).ids
     if prefilled:
-        start = _begun(model, task_prompt, answer)
+        start = _prefill_length(model, task_prompt, answer)
         ids, answer = [*ids, *answer[:start]], answer[start:]
-    return _tensor(model, ids), _behind(model, ids, answer)
+    return _tensor(model, ids), _fitting_answer(model, ids, answer)
 
 
-def _begun(model: TransformerBridge, task_prompt: Posed, answer: Sequence[int]) -> int:
+def _prefill_length(model: TransformerBridge, task_prompt: Posed, answer: Sequence[int]) -> int:
     """How many tokens of the right line come before the first that depends on the answer."""
     first_line, second_line = (
-        line_ids(
-            model, task_prompt.prompt, written(replace(task_prompt, line=task_prompt.task.answer_line(digit)))
-        ).ids
+        line_ids(model, task_prompt.prompt, written(replace(task_prompt, line=task_prompt.task.answer_line(digit)))).ids
         for digit in "12"
     )
     common = [
-        first for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
+        first
+        for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
     ]
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found "
             f"that this tokenizer "
-            "cuts the line before it otherwise than before other answers; leave begun out"
+            "cuts the line before it otherwise than before other answers; leave prefilled (--begun) out"
         )
     return len(common)
 
 
-def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
+def _fitting_answer(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
     """The answer, if it fits into the context after the prompt; `InputError` otherwise."""
     Prompt.from_ids(model, [*ids, *answer])
     return _tensor(model, answer)

@@ -28,10 +28,10 @@ from ostools.tasks.questions import Question, question
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
 
-_WHOLE = ("number", "absolute_error", "reasoning_tokens")
+_INTEGER_COLUMNS = ("number", "absolute_error", "reasoning_tokens")
 
 
-def answered(
+def greedy_answers(
     model: TransformerBridge | Hosted,
     seeds_by_task: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
@@ -40,7 +40,7 @@ def answered(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The greedy answer to every task of `arguments` at every length and each of its seeds; and how they were asked.
+    """The greedy answer to every task of `seeds_by_task` at every length and each of its seeds; and how they were asked.
 
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
     How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
@@ -71,8 +71,10 @@ def answered(
             )
             answer_by_index |= zip(indices, batch_answers, strict=True)
     trained = metadata_of(model).trained_lengths or {}
-    frame = pd.DataFrame([_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)])
-    table = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
+    frame = pd.DataFrame(
+        [_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)]
+    )
+    table = frame.astype(dict.fromkeys(_INTEGER_COLUMNS, "Int64") | {"within_training": "boolean"})
     how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.asked}
     how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
     return table, how | how_read(model)
@@ -99,14 +101,14 @@ def _answered_elsewhere(
     frame.insert(0, "form", forms)
     frame.insert(1, "task", [form.name for form in forms])
     frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
-    kinds = dict.fromkeys(("tokens", *_WHOLE), "Int64")
+    kinds = dict.fromkeys(("tokens", *_INTEGER_COLUMNS), "Int64")
     kinds |= dict.fromkeys(("correct", "within_training"), "boolean")
     limits = dict.fromkeys(frame["mode"], hosted.settings.get("max_tokens"))
     return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}
 
 
 def figure_questions(seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
-    """A figure's prompts as text, in the order in which `answered` asks them."""
+    """A figure's prompts as text, in the order in which `greedy_answers` asks them."""
     return [question(task, n, seed=seed) for n in lengths for task, seeds in seeds_by_task.items() for seed in seeds]
 
 
@@ -138,7 +140,7 @@ def _spread(lengths: Sequence[int]) -> str:
     return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
 
 
-def unread(result: Result, answers: pd.DataFrame) -> list[str]:
+def unread_answers(result: Result, answers: pd.DataFrame) -> list[str]:
     """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")

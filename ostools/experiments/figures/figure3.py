@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title, unread
+from ostools.experiments.figures.answering import (
+    common_deviations,
+    greedy_answers,
+    provenance_of,
+    title,
+    unread_answers,
+)
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
@@ -99,7 +105,9 @@ def figure_3(
         raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")
     length_list, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
     seeds_by_task = asked_tasks(chosen_seeds, panels, mode=mode, examples=examples, tidy=tidy)
-    frame, how = answered(model, seeds_by_task, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    frame, how = greedy_answers(
+        model, seeds_by_task, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress
+    )
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
         "number": number,
@@ -158,7 +166,7 @@ def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
         sentences.append(
             "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
         )
-    return (*sentences, *unread(result, answers))
+    return (*sentences, *unread_answers(result, answers))
 
 
 def _without_cot(parameters: Mapping[str, Any]) -> str:

@@ -64,7 +64,9 @@ def figure_4(
     """
     _check(number)
     options: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
-    error_figure = figure_3(model, lengths, seeds, **options, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    error_figure = figure_3(
+        model, lengths, seeds, **options, max_new_tokens=max_new_tokens, chat=chat, progress=progress
+    )
     return figure_4_of(error_figure, number)
 
 
@@ -84,9 +86,7 @@ def _check(number: object) -> None:
 def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the right one, as text)."""
     came: Any = answers["correct"].notna().astype(int)  # of a hosted model; what never came is in no frequency
-    answer_rows: Any = answers[["task", "mode"]].assign(
-        output=answers["number"].astype("Int64"), answers=came, right=0
-    )
+    answer_rows: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=came, right=0)
     right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=came)
     both_rows: Any = pd.concat([answer_rows, right], ignore_index=True)
     both_rows = both_rows[(both_rows["answers"] + both_rows["right"] > 0) | both_rows["output"].isna()]

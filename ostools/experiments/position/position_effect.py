@@ -107,7 +107,7 @@ def position_effect(
     active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
     """
     checked_name("linearisation", linearisation, LINEARISATIONS)
-    chosen_passages = _chosen(texts, passages)
+    chosen_passages = _chosen_passages(texts, passages)
     _check_length(tokens)
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
@@ -147,7 +147,7 @@ class _Rotation:
     prompt: Prompt
 
 
-def _chosen(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
+def _chosen_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
     if isinstance(texts, str):
         raise InputError("position_effect: expected a list of texts, found one text: put it into a list with others")
     natural = [passage for passage in PASSAGES if passage.kind in NATURAL]
@@ -155,7 +155,8 @@ def _chosen(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
     passage_count = len(every) if count is None else whole_number("passages", count)
     if not FEWEST_PASSAGES <= passage_count <= len(every):
         raise InputError(
-            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {passage_count}: a passage is one "
+            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {passage_count}: a passage is "
+            f"one "
             "sample of the test"
         )
     # The kinds in turn, so that few passages are of every kind.

@@ -15,7 +15,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.reasoning.written import PARTS, REASONING, Written, written
+from ostools.experiments.reasoning.written import PARTS, REASONING, ReasonedPrompt, with_reasoning
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
@@ -92,15 +92,13 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    task_prompt = pose(
-        model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking
-    )
+    task_prompt = pose(model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking)
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(
             f"reasoning: expected it without the answer line, found {opening!r} in it: leave that line out"
         )
-    text = written(model, task_prompt, reasoning, max_new_tokens)
+    text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     result = sensitivity(
         model,
         text.prompt,
@@ -130,7 +128,7 @@ def _checked_seed(form: Task, seed: int) -> int:
     return checked_seed
 
 
-def _with_parts(frame: pd.DataFrame, text: Written) -> pd.DataFrame:
+def _with_parts(frame: pd.DataFrame, text: ReasonedPrompt) -> pd.DataFrame:
     """A part and a line for every row; the table has all tokens of each linearisation, in their order."""
     parts, lines = dict(enumerate(text.parts)), dict(enumerate(text.lines))
     places: Any = frame["position"]
@@ -173,7 +171,7 @@ def _lines(frame: Frame) -> pd.DataFrame:
     return table.assign(text=table["line"].map(texts))
 
 
-def _answer(model: TransformerBridge, text: Written) -> dict[str, Any]:
+def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
     """The token that the model writes next, the right one, and how likely that is."""
     with torch.no_grad():
         logits: Any = model(text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False)
@@ -181,7 +179,7 @@ def _answer(model: TransformerBridge, text: Written) -> dict[str, Any]:
     top_token = int(log_p.argmax())
     return {
         "answer_token": token_text(model.tokenizer, top_token),
-        "right_token": token_text(model.tokenizer, text.wanted),
-        "first_token_right": top_token == text.wanted,
-        "right_token_probability": float(log_p[text.wanted].exp()),
+        "right_token": token_text(model.tokenizer, text.answer_token),
+        "first_token_right": top_token == text.answer_token,
+        "right_token_probability": float(log_p[text.answer_token].exp()),
     }

@@ -25,15 +25,15 @@ ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
 PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
 """What a token can be part of. FRAME: tokens that stand for no character of what the user typed."""
-BY_MODEL, BEHIND, GIVEN = "written by the model", "begun behind what the model wrote", "given"
+BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what the model wrote", "given"
 
 
 @dataclass(frozen=True)
-class Written:
+class ReasonedPrompt:
     """What is read up to the token before the answer.
 
     prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
-    source: whose the reasoning and the begun line are. wanted: the first token of the right answer after it.
+    source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
     """
 
     prompt: Prompt
@@ -41,10 +41,12 @@ class Written:
     lines: tuple[int | None, ...]
     reasoning: str
     source: str
-    wanted: int
+    answer_token: int
 
 
-def written(model: TransformerBridge, task_prompt: Posed, reasoning: str | None, max_new_tokens: int) -> Written:
+def with_reasoning(
+    model: TransformerBridge, task_prompt: Posed, reasoning: str | None, max_new_tokens: int
+) -> ReasonedPrompt:
     """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
 
     Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
@@ -54,7 +56,7 @@ def written(model: TransformerBridge, task_prompt: Posed, reasoning: str | None,
     does not fit the context, and where it is not known which tokens are the items.
     """
     ids: list[int] | None = None
-    suffix, source = reasoning or "", GIVEN
+    suffix, source = reasoning or "", GIVEN_TEXT
     if reasoning is None and _opening(task_prompt):
         (model_answer,) = answers(model, [task_prompt.prompt], max_new_tokens=max_new_tokens)
         answer_ids = model_answer.ids[:-1] if model_answer.ended == "eos" else model_answer.ids
@@ -65,7 +67,7 @@ def written(model: TransformerBridge, task_prompt: Posed, reasoning: str | None,
             f"raise "
             "max_new_tokens, close them in `reasoning`, or ask without the chat template"
         )
-    prefix_ids, answer_token = _begun(model, task_prompt, suffix)
+    prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
     ids = list(prefix_ids) if ids is None else ids
     needed, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
     if needed > context:
@@ -76,7 +78,9 @@ def written(model: TransformerBridge, task_prompt: Posed, reasoning: str | None,
     whole_prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
     parts, lines = _behind_parts(model, task_prompt, ids)
     before = _prompt_parts(model, task_prompt)
-    return Written(whole_prompt, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, answer_token)
+    return ReasonedPrompt(
+        whole_prompt, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, answer_token
+    )
 
 
 def _opening(task_prompt: Posed) -> str:
@@ -94,7 +98,7 @@ def _up_to_the_answer(
     at = text.find(reading.line, start) if reading.kind == ANSWERED and reader.form is not None else -1
     place = None if at < 0 or reader.form is None else reader.form.last_in(reading.line)
     if place is None:
-        return None, text, BEHIND
+        return None, text, LINE_APPENDED
     ends = _ends(model, task_prompt, answer_ids)
     over = at + place[1]
     while over < len(text) and text[over].isspace():
@@ -103,7 +107,7 @@ def _up_to_the_answer(
     return [token for token, _ in kept_pairs], text[:at], BY_MODEL
 
 
-def _begun(model: TransformerBridge, task_prompt: Posed, reasoning: str) -> tuple[tuple[int, ...], int]:
+def _prefill_ids(model: TransformerBridge, task_prompt: Posed, reasoning: str) -> tuple[tuple[int, ...], int]:
     """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
     between = task_prompt.task.lead if reasoning.strip() or not task_prompt.chat else ""
     text = reasoning.rstrip() + between

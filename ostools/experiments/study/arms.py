@@ -76,17 +76,18 @@ class Arm:
 
     def __post_init__(self) -> None:
         """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
-        self.questions = {(n, seed): self._posed(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
         self._require_room()
         self.no_pair = self._no_pair()
         self.extended = {}
         if self.no_pair is None:
             self.extended = {
-                (n, seed): self.questions.get((n + 1, seed)) or self._posed(n + 1, seed) for n, seed in self.questions
+                (n, seed): self.questions.get((n + 1, seed)) or self._task_prompt(n + 1, seed)
+                for n, seed in self.questions
             }
         self.acted = Acted(self.model, self.mitigation)
 
-    def _posed(self, length: int, seed: int) -> Posed:
+    def _task_prompt(self, length: int, seed: int) -> Posed:
         return pose(self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat)
 
     def _require_room(self) -> None:

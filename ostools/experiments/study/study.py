@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
 from ostools.ground.errors import InputError
-from ostools.ground.names import several
+from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.elicitation import elicitation_for
@@ -158,7 +158,7 @@ def _checked(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
     mitigation_list = (
         [mitigations]
         if isinstance(mitigations, str | Mitigation)
-        else several("mitigations", mitigations, "['separator:every=3']")
+        else checked_list("mitigations", mitigations, "['separator:every=3']")
     )
     parsed = [m.mitigation(mitigation) for mitigation in mitigation_list]
     names = [m.label(mitigation) for mitigation in parsed]

@@ -20,7 +20,7 @@ from ostools.results import Frame
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
-HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
+HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 LARGER, SMALLER = "larger", "smaller"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
@@ -167,7 +167,7 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return NOTHING, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
+        return UNCHANGED, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
@@ -213,11 +213,11 @@ def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") ->
     if limit := bound(row):
         return f"{limit} ×{number(10**effect)}"
     if quantity == "correct":
-        return _shown([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
+        return _interval_words([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
     if QUANTITIES[quantity].scale == RATIO:
-        return _shown([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
-    return _shown([f"{value:+.3g}" for value in (effect, low, high)], "", low)
+        return _interval_words([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
+    return _interval_words([f"{value:+.3g}" for value in (effect, low, high)], "", low)
 
 
-def _shown(words: Sequence[str], unit: str, low: float) -> str:
+def _interval_words(words: Sequence[str], unit: str, low: float) -> str:
     return words[0] + unit + (f" [{words[1]}, {words[2]}]" if np.isfinite(low) else "")

@@ -116,9 +116,7 @@ def windows(
     tables = []
     for steps_done, (size, arm) in enumerate(arms.items()):
         tell(progress, steps_done, len(arms))
-        answers: Any = behaviour(
-            model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone
-        ).frame
+        answers: Any = behaviour(model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone).frame
         result = collapse(
             exact,
             form if pairs is None else pairs,
@@ -181,7 +179,7 @@ def summarise(frame: Frame) -> pd.DataFrame:
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    distances = _apart(table)
+    distances = _tied_distances(table)
     table = table.assign(
         front=_front(table, distances, "accuracy"), front_probability=_front(table, distances, "log_probability")
     ).drop(columns="unsure")
@@ -189,7 +187,7 @@ def summarise(frame: Frame) -> pd.DataFrame:
     return table.assign(floored=floored)
 
 
-def _apart(table: Frame) -> np.ndarray:
+def _tied_distances(table: Frame) -> np.ndarray:
     """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
     the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
     distance, unsure = table["distance"].to_numpy(dtype=float), table["unsure"].to_numpy(dtype=float)

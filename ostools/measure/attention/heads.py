@@ -18,8 +18,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.register import hidden
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, shown
-from ostools.ground.names import several
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import checked_list
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import Under
 from ostools.measure.passes.arithmetic import true_arithmetic
@@ -86,7 +86,7 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     prompt_list = (
-        [prompts] if isinstance(prompts, str | Prompt | Posed) else several("prompts", prompts, "['1 1 1', '1 1']")
+        [prompts] if isinstance(prompts, str | Prompt | Posed) else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     )
     rows: list[dict[str, Any]] = []
     texts = [entry.prompt if isinstance(entry, Posed) else entry for entry in prompt_list]
@@ -128,14 +128,14 @@ def _carriers(
             )
         carrier_list = carrier_positions(model, entry)
     else:
-        carrier_list = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
+        carrier_list = tuple(() if carriers is None else checked_list("carriers", carriers, "[3, 4]"))
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
     if wrong := [place for place in carrier_list if type(place) is not int or not 0 <= place < n]:
-        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
+        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {short_repr(wrong)}")
     return carrier_list
 
 

@@ -174,7 +174,7 @@ def collapse(
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
         run = Run(views, each.name, prompts, precisions, mitigation_object, layer_indices)
         call_parameters = {"items": each.items, "bos": bos, "chat": chat, "lengths": length_list, "seeds": own_values}
-        call_parameters |= each.told() if isinstance(each, TaskOfIds) else {}
+        call_parameters |= each.provenance_columns() if isinstance(each, TaskOfIds) else {}
         results.append(_measured(run, layers is not None and variation, described, call_parameters, task_progress))
     return results[0] if is_one else results
 

@@ -96,7 +96,7 @@ def adopt(
     chosen_tokenizer: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
     if chosen_tokenizer is not None:
         _put_tokenizer(bridge, chosen_tokenizer, name)
-    remember(bridge, Metadata(name, origin="adopted", check=_Kept(theirs, bridge, name).check))
+    remember(bridge, Metadata(name, origin="adopted", check=_AdoptedWeights(theirs, bridge, name).check))
     return bridge
 
 
@@ -191,7 +191,7 @@ def _same_weights(theirs: TransformerBridge, ours: TransformerBridge, name: str)
             )
 
 
-class _Kept:
+class _AdoptedWeights:
     """What was adopted, by the addresses of its weights; of what TransformerLens copied, by its contents."""
 
     def __init__(self, theirs: PreTrainedModel, bridge: TransformerBridge, name: str) -> None:
@@ -201,7 +201,9 @@ class _Kept:
         shared = {weight.data_ptr() for weight in bridge.parameters()}
         self.addresses = {path: weight.data_ptr() for path, weight in parameter_by_path.items()}
         self.digests = {
-            path: digest(path, weight.detach()) for path, weight in parameter_by_path.items() if weight.data_ptr() not in shared
+            path: digest(path, weight.detach())
+            for path, weight in parameter_by_path.items()
+            if weight.data_ptr() not in shared
         }
 
     def check(self) -> None:

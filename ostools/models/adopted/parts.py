@@ -60,7 +60,11 @@ def weights(
                 f"expected the weight {path} of shape {tuple(required.shape)}, as its configuration says, found {what}{_HINT}"
             )
         own_weights[path] = parameter_by_path[path]
-    known_ids = {id(parameter_by_path[path]) for path, _ in described.named_parameters(remove_duplicate=False) if path in parameter_by_path}
+    known_ids = {
+        id(parameter_by_path[path])
+        for path, _ in described.named_parameters(remove_duplicate=False)
+        if path in parameter_by_path
+    }
     lens = isinstance(model, TransformerBridge)
     extra = [
         path

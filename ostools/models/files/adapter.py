@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.shards import read_shard
@@ -178,7 +178,7 @@ def _settings_for_peft(
         if type(rank) is not int or not 0 < rank <= max(ranks):  # PEFT would make room for it
             raise InputError(
                 f"expected ranks of 1 to {max(ranks)} in {file}, as the factors have, found "
-                f"{shown(rank)}: are both of one adapter?"
+                f"{short_repr(rank)}: are both of one adapter?"
             )
     outside = {_name_outside(name, tensors, family): name for name in modules}
     for name in _NAMES & set(settings) - {"layers_pattern"}:
@@ -209,7 +209,7 @@ def _matched(pattern: str, names: Iterable[str], file: Path) -> list[str]:
         remaining = (max(end - time.perf_counter(), 0.01) for _ in itertools.count())
         return [name for name in names if expression.fullmatch(name, timeout=next(remaining))]
     except TimeoutError:
-        reason = f"{shown(pattern)}, which takes too long to match"
+        reason = f"{short_repr(pattern)}, which takes too long to match"
     except (regex.error, RecursionError) as error:
         reason = f"one that is neither: {one_line(error)}"
     raise InputError(f"expected names or regular expressions in {file}, found {reason}: {_REMEDY}")
@@ -282,4 +282,4 @@ def _require_names(names: Any, setting: str, values: Mapping[str, Any], file: Pa
 
 def _require(good: bool, expected: str, name: str, values: Mapping[str, Any], file: Path) -> None:
     if not good:
-        raise InputError(f"expected {expected} in {file}, found {name} = {shown(values.get(name))}: {_REMEDY}")
+        raise InputError(f"expected {expected} in {file}, found {name} = {short_repr(values.get(name))}: {_REMEDY}")

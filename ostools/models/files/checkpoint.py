@@ -109,7 +109,7 @@ class Checkpoint:
         return module.eval()
 
 
-def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
         checkpoint.check_stored()
@@ -132,7 +132,7 @@ def merged(
     `dtype` where that is another.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    base = whole(checkpoint, wide, torch.device("cpu"))
+    base = load_whole(checkpoint, wide, torch.device("cpu"))
     module, words = merge_adapter(base, directory, checkpoint.family)
     if dtype != wide:
         weights = {name: weight.to(dtype) for name, weight in module.state_dict().items()}
@@ -171,7 +171,8 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
     if obstacle is not None and (mapped or quantisation is not None):
         what = "device_map" if mapped else quantisation
         raise InputError(
-            f"{what}: expected weights that are computed with as {source.directory} holds them, found {obstacle}: load the model "
+            f"{what}: expected weights that are computed with as {source.directory} holds them, found {obstacle}: load the "
+            f"model "
             "whole, in full precision"
         )
 
@@ -183,6 +184,7 @@ def _check_base(family: Family, source: Source, mapped: bool, quantisation: str 
     obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else obstacle
     if obstacle is not None:
         raise InputError(
-            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {obstacle}: merge "
+            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {obstacle}: "
+            f"merge "
             "it with PEFT (`merge_and_unload`), save the whole model, and load that"
         )

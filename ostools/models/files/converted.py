@@ -104,7 +104,10 @@ def converted(file: Path) -> Converted:
                     f"expected {needed / 2**30:.1f} GiB free in {folder.parent} for {file.name} in float32, found "
                     f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
                 )
-            alone, target = Path(scratch) / "file", Path(scratch) / "model"  # the reader looks at what lies beside a file
+            alone, target = (
+                Path(scratch) / "file",
+                Path(scratch) / "model",
+            )  # the reader looks at what lies beside a file
             alone.mkdir()
             (alone / file.name).symlink_to(file.resolve())
             with quiet():

@@ -85,7 +85,8 @@ def _whole_file(name: str, model: PackagedModel) -> Iterator[Path]:
     present_pieces = [piece for piece in pieces if piece is not None]
     if len(present_pieces) < len(pieces):
         raise InputError(
-            f"expected the packages that hold {name} ({model.title}), found {len(present_pieces)} of {len(pieces)}: {model.install} "
+            f"expected the packages that hold {name} ({model.title}), found {len(present_pieces)} of {len(pieces)}: "
+            f"{model.install} "
             "(or `make gemma`)"
         )
     if len(present_pieces) == 1:

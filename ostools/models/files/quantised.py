@@ -54,7 +54,8 @@ class Quantisation:
                 descriptions = [f"{tensor.dtype} {tensor.shape}" if tensor else "none" for tensor in (matrix, scale)]
                 raise InputError(
                     f"expected {name} in {directory} as float8_e4m3fn in whole blocks of {self.block or 'its size'} with "
-                    f"a scale each, found {descriptions[0]} with the scales {descriptions[1]}: use the checkpoint in full precision"
+                    f"a scale each, found {descriptions[0]} with the scales {descriptions[1]}: use the checkpoint in full "
+                    f"precision"
                 )
         if not scales:
             raise InputError(

@@ -18,7 +18,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.files.reading import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
@@ -90,7 +90,8 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path, read:
         for name, stored in shard.tensors.items():
             if stored.dtype not in read and not (family.ignored and re.search(family.ignored, name)):
                 raise InputError(
-                    f"expected weights of 16 bits or more in {directory}, found {shown(name)} of dtype {shown(stored.dtype)} "
+                    f"expected weights of 16 bits or more in {directory}, found {short_repr(name)} of dtype "
+                    f"{short_repr(stored.dtype)} "
                     "and no quantization_config in config.json that says what such numbers stand for: use the original, or "
                     "copy the checkpoint's own config.json there"
                 )
@@ -191,14 +192,16 @@ def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index
         for name in shard.tensors:
             if name in file_by_tensor:
                 raise InputError(
-                    f"expected each tensor in one file of {index.parent}, found {shown(name)} in {file_by_tensor[name]} and in "
+                    f"expected each tensor in one file of {index.parent}, found {short_repr(name)} in {file_by_tensor[name]} "
+                    f"and in "
                     f"{shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
                 )
             file_by_tensor[name] = shard.file.name
     for name, file in places.items():
         if file_by_tensor.get(name, file) != file:
             raise InputError(
-                f"expected {shown(name)} in {file} as {index} says, found it in {file_by_tensor[name]}: fetch the checkpoint "
+                f"expected {short_repr(name)} in {file} as {index} says, found it in {file_by_tensor[name]}: fetch the "
+                f"checkpoint "
                 f"again"
             )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
+from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
@@ -141,7 +141,8 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
     base_name = settings.get("base_model_name_or_path") if base is None else base
     if not isinstance(base_name, str | os.PathLike) or not os.fspath(base_name):
         raise InputError(
-            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {shown(base_name)}: say where the "
+            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {short_repr(base_name)}: say "
+            f"where the "
             "base model lies with base=... (--base)"
         )
     commit = settings.get("revision") if base is None and not os.path.isdir(base_name) else None
@@ -153,11 +154,17 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
         ) from None
     if (base_source.directory / ADAPTER_CONFIG).exists():
         raise InputError(
-            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: merge "
+            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: "
+            f"merge "
             "that one with PEFT, save it, and give it as base=... (--base)"
         )
     return Source(
-        source.name, base_source.directory, source.revision, source.directory, base_source.name, quantisation=base_source.quantisation
+        source.name,
+        base_source.directory,
+        source.revision,
+        source.directory,
+        base_source.name,
+        quantisation=base_source.quantisation,
     )
 
 
@@ -173,7 +180,7 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
         source = _of_gguf(name, packaged(name), PACKAGED_MODELS[name].title)
     else:
         if not isinstance(name, str | os.PathLike):
-            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {shown(name)}")
+            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
         text = os.fspath(name)
         if not text.strip() or "\0" in text:
             description = repr(text[:60]) if text.strip() else "an empty name"
@@ -187,14 +194,15 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
         elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
-                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: give the "
+                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
+                f"give the "
                 "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
             )
         else:
             return _download(text, revision)
     if revision is not None:
         raise InputError(
-            f"expected no revision for {source.name!r}, found {shown(revision)}: only models from the hub have revisions"
+            f"expected no revision for {source.name!r}, found {short_repr(revision)}: only models from the hub have revisions"
         )
     return source
 

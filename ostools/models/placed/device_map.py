@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.memory import free_memory
 from ostools.ground.names import checked_name
 
@@ -33,7 +33,7 @@ def checked_map(device_map: DeviceMap, model: nn.Module, dtype: torch.dtype, dev
         return {"": DISK} if checked_name("device map", device_map, NAMED_MAPS) == DISK else _auto(model, dtype, device)
     if not isinstance(device_map, Mapping):
         raise InputError(
-            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {shown(device_map)}"
+            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {short_repr(device_map)}"
         )
     module_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     placed = {}

@@ -58,7 +58,7 @@ def view(
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
 
-    `built`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    `replacement`: a tensor of one's own in the place of a weight, None for what `reading` makes.
     """
     refuse_processed(model)
     _refuse_hooked(model)
@@ -71,7 +71,7 @@ def view(
     for parameter in model.parameters():
         own_tensor = replacement(parameter)
         stand_in = (
-            _seen(parameter, dtype, *reading(parameter))
+            _recast_parameter(parameter, dtype, *reading(parameter))
             if own_tensor is None
             else nn.Parameter(own_tensor, requires_grad=False)
         )
@@ -112,7 +112,7 @@ def _empty_copies(model: nn.Module) -> dict[int, object]:
     return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
 
 
-def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
+def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
     tensor = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ostools.ground.errors import InputError, in_words, shown
+from ostools.ground.errors import InputError, in_words, short_repr
 
 Span = tuple[int, int]
 _PLAIN = {"clean_up_tokenization_spaces": False}
@@ -25,7 +25,8 @@ def tokenizing(what: object) -> Iterator[None]:
         if isinstance(error, InputError) or not is_failure(error):
             raise
         raise InputError(
-            f"expected a tokenizer that can read {shown(what)}, found one that ends in an error ({_short(in_words(error))}): "
+            f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an error "
+            f"({_short(in_words(error))}): "
             "copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)"
         ) from None
 

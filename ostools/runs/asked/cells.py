@@ -32,7 +32,13 @@ _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")
-_KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
+_OWN_PACKAGES = {
+    "hooks",
+    "mitigations",
+    "ostools",
+    *sys.stdlib_module_names,
+    *(name.replace("-", "_") for name in _VERSIONS),
+}
 """Packages that the version of the code speaks for."""
 
 
@@ -46,7 +52,9 @@ def cells_of(sweep: Sweep) -> list[Cell]:
     cells: dict[Cell, None] = {}
     form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
     options = {measurement: measurement.as_json for measurement in sweep.measurements}
-    for measurement, model, task, spec in itertools.product(sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations):
+    for measurement, model, task, spec in itertools.product(
+        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
+    ):
         form, name = form_once(task, measurement.name)
         # What draws nothing is the same under every seed.
         seeds = sweep.seeds if form.random or measurement.draws == "by seed" else (0,)
@@ -62,22 +70,22 @@ def _mitigation_label(spec: str) -> str:
     if spec == NONE:
         return NONE
     mitigation = mitigations.mitigation(spec)
-    return _said(mitigations.label(mitigation), mitigation, spec)
+    return _label_or_spec(mitigations.label(mitigation), mitigation, spec)
 
 
 def _form_and_label(spec: str, measurement: str) -> tuple[Task | CollapseTask, str]:
     form = form_of(spec, measurement)
-    return form, _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+    return form, _label_or_spec(tasks.label(form), form, spec) if isinstance(form, Task) else spec
 
 
-def _said(label: str, mitigation: object, spec: str) -> str:
+def _label_or_spec(label: str, mitigation: object, spec: str) -> str:
     """The label, or the text as it was given where no text makes an equal one: of a class that compares by identity."""
     return spec if label == repr(mitigation) else label
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
     """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its lengths where a row depends on
-    the others (`Measurement.whole`).
+    the others (`Measurement.depends_on_lengths`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
@@ -88,7 +96,7 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].whole else None,
+            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].depends_on_lengths else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
@@ -108,7 +116,11 @@ def sources(definitions: Sequence[Any]) -> dict[str, Any]:
 
 def _files(definition: object) -> dict[str, str]:
     """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
-    names = [field.name for field in fields(definition)] if is_dataclass(definition) else getattr(definition, "__dict__", {})
+    names = (
+        [field.name for field in fields(definition)]
+        if is_dataclass(definition)
+        else getattr(definition, "__dict__", {})
+    )
     values = {name: getattr(definition, name) for name in names}
     paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
     return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
@@ -129,7 +141,7 @@ def _file_hash(path: Path) -> str:
 def _plugin_source(kind: type) -> list[str]:
     """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
     of every file, as a class may call or read any of them."""
-    names = {base.__module__.partition(".")[0] for base in kind.__mro__} - _KNOWN
+    names = {base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES
     hashes = []
     for name in sorted(names):
         package = sys.modules[name]

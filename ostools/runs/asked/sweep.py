@@ -110,7 +110,9 @@ class Sweep(Strict):
 
     def _require_seeds_that_act(self) -> None:
         """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
-        sampled = next((measurement.name for measurement in self.measurements if measurement.draws == "by sample"), None)
+        sampled = next(
+            (measurement.name for measurement in self.measurements if measurement.draws == "by sample"), None
+        )
         if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):

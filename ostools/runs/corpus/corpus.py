@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import mitigations
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
@@ -31,11 +31,11 @@ from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
 from ostools.runs.corpus.result import KIND, Corpus, assembled, bins_of, read_corpus
 from ostools.runs.corpus.texts import read_texts, texts_hash
-from ostools.runs.corpus.windows import Drawn, Window, draw
+from ostools.runs.corpus.windows import Window, WindowSet, draw
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.store import Store, Wanted, file_of, missing
+from ostools.runs.stored.store import KeyedCell, Store, file_of, missing
 
-TOGETHER = 1024
+TOKENS_PER_CELL = 1024
 """Tokens of the windows of one cell. They share their passes, and an interrupt loses at most one cell."""
 _MOST_SEED = 2**31 - 1
 
@@ -44,7 +44,7 @@ _MOST_SEED = 2**31 - 1
 class _Batch:
     """Windows of one length, the first of which is number `first` of that length, as a cell of the store."""
 
-    wanted: Wanted
+    keyed_cell: KeyedCell
     number: int
     first: int
     windows: tuple[Window, ...]
@@ -182,7 +182,7 @@ def corpus(
     before stay.
     """
     described = describe(model)
-    what = Measure.asked(measure, linearisation, method, dtypes, described.d_model, mitigation)
+    what = Measure.from_options(measure, linearisation, method, dtypes, described.d_model, mitigation)
     length_list, seed = checked_lengths(lengths), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
@@ -193,7 +193,7 @@ def corpus(
         raise InputError(f"lengths: expected at most {most} tokens ({words}), found {longest}")
     bins_of(bins, measure, length_list)
     if not isinstance(out, str | Path | None):
-        raise InputError(f"out: expected a directory or None, found {shown(out)}")
+        raise InputError(f"out: expected a directory or None, found {short_repr(out)}")
     edits = hooks.active_edits(model)
     if out is not None and edits:
         raise InputError(
@@ -205,11 +205,11 @@ def corpus(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {what.mitigation!r}: give a "
             "name with options, or leave out away"
         )
-    sample = drawn_from(tokenizer_of(model), read_texts(texts, field), length_list, count, per_text, seed, say)
+    sample = sample_windows(tokenizer_of(model), read_texts(texts, field), length_list, count, per_text, seed, say)
     question = {**sample.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     provenance = Provenance.collect(model, corpus=question)
     device = next(model.parameters()).device.type
-    batches = list(_batches(sample.drawn, question, what.mitigation, provenance, device))
+    batches = list(_batches(sample.window_sets, question, what.mitigation, provenance, device))
     run = _Run(model, what, seed, max_memory, provenance)
     if out is None:
         measured_batches = [
@@ -233,14 +233,14 @@ def _made_by_name(mitigation: Mitigation) -> bool:
 
 
 @dataclass(frozen=True)
-class Question:
+class WindowSample:
     """Windows that were drawn, and what they were drawn by."""
 
-    drawn: tuple[Drawn, ...]
+    window_sets: tuple[WindowSet, ...]
     question: dict[str, Any]
 
 
-def drawn_from(
+def sample_windows(
     tokenizer: Any,
     texts: Sequence[str],
     lengths: Sequence[int],
@@ -248,7 +248,7 @@ def drawn_from(
     per_text: int,
     seed: int,
     say: Callable[[str], None] = _nothing_said,
-) -> Question:
+) -> WindowSample:
     """The windows of a corpus, by its tokenizer alone: no model is loaded for a forecast."""
     count = None if count is None else whole_number("count", count, 1)
     per_text = whole_number("per_text", per_text, 1)
@@ -257,25 +257,28 @@ def drawn_from(
         text_count = len({window.text for window in window_set.windows})
         if window_set.too_short or (count is not None and text_count < count):
             asked_for = "" if count is None else f" of {count} asked for"
-            say(f"length {window_set.length}: {text_count} texts{asked_for}; {window_set.too_short} were too short and passed over")
+            say(
+                f"length {window_set.length}: {text_count} texts{asked_for}; {window_set.too_short} were too short "
+                "and passed over"
+            )
     settings = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
     short = {str(window_set.length): window_set.too_short for window_set in window_sets}
-    return Question(window_sets, {**settings, "seed": seed, "lengths": list(lengths), "too_short": short})
+    return WindowSample(window_sets, {**settings, "seed": seed, "lengths": list(lengths), "too_short": short})
 
 
 def _batches(
-    window_sets: Sequence[Drawn],
+    window_sets: Sequence[WindowSet],
     question: dict[str, Any],
     mitigation: Mitigation | None,
     provenance: Provenance,
     device: str,
 ) -> Iterator[_Batch]:
-    """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
+    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that defines its rows."""
     number, code = 0, code_version("runs/corpus")
     label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
     for window_set in window_sets:
-        step = max(1, TOGETHER // window_set.length)
+        step = max(1, TOKENS_PER_CELL // window_set.length)
         for first in range(0, len(window_set.windows), step):
             windows = window_set.windows[first : first + step]
             batch_options = {"batch": number, "windows": digest([asdict(window) for window in windows])}
@@ -284,7 +287,7 @@ def _batches(
             cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (window_set.length,))
             key = {**cell.columns, "options": options, "code": code, "device": device, **source_hashes}
             key |= {"attention": provenance.model["attention_implementation"]}
-            yield _Batch(Wanted(cell, digest(key)), number, first, windows)
+            yield _Batch(KeyedCell(cell, digest(key)), number, first, windows)
             number += 1
 
 
@@ -298,19 +301,26 @@ def _store_all(
 ) -> None:
     """Measure and store every cell that is not there. Each appears whole or not at all."""
     with store.locked():
-        ours = {batch.wanted.identity for batch in batches}
-        if any(keyed_cell.identity not in ours for keyed_cell in store.asked()):
+        ours = {batch.keyed_cell.identity for batch in batches}
+        if any(keyed_cell.identity not in ours for keyed_cell in store.planned_cells()):
             raise InputError(
                 f"{store.directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
             )
-        if replaced := store.ask([batch.wanted for batch in batches]):
+        if replaced := store.ask([batch.keyed_cell for batch in batches]):
             say(f"{replaced} cells were measured before with other code or versions, and are measured again")
         stored = store.stored()
-        pending = [batch for batch in batches if missing(batch.wanted, stored.get(batch.wanted.base, [])) is not None]
+        pending = [
+            batch for batch in batches if missing(batch.keyed_cell, stored.get(batch.keyed_cell.base, [])) is not None
+        ]
         tell(progress, 0, max(len(pending), 1))
         for batches_done, batch in enumerate(pending):
-            rows, provenance = run.rows(batch, part_of(progress, batches_done, batches_done + 1, len(pending), units=100))
+            rows, provenance = run.rows(
+                batch, part_of(progress, batches_done, batches_done + 1, len(pending), units=100)
+            )
             if interrupted():
                 raise KeyboardInterrupt
-            store.add(batch.wanted, file_of(batch.wanted, rows, provenance, code=code_version("runs/corpus"), checkpoint=""))
+            store.add(
+                batch.keyed_cell,
+                file_of(batch.keyed_cell, rows, provenance, code=code_version("runs/corpus"), checkpoint=""),
+            )

@@ -43,7 +43,7 @@ class Measure:
     mitigation: Mitigation | None = None
 
     @classmethod
-    def asked(
+    def from_options(
         cls,
         name: str,
         linearisation: str | None,
@@ -55,7 +55,9 @@ class Measure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
-        pass_mitigation = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
+        pass_mitigation = of_the_pass(
+            "corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite"
+        )
         if dtypes is not None and name != PAIRS:
             raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":

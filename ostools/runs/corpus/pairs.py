@@ -92,7 +92,12 @@ def pair_rows(
         at_y, logits = (
             vector_rows[vector_rows["site"] == site].set_index("dtype").loc[list(dtypes)] for site in ("y", "logits")
         )
-        window_columns = {"length": len(window.ids), "window": first + index, "text": window.text, "start": window.start}
+        window_columns = {
+            "length": len(window.ids),
+            "window": first + index,
+            "text": window.text,
+            "start": window.start,
+        }
         read = at_y.rename(columns={"mean": "distance"})[_READ].reset_index(names="compared")
         same = logits["same_top_token"].to_numpy(dtype=bool)
         tables.append(read.assign(**window_columns, token_id=window.ids[-1], same_top_token=same))

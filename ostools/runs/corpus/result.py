@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
@@ -58,11 +58,11 @@ def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | C
     Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of a corpus of pairs.
     """
     if not isinstance(directory, str | Path):
-        raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
+        raise InputError(f"directory: expected one that ost.corpus made, found {short_repr(directory)}")
     broken: list[str] = []
     reading = read(directory, say=broken.append)
     cells = reading.cells
-    if not cells or not all(cell.wanted.cell.measurement.startswith(KIND) for cell in cells):
+    if not cells or not all(cell.keyed_cell.cell.measurement.startswith(KIND) for cell in cells):
         raise InputError(f"{directory}: expected a directory that ost.corpus made, found another")
     if broken or (missing_count := len(cells) - len(reading.of("measured"))):
         why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
@@ -70,9 +70,9 @@ def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | C
     sources = [cell.sources[0] for cell in cells]
     seconds: dict[int, float] = {}
     for cell, source in zip(cells, sources, strict=True):
-        (length,) = cell.wanted.cell.lengths
+        (length,) = cell.keyed_cell.cell.lengths
         seconds[length] = seconds.get(length, 0.0) + float(source["parameters"]["cell_seconds"])
-    return assembled(reading.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
+    return assembled(reading.rows(cells[0].keyed_cell.cell.measurement), seconds, sources[0], bins)
 
 
 def assembled(

@@ -28,7 +28,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class WindowSet:
     """The windows of one length, and what was passed over: how many texts are too short for one of them."""
 
     length: int
@@ -38,7 +38,7 @@ class Drawn:
 
 def draw(
     tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, count: int | None, per_text: int, seed: int
-) -> list[Drawn]:
+) -> list[WindowSet]:
     """Of each length the windows of `count` texts (None: of all that are long enough), at most `per_text` of each.
 
     Texts are gone through in a random order, those that are too short passed over and counted. Windows of one text do not
@@ -70,7 +70,7 @@ def draw(
                 f"lengths: expected a text of at least {piece} tokens for windows of {length}, found {len(texts)} texts of at "
                 f"most {longest}: take shorter windows, or longer texts"
             )
-        window_sets.append(Drawn(length, tuple(windows), short))
+        window_sets.append(WindowSet(length, tuple(windows), short))
     return window_sets
 
 

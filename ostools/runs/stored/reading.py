@@ -22,7 +22,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame
-from ostools.runs.stored.store import MANIFEST, CellFile, Failure, Store, Wanted, why_broken
+from ostools.runs.stored.store import MANIFEST, CellFile, Failure, KeyedCell, Store, why_broken
 from ostools.runs.stored.table import UNREADABLE
 
 _PLACE = "__cell__"
@@ -39,28 +39,31 @@ class AskedCell:
     """A cell that was asked for, and what there is of it: the lengths that are `measured`, the records of the others that
     failed, and of each of its files what its numbers come from (`Provenance` as a mapping)."""
 
-    wanted: Wanted
+    keyed_cell: KeyedCell
     measured: tuple[int, ...]
     failures: tuple[Failure, ...] = ()
     sources: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(
-        cls, keyed_cell: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
+        cls, keyed_cell: KeyedCell, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
     ) -> AskedCell:
         """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
         have = set(lengths)
         measured = tuple(length for length in keyed_cell.cell.lengths if length in have)
         lacking_lengths = set(keyed_cell.cell.lengths) - have
         return cls(
-            keyed_cell, measured, tuple(record for record in failures if lacking_lengths & set(record.lengths)), tuple(sources)
+            keyed_cell,
+            measured,
+            tuple(record for record in failures if lacking_lengths & set(record.lengths)),
+            tuple(sources),
         )
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The lengths that are neither measured nor recorded as failed."""
         known_lengths = {*self.measured, *(length for record in self.failures for length in record.lengths)}
-        return tuple(length for length in self.wanted.cell.lengths if length not in known_lengths)
+        return tuple(length for length in self.keyed_cell.cell.lengths if length not in known_lengths)
 
     @property
     def state(self) -> str:
@@ -102,7 +105,7 @@ class Reading:
         the measurements, when they were made; and how much of what was asked is there."""
         sources = [source for cell in self.cells for source in cell.sources]
         times = sorted(str(source.get("time", "")) for source in sources)
-        options = {(cell.wanted.cell.measurement, cell.wanted.cell.options): None for cell in self.cells}
+        options = {(cell.keyed_cell.cell.measurement, cell.keyed_cell.cell.options): None for cell in self.cells}
         return {
             "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
@@ -138,11 +141,13 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
     store = Store(require_sweep(directory), say)
-    keyed_cells = store.asked()
+    keyed_cells = store.planned_cells()
     failures = by_base(store.failures())
     files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
-        loaded = list(threads.map(lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())], keyed_cells))
+        loaded = list(
+            threads.map(lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())], keyed_cells)
+        )
     tables, cells = _Tables(_schemas(keyed_cells, loaded)), []
     for place, (keyed_cell, loaded_files) in enumerate(zip(keyed_cells, loaded, strict=True)):
         lengths: set[int] = set()
@@ -187,7 +192,9 @@ def _load(path: Path) -> _Loaded | str:
         table = cell_file.table.replace_schema_metadata({b"pandas": cell_file.table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
             raise ValueError("a column that is ours to add")
-        return _Loaded(path, cell_file.lengths, table, cell_file.kept, _source(cell_file.kept["provenance"]))
+        return _Loaded(
+            path, cell_file.lengths, table, cell_file.attributes, _source(cell_file.attributes["provenance"])
+        )
     except UNREADABLE as error:
         return _left_out(path, error)
 
@@ -207,7 +214,7 @@ def _source(stored_source: Any) -> dict[str, Any]:
     return source
 
 
-def _schemas(keyed_cells: Iterable[Wanted], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
+def _schemas(keyed_cells: Iterable[KeyedCell], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
     """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
     for keyed_cell, files in zip(keyed_cells, loaded, strict=True):
@@ -236,7 +243,7 @@ class _Tables:
         self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
-    def add(self, keyed_cell: Wanted, place: int, file: _Loaded, have: set[int]) -> bool:
+    def add(self, keyed_cell: KeyedCell, place: int, file: _Loaded, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
         kind, table = keyed_cell.cell.measurement, file.table
         schema = self.schemas[kind]
@@ -249,7 +256,9 @@ class _Tables:
                 table = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
             if not table.schema.equals(schema):
                 return False
-            is_wanted = np.isin(table.column("length").to_numpy(), list((file.lengths & set(keyed_cell.cell.lengths)) - have))
+            is_wanted = np.isin(
+                table.column("length").to_numpy(), list((file.lengths & set(keyed_cell.cell.lengths)) - have)
+            )
         except UNREADABLE:
             return False
         rows = table if is_wanted.all() else table.filter(is_wanted)
@@ -258,10 +267,12 @@ class _Tables:
         self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
         return True
 
-    def joined(self, keyed_cells: list[Wanted]) -> dict[str, Frame]:
+    def joined(self, keyed_cells: list[KeyedCell]) -> dict[str, Frame]:
         """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
         columns, table_by_kind = (
-            pd.DataFrame([{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]),
+            pd.DataFrame(
+                [{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]
+            ),
             {},
         )
         for kind, parts in self.parts.items():

@@ -39,7 +39,7 @@ _FORM = 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class KeyedCell:
     """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
 
     cell: Cell
@@ -55,7 +55,7 @@ class Wanted:
         """What the names of its files begin with."""
         return f"{self.base}.{lengths_key(self.cell.lengths)}"
 
-    def at(self, lengths: Iterable[int]) -> Wanted:
+    def at(self, lengths: Iterable[int]) -> KeyedCell:
         """The same cell at other lengths."""
         return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
 
@@ -88,7 +88,7 @@ class Store:
         lock = FileLock(self.directory / LOCK)
         try:
             # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
-            with _told(self.directory, "cannot be written"):
+            with _disk_errors(self.directory, "cannot be written"):
                 self.directory.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
         except Timeout:
@@ -96,7 +96,7 @@ class Store:
                 f"{self.directory}: another run is writing there; wait for it, or give another --out"
             ) from None
         try:
-            with _told(self.directory, "cannot be written"):
+            with _disk_errors(self.directory, "cannot be written"):
                 for folder in (self.cells, self.failed):
                     folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
@@ -106,12 +106,12 @@ class Store:
             yield
         finally:
             self._mine = False
-            with _told(self.directory, "cannot be unlocked"):
+            with _disk_errors(self.directory, "cannot be unlocked"):
                 lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a directory that holds something, and not a sweep."""
-        with _told(self.directory, "cannot be read"):
+        with _disk_errors(self.directory, "cannot be read"):
             if not self.directory.exists():
                 return
             if not self.directory.is_dir():
@@ -125,11 +125,11 @@ class Store:
                     f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
                 )
 
-    def asked(self) -> list[Wanted]:
+    def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
-            with _told(path, "cannot be read"):
+            with _disk_errors(path, "cannot be read"):
                 if not path.is_file():
                     if os.path.lexists(path):
                         raise InputError(f"{path}: expected a file, found something else")
@@ -137,7 +137,7 @@ class Store:
                 manifest = json.loads(read_bytes(path, TABLE_LIMIT))
             if manifest["form"] != _FORM:
                 raise ValueError("of another form")
-            return [_wanted(row) for row in manifest["cells"]]
+            return [_keyed_cell(row) for row in manifest["cells"]]
         except InputError:
             raise
         except UNREADABLE as error:
@@ -146,12 +146,12 @@ class Store:
                 f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
             ) from error
 
-    def ask(self, keyed_cells: list[Wanted]) -> int:
+    def ask(self, keyed_cells: list[KeyedCell]) -> int:
         """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
 
         Gives the number of cells that were measured and are replaced: their files stay, and the tables leave them out.
         """
-        cell_by_identity, replaced = {keyed_cell.identity: keyed_cell for keyed_cell in self.asked()}, 0
+        cell_by_identity, replaced = {keyed_cell.identity: keyed_cell for keyed_cell in self.planned_cells()}, 0
         files_by_base = self.files()
         for keyed_cell in keyed_cells:
             before = cell_by_identity.get(keyed_cell.identity)
@@ -164,16 +164,21 @@ class Store:
         write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
         return replaced
 
-    def add(self, keyed_cell: Wanted, content: bytes) -> None:
+    def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
         """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
-        with _told(self.failed, "cannot be written"):
+        with _disk_errors(self.failed, "cannot be written"):
             (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
         path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
 
-    def fail(self, keyed_cell: Wanted, error: str) -> None:
+    def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        record = {"base": keyed_cell.base, "cell": str(keyed_cell.cell), "lengths": list(keyed_cell.cell.lengths), "error": error}
+        record = {
+            "base": keyed_cell.base,
+            "cell": str(keyed_cell.cell),
+            "lengths": list(keyed_cell.cell.lengths),
+            "error": error,
+        }
         text = json.dumps(record, indent=1)
         write_atomically(self.failed / f"{keyed_cell.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
@@ -218,7 +223,7 @@ class Store:
     def _drop(self, path: Path, reason: str) -> None:
         self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
         if self._mine:
-            with _told(path, "cannot be removed"):
+            with _disk_errors(path, "cannot be removed"):
                 path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> bytes | None:
@@ -232,7 +237,7 @@ class Store:
             return None
 
 
-def file_of(keyed_cell: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
     """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
 
     Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
@@ -264,7 +269,7 @@ class CellFile:
     path: Path
     lengths: frozenset[int]
     table: Any
-    kept: dict[str, Any]
+    attributes: dict[str, Any]
 
     @classmethod
     def of(cls, path: Path, content: bytes) -> CellFile:
@@ -275,7 +280,7 @@ class CellFile:
         return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
 
 
-def missing(keyed_cell: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
+def missing(keyed_cell: KeyedCell, stored: list[frozenset[int]]) -> KeyedCell | None:
     """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
     missing_lengths = set(keyed_cell.cell.lengths).difference(*stored)
     return keyed_cell.at(missing_lengths) if missing_lengths else None
@@ -283,14 +288,14 @@ def missing(keyed_cell: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
-    with _told(folder, "cannot be read"):
+    with _disk_errors(folder, "cannot be read"):
         if not folder.is_dir():
             return []
         return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _disk_errors(path: Path, what: str) -> Iterator[None]:
     """What the disk refuses, in one line that names the place."""
     try:
         yield
@@ -300,7 +305,7 @@ def _told(path: Path, what: str) -> Iterator[None]:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
 
 
-def _wanted(row: dict[str, Any]) -> Wanted:
+def _keyed_cell(row: dict[str, Any]) -> KeyedCell:
     """A cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
     values, base = row["cell"], row["base"]
     words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
@@ -312,7 +317,7 @@ def _wanted(row: dict[str, Any]) -> Wanted:
     is_sound = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
     if not is_sound or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
         raise ValueError("a key, options, a seed and at least one length")
-    return Wanted(cell, base)
+    return KeyedCell(cell, base)
 
 
 def file_hash(content: bytes) -> str:

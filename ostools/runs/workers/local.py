@@ -23,15 +23,15 @@ from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements import measure
 from ostools.runs.measurements.record import Cell, Rows
-from ostools.runs.stored.store import Wanted
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.stored.store import KeyedCell
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 
 
 @dataclass(frozen=True)
 class _Lacked:
     """Memory ran out: in words, and whether the model itself did not fit."""
 
-    said: str
+    message: str
     loading: bool
 
 
@@ -42,7 +42,7 @@ class Bench:
         self.terms = terms
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
 
-    def measure_planned(self, keyed_cell: Wanted) -> Rows | str:
+    def measure_planned(self, keyed_cell: KeyedCell) -> Rows | str:
         """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
         cell, terms = keyed_cell.cell, self.terms
         try:
@@ -68,7 +68,7 @@ class Bench:
             outcome = self._attempt(cell, share)
             if not isinstance(outcome, _Lacked):
                 return f"{lacked}; in smaller chunks: {outcome}" if lacked and isinstance(outcome, str) else outcome
-            lacked = lacked or outcome.said
+            lacked = lacked or outcome.message
             if outcome.loading:
                 break
             share /= 2
@@ -124,7 +124,7 @@ class ThisProcess(Executor):
     def device(self, device: str) -> str:
         return str(resolve_device(device))
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         bench = Bench(terms)
         for job in jobs:
-            yield job.wanted, bench.measure_planned(job.wanted)
+            yield job.keyed_cell, bench.measure_planned(job.keyed_cell)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ostools.ground.errors import InputError, in_words
 from ostools.models.load import resolve_device
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 from ostools.runs.workers.ray_workers import Crew, Needs, alive
 
 AUTO = "auto"
@@ -78,7 +78,7 @@ class RayCluster(Executor):
             raise InputError("device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'")
         return device if device != AUTO else "cuda" if gpus >= 1 else "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         if not jobs:
             return
         with self._connected():
@@ -97,13 +97,15 @@ class RayCluster(Executor):
             return 0
         return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in alive(self.ray))
 
-    def _fitting(self, jobs: Sequence[Job], needs: Needs) -> tuple[list[Job], list[Done]]:
+    def _fitting(self, jobs: Sequence[Job], needs: Needs) -> tuple[list[Job], list[CellOutcome]]:
         """The jobs that some node has the memory for, and the others as failures. Raises `InputError` where no worker fits."""
         nodes = [node for node in alive(self.ray) if needs.room([node], 0)]
         gpus = f" and {needs.gpus} GPU{'s' * (needs.gpus > 1)}" if needs.gpus else ""
         needs_words = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
         if not nodes:
-            node_words = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray))
+            node_words = "; ".join(
+                f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray)
+            )
             raise InputError(f"expected a node with {needs_words} for a worker, found nodes with {node_words}")
         most = needs.room(nodes, 0)
         if self.address is None and needs.workers is not None and needs.workers > most:
@@ -114,7 +116,7 @@ class RayCluster(Executor):
             )
         largest = max(node.get("memory", 0) for node in nodes)
         fitting: list[Job] = []
-        too_large: list[Done] = []
+        too_large: list[CellOutcome] = []
         for job in jobs:
             if needs.resources(job.forecast.memory)["memory"] <= largest:
                 fitting.append(job)
@@ -123,7 +125,7 @@ class RayCluster(Executor):
                 f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
                 f"more than {largest / 2**30:.2f} GiB for workers"
             )
-            too_large.append((job.wanted, words))
+            too_large.append((job.keyed_cell, words))
         return fitting, too_large
 
     @contextmanager
@@ -197,7 +199,9 @@ def _answering(address: str) -> str:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as connection:
             if os.environ.get("RAY_USE_TLS") in (None, "", "0"):
-                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))  # and empty SETTINGS
+                connection.sendall(
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+                )  # and empty SETTINGS
                 connection.settimeout(_SECONDS)
                 if connection.recv(9)[3:4] != b"\x04":
                     raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")

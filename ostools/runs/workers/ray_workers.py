@@ -27,8 +27,8 @@ import torch
 from ostools.ground.errors import InputError
 from ostools.runs.asked.cells import code_version, to_load
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Wanted
-from ostools.runs.workers.executor import Done, Job, Terms
+from ostools.runs.stored.store import KeyedCell
+from ostools.runs.workers.executor import CellOutcome, Job, Terms
 from ostools.runs.workers.local import Bench
 
 RETRIES = 2
@@ -59,7 +59,7 @@ class Worker:
 
     def measure(self, job: Job) -> Rows | str:
         """The rows of a cell, or what went wrong."""
-        return self._bench.measure_planned(job.wanted)
+        return self._bench.measure_planned(job.keyed_cell)
 
 
 class Queue:
@@ -68,7 +68,7 @@ class Queue:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs: dict[Loads, deque[Job]] = {}
         for job in sorted(jobs, key=lambda job: job.forecast.memory, reverse=True):
-            self._jobs.setdefault(to_load(job.wanted.cell), deque()).append(job)
+            self._jobs.setdefault(to_load(job.keyed_cell.cell), deque()).append(job)
         self.memory = {loads: max(job.forecast.memory for job in group) for loads, group in self._jobs.items()}
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Queue:
         return self._jobs[loads].popleft()
 
     def give_back(self, job: Job) -> None:
-        self._jobs[to_load(job.wanted.cell)].appendleft(job)
+        self._jobs[to_load(job.keyed_cell.cell)].appendleft(job)
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
         """The model with most cells, if one more worker than `holders` counts shares them; None: nothing is left."""
@@ -129,11 +129,11 @@ class Crew:
         self.ray, self.terms, self.needs, self.say = ray, terms, needs, say
         self._queue = Queue(jobs)
         self._under_way: dict[Any, _Member] = {}
-        self._tries: Counter[Wanted] = Counter()
+        self._tries: Counter[KeyedCell] = Counter()
         self._false_starts = 0
         self._kind = ray.remote(Worker)
 
-    def measure(self) -> Iterator[Done]:
+    def measure(self) -> Iterator[CellOutcome]:
         """Every job once. A worker's next cell is under way before its last one is stored: at most one result a worker."""
         progressed = time.monotonic()
         while self._queue or any(member.job for member in self._under_way.values()):
@@ -193,7 +193,7 @@ class Crew:
         ).remote()
         self._under_way[actor.begin.remote(self.terms, os.getcwd(), self.needs.cpus)] = _Member(actor, memory, loads)
 
-    def _finish(self, ref: Any) -> Done | None:
+    def _finish(self, ref: Any) -> CellOutcome | None:
         """What came of the cell of a worker, which has its next one by then; None where it only began, or was lost."""
         member = self._under_way.pop(ref)
         rows: Any
@@ -205,7 +205,7 @@ class Crew:
             self._dismiss(member)
             return self._lost(member, _in_words(error))
         job, member.job = member.job, None
-        outcome = None if job is None else (job.wanted, rows)
+        outcome = None if job is None else (job.keyed_cell, rows)
         if job is None:
             if rows is not None:
                 raise InputError(str(rows))
@@ -213,7 +213,7 @@ class Crew:
         self._occupy(member)
         return outcome
 
-    def _lost(self, member: _Member, why: str) -> Done | None:
+    def _lost(self, member: _Member, why: str) -> CellOutcome | None:
         if member.job is None:
             self._false_starts += 1
             if self._false_starts > _FALSE_STARTS:
@@ -221,7 +221,7 @@ class Crew:
                 hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
                 raise InputError(f"the workers of the cluster do not begin: {why}{hint}")
             return None
-        keyed_cell = member.job.wanted
+        keyed_cell = member.job.keyed_cell
         self._tries[keyed_cell] += 1
         if self._tries[keyed_cell] > RETRIES:
             return keyed_cell, f"its worker was lost {self._tries[keyed_cell]} times: {why}"
