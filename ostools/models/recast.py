@@ -56,7 +56,8 @@ _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.u
 class Recast(Tensor):
     """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
 
-    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one piece, so that its
+    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one
+    piece, so that its
     sums go in the order that they have without a `Recast`.
     """
 

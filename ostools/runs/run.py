@@ -22,7 +22,8 @@ from ostools.runs.workers.local import ThisProcess
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing lengths, each with its
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing
+    lengths, each with its
     forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
     keyed_cells: tuple[KeyedCell, ...]

@@ -273,7 +273,8 @@ def _batches(
     provenance: Provenance,
     device: str,
 ) -> Iterator[_Batch]:
-    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that defines its rows."""
+    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
+    defines its rows."""
     number, code = 0, code_version("runs/corpus")
     label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
