@@ -67,7 +67,7 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
             [(EMBEDDED_DIRECTORY / "config.json").read_bytes(), card],
         ),
         "weights": (lambda content: read_shards(written("model.safetensors", content)), [weights]),
-        "manifest": (lambda content: Store(written(MANIFEST, content)).asked(), [manifest]),
+        "manifest": (lambda content: Store(written(MANIFEST, content)).planned_cells(), [manifest]),
         "words": (words, [b"run\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"]),
     }
     return readers[name]

@@ -45,12 +45,12 @@ def fits(
 
 def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
     mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
-    result = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
-    law, unknown = result.law, float("nan")
-    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(mean.index[: result.used])], quantity, law)
+    decay_fit = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
+    law, unknown = decay_fit.law, float("nan")
+    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(mean.index[: decay_fit.used])], quantity, law)
     return {
         "fitted_from": fitted_from,
-        "verdict": result.verdict,
+        "verdict": decay_fit.verdict,
         "law": law.name if law else "none",
         "rate": law.rate if law else unknown,
         "low": law.low if law else unknown,
@@ -59,8 +59,8 @@ def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[st
         "seeds_high": seeds_high,
         "log_amplitude": law.log_amplitude if law else unknown,
         "level": law.level if law else unknown,
-        "falls_to": float(np.divide(*law(mean.index.to_numpy(float)[: result.used][[-1, 0]]))) if law else unknown,
-        "used": result.used,
+        "falls_to": float(np.divide(*law(mean.index.to_numpy(float)[: decay_fit.used][[-1, 0]]))) if law else unknown,
+        "used": decay_fit.used,
     }
 
 

@@ -20,7 +20,7 @@ from ostools.theory.distances import total_variation
 from ostools.theory.lemmas import counting, softmax, stochastic
 
 STATED = "as stated"  # any other hypotheses of a check name the one that is left out
-BOS, ZERO, ONE = 0, 1, 2
+BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
 LENGTHS, FAR, SPREAD = (2, 8, 64, 512), 4096, 4.0  # bounded scores lie within SPREAD of each other
 
 
@@ -124,12 +124,12 @@ def limit(seed: int) -> list[Check]:
     pattern, identity = random_pattern(seed, 8), torch.eye(8, dtype=torch.float64)
     power = torch.linalg.matrix_power(spectra.lazy(pattern), 16)[-1]
     error = float((stochastic.theorem_51_row(pattern, 16) - power).abs().amax())
-    mass, kept_rows = (stochastic.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
+    mass, identity_mass = (stochastic.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
     words = f"greatest mass of a row off token 1, L = {FAR:,}"
     return [
         Check("greatest error of Theorem 5.1's bound against ((Λ + I) / 2)^16", error, "<=", 1e-12),
         Check(words, mass, "<=", 1e-9),
-        Check(words, kept_rows, ">=", 0.5, "without two non-zero entries a row (Λ = I)"),
+        Check(words, identity_mass, ">=", 0.5, "without two non-zero entries a row (Λ = I)"),
     ]
 
 
@@ -146,7 +146,7 @@ def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
 
 def same_ratio(seed: int) -> list[Check]:
     """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type."""
-    short, long = (ONE, ZERO), (ONE, ONE, ZERO, ZERO)
+    short, long = (DIGIT_ONE, DIGIT_ZERO), (DIGIT_ONE, DIGIT_ONE, DIGIT_ZERO, DIGIT_ZERO)
     averaging = random_decoder(seed, causal=False)
     spreads = {
         "with another ratio": type_spread(averaging, short, long[:3]),
@@ -162,13 +162,15 @@ def same_ratio(seed: int) -> list[Check]:
 def same_answers(seed: int) -> list[Check]:
     """Corollary 6.2 / B.10: counts n whose prompts (BOS 0 1...1) have one representation get one answer."""
     decoder, longest = random_decoder(seed), 1024
-    y = decoder.forward(torch.tensor([[BOS, ZERO, *[ONE] * longest]])).y[0, 2:]  # one causal pass holds every n
+    y = decoder.forward(torch.tensor([[BOS, DIGIT_ZERO, *[DIGIT_ONE] * longest]])).y[
+        0, 2:
+    ]  # one causal pass holds every n
     rounded, cast = y.to(torch.bfloat16), decoder.to(torch.bfloat16)
     # A product for each, as a kernel may depend on the size.
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
     alike = float(counting.identical_next(rounded).sum())
-    extra, extra_of_sums = (float(counting.second_answers(rounded, tensor)) for tensor in (answers, sums))
+    extra, extra_of_sums = (float(counting.second_answers(rounded, readouts)) for readouts in (answers, sums))
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),

@@ -19,7 +19,7 @@ import hooks
 from ostools import tasks
 from ostools.experiments.decay import fits
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_names, several
+from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.collapse.collapse import collapse
@@ -97,7 +97,7 @@ def repeats(
     memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
     length_list = checked_lengths(lengths)
-    chosen_seeds = _checked_prompts(model, prompts, length_list)
+    task_list = _checked_prompts(model, prompts, length_list)
     kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
@@ -108,17 +108,19 @@ def repeats(
         )
     parts = []
     for steps_done, (source, seed) in enumerate(cases):
-        task_prompt = model if seed is None else null_model(model, source, seed=seed)
+        measured_model = model if seed is None else null_model(model, source, seed=seed)
         part_progress = part_of(progress, steps_done, steps_done + 1, len(cases), units=100)
         parts.append(
-            _of_one(task_prompt, chosen_seeds, length_list, dtypes, fitted_from, part_progress).named(source, seed)
+            _model_curves(measured_model, task_list, length_list, dtypes, fitted_from, part_progress).with_source(
+                source, seed
+            )
         )
     provenance = Provenance.collect(
         model,
         None,
         measurement="repeats",
-        prompts={task.name: task.example for task in chosen_seeds},
-        items={task.name: task.items for task in chosen_seeds},
+        prompts={task.name: task.example for task in task_list},
+        items={task.name: task.items for task in task_list},
         lengths=length_list,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
@@ -133,41 +135,43 @@ def repeats(
 
 
 @dataclass(frozen=True)
-class _OfOne:
+class _ModelCurves:
     """The rows of one model."""
 
     frame: pd.DataFrame
     summary: pd.DataFrame
     differences: dict[str, Any]
 
-    def named(self, source: str, seed: int | None) -> _OfOne:
-        return replace(self, frame=_named(self.frame, source, seed), summary=_named(self.summary, source, seed))
+    def with_source(self, source: str, seed: int | None) -> _ModelCurves:
+        return replace(
+            self, frame=_with_source(self.frame, source, seed), summary=_with_source(self.summary, source, seed)
+        )
 
 
-def _named(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
+def _with_source(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
     table = table.copy()
     table.insert(0, "draw", pd.array([pd.NA if seed is None else seed] * len(table), dtype="Int64"))
     table.insert(0, "source", source)
     return table
 
 
-def _of_one(
+def _model_curves(
     model: TransformerBridge,
-    chosen_seeds: Sequence[CollapseTask],
+    task_list: Sequence[CollapseTask],
     length_list: Sequence[int],
     dtypes: Sequence[str],
     fitted_from: int,
     progress: Progress | None,
-) -> _OfOne:
+) -> _ModelCurves:
     has_bos = _adds_bos(model)
     sinks = [True, False] if has_bos else [False]
     curves: list[Any] = []
     rows: list[dict[str, Any]] = []
     differences: dict[str, Any] = {}
     runs: list[tuple[CollapseTask, bool]] = []
-    for task in chosen_seeds:
-        own_rows = [_begins_with_bos(model, task, length_list[0])] if isinstance(task, TaskOfIds) else sinks
-        runs += [(task, bos) for bos in own_rows]
+    for task in task_list:
+        bos_choices = [_begins_with_bos(model, task, length_list[0])] if isinstance(task, TaskOfIds) else sinks
+        runs += [(task, bos) for bos in bos_choices]
     for task, bos in runs:  # what one of them refuses is refused before any is measured
         PromptSet.build(model, task, list(length_list), 0, _keeps_bos(task, bos, has_bos))
     for steps_done, (task, bos) in enumerate(runs):
@@ -194,7 +198,7 @@ def _of_one(
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     tell(progress, len(runs), len(runs))
     summary = pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one")
-    return _OfOne(table, summary, differences)
+    return _ModelCurves(table, summary, differences)
 
 
 def _keeps_bos(task: CollapseTask, bos: bool, has_bos: bool) -> bool:
@@ -206,18 +210,20 @@ def _checked_prompts(
     model: TransformerBridge, prompts: Sequence[CollapseTask | str], lengths: list[int]
 ) -> list[CollapseTask]:
     """The tasks; each name with items that this tokenizer keeps apart."""
-    given_values = (
-        [prompts] if isinstance(prompts, (str, CollapseTask)) else several("prompts", prompts, "['figure-5a', 'text']")
+    prompt_list = (
+        [prompts]
+        if isinstance(prompts, (str, CollapseTask))
+        else checked_list("prompts", prompts, "['figure-5a', 'text']")
     )
-    chosen_seeds = [
+    task_list = [
         _kept_apart(model, prompt, lengths) if isinstance(prompt, str) else tasks.task(prompt, CollapseTask)
-        for prompt in given_values
+        for prompt in prompt_list
     ]
-    names = [task.name for task in chosen_seeds]
+    names = [task.name for task in task_list]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"repeats: found {twice!r} twice: give each prompt once, and a name of its own")
-    return chosen_seeds
+    return task_list
 
 
 def _kept_apart(model: TransformerBridge, name: str, lengths: list[int]) -> CollapseTask:

@@ -102,9 +102,9 @@ def retrieval(
         for place in places
     ]
     room = answer_room(right_lines(model, task_prompts))
-    sentences, likely = _answered(model, task_prompts, room)
+    answer_list, likely = _greedy_answers(model, task_prompts, room)
     rows = []
-    for steps_done, (task_prompt, answer, log_p) in enumerate(zip(task_prompts, sentences, likely, strict=True)):
+    for steps_done, (task_prompt, answer, log_p) in enumerate(zip(task_prompts, answer_list, likely, strict=True)):
         rows.append(_row(task_prompt, answer, log_p) | _sensitive(model, task_prompt, linearisation, norm, method))
         tell(progress, steps_done + 1, len(task_prompts))
     frame = pd.DataFrame(rows)
@@ -131,26 +131,29 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
-    given_values = list(positions) if isinstance(positions, Iterable) else [positions]
+    position_list = list(positions) if isinstance(positions, Iterable) else [positions]
     wrong = [
         place
-        for place in given_values
+        for place in position_list
         if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
     ]
-    if wrong or not given_values:
+    if wrong or not position_list:
         raise InputError(f"retrieval: expected positions out of 0..{length - 1}, found {wrong or 'none'}")
-    return sorted(set(given_values))
+    return sorted(set(position_list))
 
 
-def _answered(
+def _greedy_answers(
     model: TransformerBridge, task_prompts: Sequence[TaskPrompt], room: int
 ) -> tuple[list[Answer], list[float]]:
     """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts, lines = [task_prompt.prompt for task_prompt in task_prompts], [answer_text(one) for one in task_prompts]
-    sentences = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
-    if any(one.thinks for one in task_prompts):  # the answer does not stand right after the prompt
-        return sentences, [math.nan] * len(task_prompts)
-    return sentences, answer_log_probability(model, prompts, lines)
+    prompts, lines = (
+        [task_prompt.prompt for task_prompt in task_prompts],
+        [answer_text(task_prompt) for task_prompt in task_prompts],
+    )
+    answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
+    if any(task_prompt.thinks for task_prompt in task_prompts):  # the answer does not stand right after the prompt
+        return answer_list, [math.nan] * len(task_prompts)
+    return answer_list, answer_log_probability(model, prompts, lines)
 
 
 def _row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
@@ -181,13 +184,13 @@ def _sensitive(
             "retrieval: a sketch knows bounds of the operator norm only, expected norm='frobenius' or method='exact'"
         )
     norms = profile[f"{norm}_norm"].to_numpy()
-    length_list = np.zeros(len(norms), dtype=bool)
-    length_list[carriers] = True
-    other_rows: Any = of_text(profile[~length_list])
+    is_carrier = np.zeros(len(norms), dtype=bool)
+    is_carrier[carriers] = True
+    other_rows: Any = of_text(profile[~is_carrier])
     return {
         "carriers": len(carriers),
-        "sensitivity_mean": float(norms[length_list].mean()),
-        "sensitivity_max": float(norms[length_list].max()),
+        "sensitivity_mean": float(norms[is_carrier].mean()),
+        "sensitivity_max": float(norms[is_carrier].max()),
         "sensitivity_others": float(other_rows[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }
@@ -208,10 +211,10 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compared(differences: Any) -> dict[str, Any]:
-    result = {"seeds": len(differences), "difference": float(differences.mean())}
+    row = {"seeds": len(differences), "difference": float(differences.mean())}
     if len(differences) < fewest_at(LEVEL):
-        return result | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
+        return row | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
     samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
     low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
     verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
-    return result | {"low": low, "high": high, "verdict": verdict}
+    return row | {"low": low, "high": high, "verdict": verdict}

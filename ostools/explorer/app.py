@@ -28,7 +28,7 @@ from ostools.reporting.page import page
 from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
-OWN = {
+PAGE_FILES = {
     "explorer.css": "text/css",
     **{
         f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
@@ -48,21 +48,21 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     """The guarded application; `prompt`: what stands in the field at first."""
     start = {**runs.subject.described(), "prompt": prompt, "endings": list(_ENDINGS)}
 
-    async def begun(request: Request) -> Response:
+    async def serve_start(request: Request) -> Response:
         return JSONResponse(start)
 
     files = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
-        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in OWN.items()},
+        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in PAGE_FILES.items()},
         "/style.css": ((page.TEMPLATES / "style.css").read_text("utf-8"), "text/css"),
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
     }
-    own_entries = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
-    posted = {"/run": _run, "/left": _left, "/save": _save}
-    asked = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
-    asked.append(Route("/start", begun))
-    return Guard(Starlette(routes=[*own_entries, *asked]), host, token)
+    page_routes = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
+    posted = {"/run": _run, "/left": _time_left, "/save": _save}
+    post_routes = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
+    post_routes.append(Route("/start", serve_start))
+    return Guard(Starlette(routes=[*page_routes, *post_routes]), host, token)
 
 
 def _file(text: str, kind: str) -> Any:
@@ -75,54 +75,54 @@ def _file(text: str, kind: str) -> Any:
 def _answering(handler: Handler, runs: Runs) -> Any:
     """An endpoint: the handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
 
-    async def answered(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         try:
-            return await handler(await _asked(request), request, runs)
+            return await handler(await _request_values(request), request, runs)
         except (InputError, MitigationError, HookError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except (Stopped, ClientDisconnect):
             return Response(status_code=204)
 
-    return answered
+    return endpoint
 
 
-async def _run(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _run(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """A question with {chart, before}: the answer, without its chart where `chart` is false.
 
     Where `before` is a number, the answer is that of what is shown at this place before the question's own, or {} where there
     is none.
     """
-    question, place = Question.of(asked, runs.subject), asked.get("before")
+    question, place = Question.of(request_values, runs.subject), request_values.get("before")
     if isinstance(place, int) and place >= 0:
         quicker = question.before(place)
         if quicker is None:
             return JSONResponse({})
         question = quicker
-    found = await runs.found(question, request.is_disconnected)
-    draws = asked.get("chart") is not False
-    return JSONResponse(await runs.drawn(partial(answer, question, found, draws)))
+    recipe_result = await runs.result_of(question, request.is_disconnected)
+    draws = request_values.get("chart") is not False
+    return JSONResponse(await runs.in_drawing_thread(partial(answer, question, recipe_result, draws)))
 
 
-async def _left(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _time_left(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """Seconds that the run at work still takes, null where that is not known yet."""
-    return JSONResponse({"left": runs.left()})
+    return JSONResponse({"left": runs.seconds_left()})
 
 
-async def _save(asked: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _save(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """A question with its {ending}: the file, or of two sides that stand beside each other a ZIP archive of two. Their names
     and places are ours: no path comes from the browser."""
-    question, ending = Question.of(asked, runs.subject), asked.get("ending")
+    question, ending = Question.of(request_values, runs.subject), request_values.get("ending")
     if not isinstance(ending, str) or ending not in _ENDINGS:
         raise unknown_name("ending", ending, _ENDINGS)
-    answer = await runs.found(question, request.is_disconnected)
-    files = await runs.drawn(partial(_saved, answer.results, ending))
+    recipe_result = await runs.result_of(question, request.is_disconnected)
+    files = await runs.in_drawing_thread(partial(_saved, recipe_result.results, ending))
     if len(files) == 1:
-        (written,) = files.values()
-        return Response(written, media_type=_ENDINGS[ending])
+        (content,) = files.values()
+        return Response(content, media_type=_ENDINGS[ending])
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, written in files.items():
-            archive.writestr(zipfile.ZipInfo(name), written)  # without a time: the same numbers, the same bytes
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)  # without a time: the same numbers, the same bytes
     return Response(packed.getvalue(), media_type="application/zip")
 
 
@@ -133,7 +133,7 @@ def _saved(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in saved}
 
 
-async def _asked(request: Request) -> dict[str, Any]:
+async def _request_values(request: Request) -> dict[str, Any]:
     """The request as plain values. Raises `InputError` for what is no small JSON object."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise InputError("expected a request of type application/json, found another")
@@ -143,13 +143,13 @@ async def _asked(request: Request) -> dict[str, Any]:
         if len(body) > LARGEST:
             raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
     try:
-        answer = json.loads(body)
+        request_values = json.loads(body)
     except (ValueError, RecursionError):
         raise InputError("expected a request in JSON, found something else") from None
-    if not isinstance(answer, dict):
+    if not isinstance(request_values, dict):
         raise InputError("expected a request that is a JSON object, found something else")
     try:
-        json.dumps(answer, ensure_ascii=False).encode()
+        json.dumps(request_values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
-    return answer
+    return request_values

@@ -23,13 +23,13 @@ def lengths(result: Collapse) -> dict[str, Any]:
     ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
     hidden: Any = result.hidden().query("site == 'y'")
     dtypes = []
-    for name, own_entries in rows.groupby("dtype", sort=False):
-        own_entries, end = own_entries.sort_values("length"), ends.loc[name]
+    for name, dtype_rows in rows.groupby("dtype", sort=False):
+        dtype_rows, end = dtype_rows.sort_values("length"), ends.loc[name]
         at = hidden[hidden["dtype"] == name].sort_values("length")
         dtypes.append(
             {
                 "dtype": str(name),
-                **{key: own_entries[column].tolist() for key, column in _COLUMNS.items()},
+                **{key: dtype_rows[column].tolist() for key, column in _COLUMNS.items()},
                 "hidden": at["hidden"].tolist(),
                 "from": None if pd.isna(end["first"]) else int(end["first"]),
                 "status": str(end["status"]),
@@ -38,6 +38,6 @@ def lengths(result: Collapse) -> dict[str, Any]:
     return {"lengths": sorted(set(rows["length"].tolist())), "dtypes": dtypes}
 
 
-def said(result: Collapse) -> list[str]:
+def findings(result: Collapse) -> list[str]:
     """The findings, as the command says them."""
     return collapse_findings(result, result.provenance.model.get("trained_lengths"))

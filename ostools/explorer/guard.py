@@ -49,8 +49,8 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own_entries = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *own_entries]}
+                policy_headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *policy_headers]}
             await send(message)
 
         refused = self.refusal(Request(scope))
@@ -67,8 +67,8 @@ class Guard:
             return "expected a request of the explorer's own page, found another Origin"
         if self.token is None or request.url.path.endswith(OPEN):
             return None
-        given_value = request.query_params.get("token", "")
-        if not secrets.compare_digest(given_value.encode(), self.token.encode()):
+        token = request.query_params.get("token", "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
             return "expected the token that the explorer printed in its address, found none or another"
         return None
 

@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from ostools.explorer.views import VIEWS, View
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.measure.mitigated import rewrites
 from ostools.models.describe import metadata_of
@@ -22,7 +22,7 @@ LONGEST = 20_000
 LENGTHS = (8, 512)
 """The smallest and the largest value that may be chosen as the longest length of the collapse view."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-BESIDE = ("", "prompt", "mitigation", "model")
+SECOND_SIDES = ("", "prompt", "mitigation", "model")
 """What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
 
 
@@ -41,9 +41,9 @@ class Subject:
         return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def second_sides(self) -> tuple[str, ...]:
         """What may stand beside a prompt."""
-        return BESIDE if self.second is not None else BESIDE[:-1]
+        return SECOND_SIDES if self.second is not None else SECOND_SIDES[:-1]
 
     def layers(self, view: View) -> tuple[int, int] | None:
         """The first and the last number of the view's slider."""
@@ -98,19 +98,19 @@ class Question:
     def of(cls, request: Mapping[str, Any], subject: Subject) -> Question:
         """What the page sent, checked. Raises `InputError` for what it could not have sent, and for an unusable text."""
         name, view = request.get("view"), view_named(request.get("view"))
-        given_value: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", request.get("prompt"))}
-        given_value["dtype"] = checked_name("dtype", request.get("dtype", subject.dtypes[0]), subject.dtypes)
+        values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", request.get("prompt"))}
+        values["dtype"] = checked_name("dtype", request.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
-            given_value["layer"] = _whole("layer", request.get("layer", ends[0]), *ends)
+            values["layer"] = _whole_in_range("layer", request.get("layer", ends[0]), *ends)
         if "head" in view.takes:
-            given_value["head"] = _whole("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
-            given_value["token"] = _whole("token", request.get("token", 0), 0, LONGEST)
+            values["head"] = _whole_in_range("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
+            values["token"] = _whole_in_range("token", request.get("token", 0), 0, LONGEST)
         if "towards" in view.takes:
-            given_value["towards"] = _optional("next token", request.get("towards"))
-        given_value |= _beside(request, subject, given_value["prompt"])
+            values["towards"] = _optional("next token", request.get("towards"))
+        values |= _second_side(request, subject, values["prompt"])
         if "repeat" in view.takes:
-            given_value |= _repeated(request)
-        return cls(**given_value)
+            values |= _repeated(request)
+        return cls(**values)
 
     @property
     def of_view(self) -> View:
@@ -153,29 +153,29 @@ def _optional(what: str, text: object) -> str | None:
     return None if text in (None, "") else checked_text(what, text)
 
 
-def _whole(what: str, number: object, low: int, high: int) -> int:
+def _whole_in_range(what: str, number: object, low: int, high: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-        raise InputError(f"{what}: expected a whole number from {low} to {high}, found {shown(number)}")
+        raise InputError(f"{what}: expected a whole number from {low} to {high}, found {short_repr(number)}")
     return number
 
 
-def _beside(request: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
+def _second_side(request: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
     """What stands beside. Refuses a mitigation that needs the items of a sequence: a text does not name them. Refuses
     one that makes of the prompt a text that nobody could type here."""
-    kind = checked_name("second side", request.get("beside", ""), subject.beside)
+    kind = checked_name("second side", request.get("beside", ""), subject.second_sides)
     if kind in ("", "model"):
         return {"beside": kind}
-    second = checked_text("second prompt" if kind == "prompt" else "mitigation", request.get("other"))
+    second_text = checked_text("second prompt" if kind == "prompt" else "mitigation", request.get("other"))
     if kind == "mitigation":
-        given_value = mitigations.mitigation(second)
-        if any(rewrites(part, "sequence") for part in mitigations.parts(given_value)):
+        mitigation = mitigations.mitigation(second_text)
+        if any(rewrites(part, "sequence") for part in mitigations.parts(mitigation)):
             raise InputError(
-                f"{mitigations.label(given_value)} changes the items of a task's sequence, and a text does not say what its "
+                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a text does not say what its "
                 "items are: choose a mitigation of the whole prompt or of the forward pass, or type the changed text "
                 "as a second prompt"
             )
-        checked_text("prompt under the mitigation", mitigations.rewrite(given_value, prompt))
-    return {"beside": kind, "other": second}
+        checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
+    return {"beside": kind, "other": second_text}
 
 
 def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +184,6 @@ def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("dtypes: expected a list of at least one dtype, found none: choose one")
     return {
         "item": _optional("repeated item", request.get("item")),
-        "longest": _whole("longest length", request.get("longest", 32), *LENGTHS),
+        "longest": _whole_in_range("longest length", request.get("longest", 32), *LENGTHS),
         "dtypes": tuple(dict.fromkeys(checked_name("dtype", name, DTYPES[1:]) for name in names)),
     }

@@ -17,34 +17,34 @@ from ostools.results import Result
 
 @dataclass(frozen=True)
 class Step:
-    """One call: `name = ost.function(*takes, **given, **options)`.
+    """One call: `name = ost.function(*takes, **by_keyword, **options)`.
 
-    `takes`, `given`: variables by place, and by the argument's name; `options`: values.
+    `takes`, `by_keyword`: variables by place, and by the argument's name; `options`: values.
     """
 
     name: str
     function: str
     takes: tuple[str, ...] = ("model", "prompt")
     options: Mapping[str, Any] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)
+    by_keyword: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
         """The call as Python."""
-        named_values = {**self.given, **{name: repr(value) for name, value in self.options.items()}}
+        named_values = {**self.by_keyword, **{name: repr(value) for name, value in self.options.items()}}
         arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named_values.items())])
         return f"{self.name} = ost.{self.function}({arguments})"
 
-    def run(self, known_names: Mapping[str, Any], progress: Progress) -> Any:
+    def run(self, variables: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is given where the function tells any."""
         function = getattr(measure, self.function)
         telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        given_value = {name: known_names[variable] for name, variable in self.given.items()}
-        return function(*(known_names[name] for name in self.takes), **given_value, **self.options, **telling)
+        keyword_values = {name: variables[variable] for name, variable in self.by_keyword.items()}
+        return function(*(variables[name] for name in self.takes), **keyword_values, **self.options, **telling)
 
 
 @dataclass(frozen=True)
-class Found:
+class RecipeResult:
     """What a recipe gave. It has the results of its sides, one or two. It has the result that compares the two sides, where
     there is one. Where a mitigation was refused because it changes nothing, it says so, and has one side alone."""
 
@@ -55,8 +55,8 @@ class Found:
     @property
     def results(self) -> dict[str, Any]:
         """What is drawn and saved, by its variable in the copied code."""
-        entry = self.sides[0] if len(self.sides) == 1 else self.compared
-        return {"result": entry} if entry is not None else dict(zip(SIDES, self.sides, strict=True))
+        only_result = self.sides[0] if len(self.sides) == 1 else self.compared
+        return {"result": only_result} if only_result is not None else dict(zip(SIDES, self.sides, strict=True))
 
 
 SIDES = ("first", "second")
@@ -79,7 +79,7 @@ def steps(question: Question) -> list[Step]:
 def _side(
     question: Question, name: str, model: str, prompt: str, mitigated: dict[str, Any] | None = None
 ) -> list[Step]:
-    """The calls of one side, which ends as the variable `name`; `under`: the argument of its mitigation."""
+    """The calls of one side, which ends as the variable `name`; `mitigated`: the argument of its mitigation."""
     view, takes, mitigated = question.of_view, (model, prompt), mitigated or {}
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
@@ -93,26 +93,26 @@ def _side(
     return [Step(name, view.function, (model,), options | mitigated, {"prompt": prompt})]
 
 
-def run(question: Question, given_value: Mapping[str, Any], progress: Progress = False) -> Found:
-    """What the steps give; `given_value`: the models by their variables. Raises `InputError` as the functions do."""
-    known_names: dict[str, Any] = {**given_value, "prompt": question.prompt, "other": question.other}
+def run(question: Question, models: Mapping[str, Any], progress: Progress = False) -> RecipeResult:
+    """What the steps give; `models`: the models by their variables. Raises `InputError` as the functions do."""
+    variables: dict[str, Any] = {**models, "prompt": question.prompt, "other": question.other}
     try:
-        request = steps(question)
-        for place, step in enumerate(request):
-            messages = part_of(progress, place, place + 1, len(request), units=1000)
-            known_names[step.name] = step.run(known_names, messages or False)
+        step_list = steps(question)
+        for place, step in enumerate(step_list):
+            step_progress = part_of(progress, place, place + 1, len(step_list), units=1000)
+            variables[step.name] = step.run(variables, step_progress or False)
     except InactiveMitigationError as error:
-        return Found((known_names["first"],), inactive=str(error))
+        return RecipeResult((variables["first"],), inactive=str(error))
     if not question.beside:
-        return Found((known_names["result"],))
-    return Found((known_names["first"], known_names["second"]), known_names.get("result"))
+        return RecipeResult((variables["result"],))
+    return RecipeResult((variables["first"], variables["second"]), variables.get("result"))
 
 
 def values(question: Question) -> str | None:
     """The Python expression of the numbers that colour the tokens, of a side `{}`; None where the view colours none."""
     layer, head = question.layer, question.head
     if question.view == "attention":
-        index = ", ".join(":" if selected < 0 else str(selected) for selected in (layer, head))
+        index = ", ".join(":" if place < 0 else str(place) for place in (layer, head))
         mean = {0: "", 1: ".mean(0)", 2: ".mean((0, 1))"}[(layer < 0) + (head < 0)]
         return f"{{}}.last[{index}]{mean}"
     return {
@@ -121,11 +121,11 @@ def values(question: Question) -> str | None:
     }.get(question.of_view.function)
 
 
-def code(question: Question, answer: Found) -> str:
+def code(question: Question, recipe_result: RecipeResult) -> str:
     """Python lines that give the same results, and the same `values`, which colour the tokens."""
-    lines = ["import ostools as ost", "", f"model = {_loaded(answer.sides[0])}"]
+    lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
     if question.beside == "model":
-        lines.append(f"other_model = {_loaded(answer.sides[1])}")
+        lines.append(f"other_model = {_loaded(recipe_result.sides[1])}")
     lines.append(f"prompt = {question.prompt!r}")
     if question.beside == "prompt":
         lines.append(f"other = {question.other!r}")
@@ -133,33 +133,33 @@ def code(question: Question, answer: Found) -> str:
     if (expression := values(question)) is not None:
         names = SIDES if question.beside else ("result",)
         lines.append("values = " + ", ".join(expression.format(name) for name in names))
-    return "\n".join([*lines, *(f"print({name})" for name in answer.results)]) + "\n"
+    return "\n".join([*lines, *(f"print({name})" for name in recipe_result.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
     model: Mapping[str, Any] = result.provenance.model
-    given_value = {"dtype": str(model["dtype"]), "device": str(model["device"])}
-    given_value |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
-    options = "".join(f", {name}={value!r}" for name, value in given_value.items())
+    load_options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
+    load_options |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
+    options = "".join(f", {name}={value!r}" for name, value in load_options.items())
     return f"ost.load_model({stored_at(model)!r}{options})"
 
 
-def commands(question: Question, answer: Found) -> str:
+def commands(question: Question, recipe_result: RecipeResult) -> str:
     """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
-    first = [*_command(question, question.prompt), *_options(question, answer.sides[0])]
+    first = [*_command(question, question.prompt), *_options(question, recipe_result.sides[0])]
     if not question.beside:
-        return _written(first)
-    other = question.other if question.beside == "prompt" else question.prompt
+        return _command_line(first)
+    other_prompt = question.other if question.beside == "prompt" else question.prompt
     if question.of_view.compared == "attention_difference":
         against = {
-            "prompt": f"--against-prompt={other}",
-            "model": f"--against-model={stored_at(answer.sides[1].provenance.model)}",
+            "prompt": f"--against-prompt={other_prompt}",
+            "model": f"--against-model={stored_at(recipe_result.sides[1].provenance.model)}",
             "mitigation": f"--mitigation={question.other}",
         }[question.beside]
-        return _written([*first, against, "--corresponding"])
-    second = [*_command(question, other), *_options(question, answer.sides[1])]
+        return _command_line([*first, against, "--corresponding"])
+    second = [*_command(question, other_prompt), *_options(question, recipe_result.sides[1])]
     second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
-    return f"{_written(first)}\n{_written(second)}"
+    return f"{_command_line(first)}\n{_command_line(second)}"
 
 
 def _command(question: Question, prompt: str) -> list[str]:
@@ -184,5 +184,5 @@ def _options(question: Question, side: Result) -> list[str]:
     return [*words, *load]
 
 
-def _written(words: Sequence[str]) -> str:
+def _command_line(words: Sequence[str]) -> str:
     return " ".join(map(quoted, ["ostools", *words, "--json"]))

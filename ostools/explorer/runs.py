@@ -14,12 +14,12 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.explorer.question import Question, Subject
-from ostools.explorer.recipe import Found, run, steps
+from ostools.explorer.recipe import RecipeResult, run, steps
 from ostools.ground.memory import give_back
 from ostools.models import view_in
 
-Drawn = TypeVar("Drawn")
-KEPT = 8
+Drawing = TypeVar("Drawing")
+MOST_KEPT = 8
 """How many results are held at most."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
 
@@ -42,9 +42,9 @@ class Runs:
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
         self._at: tuple[float, int, int] | None = None
-        self._kept: OrderedDict[tuple[str, ...], Found] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
 
-    async def found(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> Found:
+    async def result_of(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> RecipeResult:
         """What the question's calls give. Raises `Stopped` where `is_gone` said so first, and what the calls raise."""
         self._require_open()
         stop = threading.Event()
@@ -56,7 +56,7 @@ class Runs:
             raise Stopped
         return await running
 
-    async def drawn(self, work: Callable[[], Drawn]) -> Drawn:
+    async def in_drawing_thread(self, work: Callable[[], Drawing]) -> Drawing:
         """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
         self._require_open()
         try:
@@ -64,7 +64,7 @@ class Runs:
         finally:
             give_back()
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds that the run at work still takes, as far as the steps that are done tell; None where none is done."""
         if self._at is None:
             return None
@@ -81,26 +81,26 @@ class Runs:
         if self._closed.is_set():
             raise Stopped
 
-    def _run(self, question: Question, stop: threading.Event) -> Found:
-        def told(done_count: int, total: int) -> None:
+    def _run(self, question: Question, stop: threading.Event) -> RecipeResult:
+        def report(done_count: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
             self._at = (began, done_count, total)
 
         began = time.monotonic()
-        told(0, 1)
+        report(0, 1)
         key = _key(question)
-        answer = self._kept.pop(key, None)
-        if answer is None:
+        recipe_result = self._kept.pop(key, None)
+        if recipe_result is None:
             try:
-                answer = run(question, self._models(question), told)
+                recipe_result = run(question, self._models(question), report)
             finally:
                 self._at = None
                 give_back()
-        self._kept[key] = answer
-        while len(self._kept) > KEPT:
+        self._kept[key] = recipe_result
+        while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
-        return answer
+        return recipe_result
 
     def _models(self, question: Question) -> dict[str, Any]:
         """The models by their variables, as the question wants them read."""
@@ -112,8 +112,8 @@ class Runs:
 
 def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
     """The model in that dtype: what loading it so would give, of the weights that are there."""
-    answer: torch.dtype = getattr(torch, dtype)
-    return model if model.cfg.dtype == answer else view_in(model, answer)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    return model if model.cfg.dtype == torch_dtype else view_in(model, torch_dtype)
 
 
 def _key(question: Question) -> tuple[str, ...]:

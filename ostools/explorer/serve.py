@@ -113,14 +113,14 @@ def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InputError(f"expected a port from 0 to 65535, found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    answer = socket.socket(family, socket.SOCK_STREAM)
-    answer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        answer.bind((host, port))
+        listener.bind((host, port))
     except (OSError, UnicodeError) as error:
-        answer.close()
+        listener.close()
         why = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot listen on {host} port {port}: {why}; choose another port, or 0 for a free one"
         ) from None
-    return answer
+    return listener

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ostools.explorer.question import Question
-from ostools.explorer.recipe import Found
+from ostools.explorer.recipe import RecipeResult
 from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions
 from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
@@ -46,22 +46,24 @@ def where(question: Question) -> str:
 def looked_at(question: Question, last: Any) -> list[float]:
     """Of [layer, head, token] the chosen ones, and the mean over what is not chosen."""
     every = slice(None)
-    selected = [every if place < 0 else place for place in (question.layer, question.head)]
-    answer = last[selected[0], selected[1]]
-    over = tuple(range(answer.ndim - 1))
-    return (answer.mean(over) if over else answer).tolist()
+    places = [every if place < 0 else place for place in (question.layer, question.head)]
+    weights = last[places[0], places[1]]
+    over = tuple(range(weights.ndim - 1))
+    return (weights.mean(over) if over else weights).tolist()
 
 
-def hold_together(question: Question, answer: Found, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+def hold_together(
+    question: Question, recipe_result: RecipeResult, first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> None:
     """Gives the tokens that correspond each other's position, and what the result says of the two."""
-    if isinstance(answer.compared, Change):
-        together = _of_change(answer.compared)
-    elif isinstance(answer.compared, AttentionDifference):
-        together = _of_difference(question, answer.compared)
+    if isinstance(recipe_result.compared, Change):
+        partner_by_place = _of_change(recipe_result.compared)
+    elif isinstance(recipe_result.compared, AttentionDifference):
+        partner_by_place = _of_difference(question, recipe_result.compared)
     else:
-        together = _beside(question, answer.sides, first, second)
-    for place, (other, numbers) in together.items():
-        for entry, partner in ((first[place], other), (second[other], place)):
+        partner_by_place = _number_differences(question, recipe_result.sides, first, second)
+    for place, (second_place, numbers) in partner_by_place.items():
+        for entry, partner in ((first[place], second_place), (second[second_place], place)):
             entry["partner"], entry["against"] = partner, numbers
     for entry in (*first, *second):
         entry.setdefault("partner", None)
@@ -83,17 +85,17 @@ def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -
     return words
 
 
-def unchanged(answer: Found) -> bool:
+def unchanged(recipe_result: RecipeResult) -> bool:
     """Whether the second side is the first again: of attention its status says so, of collapse its numbers."""
-    if len(answer.sides) < 2:
+    if len(recipe_result.sides) < 2:
         return False
-    first, second = answer.sides
+    first, second = recipe_result.sides
     if isinstance(second, Attention):
         return second.provenance.parameters["status"] == "inactive"
     return isinstance(second, Collapse) and first.frame.equals(second.frame)
 
 
-def _beside(
+def _number_differences(
     question: Question, sides: Sequence[Result], first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> Partners:
     """Numbers of one name are of one quantity, and have a difference; of the logits of two tokens they are not."""
@@ -106,35 +108,35 @@ def _identities(rows: Frame) -> list[tuple[int, str]]:
     return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
 
 
-def _against(entry: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = []
-    theirs = {each["name"]: each["value"] for each in second["numbers"]}
-    for each in entry["numbers"]:
-        a, b = each["value"], theirs.get(each["name"])
+def _against(first_token: dict[str, Any], second_token: dict[str, Any]) -> list[dict[str, Any]]:
+    differences = []
+    theirs = {entry["name"]: entry["value"] for entry in second_token["numbers"]}
+    for entry in first_token["numbers"]:
+        a, b = entry["value"], theirs.get(entry["name"])
         if a is None or b is None:
             continue
-        answer.append(number(f"{each['name']}: second minus first", b - a))
-    return answer
+        differences.append(number(f"{entry['name']}: second minus first", b - a))
+    return differences
 
 
 def _of_change(result: Change) -> Partners:
     """By position of the first: that of the second, and the ratios."""
     frame: Frame = result.frame
     paired = frame[frame["second_position"].notna()]
-    answer: Partners = {}
+    partner_by_position: Partners = {}
     for position, rows in paired.groupby("position"):
         numbers = [
             number(f"{str(row['norm']).capitalize()} norm, second / first", row["ratio"], row["lower"], row["upper"])
             for _, row in rows.iterrows()
         ]
-        answer[int(str(position))] = (int(rows["second_position"].iloc[0]), numbers)
-    return answer
+        partner_by_position[int(str(position))] = (int(rows["second_position"].iloc[0]), numbers)
+    return partner_by_position
 
 
 def _of_difference(question: Question, result: Result) -> Partners:
     """By position of the first: that of the second, and the difference of the weights that are looked at."""
     if not isinstance(result, AttentionDifference):
         raise TypeError(f"two sides were compared to a {type(result).__name__}")
-    entry, second = (looked_at(question, side.last) for side in (result.first, result.second))
+    first, second = (looked_at(question, side.last) for side in (result.first, result.second))
     name = f"{where(question)}: second minus first"
-    return {a: (b, [number(name, second[b] - entry[a])]) for a, b in result.pairs}
+    return {a: (b, [number(name, second[b] - first[a])]) for a, b in result.pairs}

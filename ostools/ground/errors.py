@@ -30,7 +30,7 @@ def in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as an error message may quote it: on one line, and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -42,7 +42,7 @@ def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputEr
     `what` is the kind of thing in words ("variant"), `name` what the user wrote, `known_names` every right name.
     """
     names = sorted(known_names)
-    return InputError(f"unknown {what} {shown(name)}: {did_you_mean(name, names)}known are {', '.join(names)}")
+    return InputError(f"unknown {what} {short_repr(name)}: {did_you_mean(name, names)}known are {', '.join(names)}")
 
 
 def did_you_mean(name: object, known_names: Sequence[str], cutoff: float = 0.4) -> str:

@@ -105,12 +105,12 @@ def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free
         # In a container the path may be the host's, of which only the root is mounted here.
         below = Path(path.lstrip("/"))
         for part in (below, *below.parents):
-            free_bytes = _left(root / part, *names)
+            free_bytes = _free_in_group(root / part, *names)
             if free_bytes is not None:
                 yield Free(free_bytes, "in this control group (container or batch job)")
 
 
-def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
+def _free_in_group(group: Path, limit: str, usage: str, cached: str) -> int | None:
     """None where the group has no limit, or is not there."""
     try:
         most, used = (group / limit).read_text().strip(), int((group / usage).read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 
 METHOD_KINDS = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
 """What a sensitivity's numbers are, by its column `method`."""
@@ -33,13 +33,13 @@ def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[st
     return tuple(dict.fromkeys(checked_name(what, name, known_names) for name in name_list))
 
 
-def several(what: str, values: Any, example: str) -> list[Any]:
+def checked_list(what: str, values: Any, example: str) -> list[Any]:
     """What is given one after another, as a list; a text is one thing, not its letters.
 
     Raises `InputError`, which calls them `what`, for none and for what cannot be gone through.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InputError(f"{what}: expected a list such as {example}, found {shown(values)}")
+        raise InputError(f"{what}: expected a list such as {example}, found {short_repr(values)}")
     value_list = list(values)
     if not value_list:
         raise InputError(f"{what}: expected at least one, found none; for example {example}")

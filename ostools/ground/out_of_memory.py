@@ -17,14 +17,14 @@ from ostools.ground.chunks import is_decided, smaller_chunks
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
 
-Asked = ParamSpec("Asked")
-Found = TypeVar("Found")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 SMALLEST = 1 / 16
 """The share of a chunk below which a measurement that does not fit is given up."""
 
 # What torch's and safetensors' allocators write, and C++ where nobody caught it.
-_SAID = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "cublas_status_alloc_failed")
+_MESSAGES = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "cublas_status_alloc_failed")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -41,7 +41,7 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         # Not in our own words: they may quote a prompt or a file.
         foreign = isinstance(cause, RuntimeError | OSError) or type(cause).__module__.startswith("safetensors")
-        if foreign and any(word in str(cause).lower() for word in _SAID):
+        if foreign and any(word in str(cause).lower() for word in _MESSAGES):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -69,7 +69,7 @@ def held_to_what_is_free(device: str) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Found]:
+def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The measurement, tried again in chunks half as large where memory runs out, down to a sixteenth.
 
     Then `InsufficientMemoryError`, with what is free. The share of the chunks that fitted is in the result's provenance, as
@@ -77,7 +77,7 @@ def in_smaller_chunks(measurement: Callable[Asked, Found]) -> Callable[Asked, Fo
     """
 
     @functools.wraps(measurement)
-    def fitted(*args: Asked.args, **options: Asked.kwargs) -> Found:
+    def fitted(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
         share, first = 1.0, None
         args, options = _to_read_again(args), _to_read_again(options)
         while not is_decided():
@@ -132,7 +132,7 @@ def _limit() -> str:
     return str(free_memory())
 
 
-def _with_share(returned: Found, share: float) -> Found:
+def _with_share(returned: Returned, share: float) -> Returned:
     result: Any = returned
     if isinstance(result, list):
         return [_with_share(part, share) for part in result]  # pyright: ignore[reportReturnType]

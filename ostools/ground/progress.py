@@ -86,11 +86,11 @@ def bar(description: str) -> Iterator[Progress]:
         desc=description, delay=_DELAY, leave=False, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
     ) as tqdm_bar:
 
-        def told(steps_done: int, total: int) -> None:
+        def update(steps_done: int, total: int) -> None:
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)
 
-        yield told
+        yield update
 
 
 def _is_looked_at() -> bool:
@@ -115,7 +115,7 @@ def part_of(progress: Progress | None, start: int, end: int, shares: int, units:
     if not callable(progress):
         return None
 
-    def told(steps_done: int, total: int) -> None:
+    def scaled_progress(steps_done: int, total: int) -> None:
         steps = max(total, 1)
         at, of = start * steps + (end - start) * steps_done, shares * steps
         if units is None:
@@ -124,7 +124,7 @@ def part_of(progress: Progress | None, start: int, end: int, shares: int, units:
         else:
             progress(at * units // of, units)
 
-    return told
+    return scaled_progress
 
 
 def rising(progress: Progress | None) -> Progress | None:
@@ -133,9 +133,9 @@ def rising(progress: Progress | None) -> Progress | None:
         return None
     most = 0
 
-    def told(steps_done: int, total: int) -> None:
+    def rising_progress(steps_done: int, total: int) -> None:
         nonlocal most
         most = max(most, steps_done)
         progress(most, total)
 
-    return told
+    return rising_progress

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 
 _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
@@ -21,7 +21,7 @@ def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED
         list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
     )
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
-        description = shown(wrong[0]) if numbers else "none"
+        description = short_repr(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"
         raise InputError(f"{what}: expected whole numbers of at least {least}, found {description}{hint}")
     if max(numbers) > most:
@@ -32,7 +32,7 @@ def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED
 def whole_number(what: str, value: Any, least: int = 0) -> int:
     """One such number."""
     if not _is_whole(value) or value < least:
-        raise InputError(f"{what}: expected a whole number of at least {least}, found {shown(value)}")
+        raise InputError(f"{what}: expected a whole number of at least {least}, found {short_repr(value)}")
     return int(value)
 
 

@@ -31,7 +31,7 @@ def factor(log10: float) -> str:
 
 
 def ratio(over: float, denominator: float) -> float:
-    """over / under, 1 where both are zero."""
+    """Return over / denominator, 1 where both are zero."""
     return over / denominator if denominator > 0 else (1.0 if over == 0 else math.inf)
 
 

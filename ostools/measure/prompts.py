@@ -9,7 +9,7 @@ from typing import Literal
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt, encode
 from ostools.models.chat import TEXT
 from ostools.models.tokens import fitted
@@ -64,7 +64,7 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
     wrong = [layer for layer in layer_list if type(layer) is not int or not 0 <= layer <= last]
     if wrong or not layer_list:
         raise InputError(
-            f"layers: expected 'all' or numbers out of 0..{last}, found {shown(wrong) if wrong else 'none'}"
+            f"layers: expected 'all' or numbers out of 0..{last}, found {short_repr(wrong) if wrong else 'none'}"
         )
     return tuple(sorted({layer for layer in layer_list if isinstance(layer, int)}))
 

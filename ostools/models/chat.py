@@ -84,8 +84,8 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     _checked(system, thinking)
     variables = variables_of(_template(tokenizer))
-    words, options = _thinking(tokenizer, variables, thinking)
-    marked = _written(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
+    thinking_state, options = _thinking(tokenizer, variables, thinking)
+    marked = _rendered_text(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
         raise InputError(
             f"expected a chat template that writes the user's message once, found it {marked.count(_MESSAGE)} times: leave "
@@ -96,11 +96,11 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
             f"system: expected a chat template that writes a system prompt once, found it {marked.count(_SYSTEM)} times: leave "
             "it out, or write it into the text"
         )
-    whole_tensor = _written(tokenizer, text, system, options)
-    spans = _spans(marked, whole_tensor, text, system)
+    whole_text = _rendered_text(tokenizer, text, system, options)
+    spans = _spans(marked, whole_text, text, system)
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
-    return Rendered(whole_tensor, harmless, spans, Chat(system, words, bool(variables & _DATES), message))
+    return Rendered(whole_text, harmless, spans, Chat(system, thinking_state, bool(variables & _DATES), message))
 
 
 def _checked(system: object, thinking: object) -> None:
@@ -120,8 +120,10 @@ def _template(tokenizer: Any) -> str:
 def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:
     """What is said of thinking, and the template's variables that make it so."""
 
-    def differs(name: str, item: object, second: object) -> bool:
-        return _written(tokenizer, _MESSAGE, None, {name: item}) != _written(tokenizer, _MESSAGE, None, {name: second})
+    def differs(name: str, first: object, second: object) -> bool:
+        return _rendered_text(tokenizer, _MESSAGE, None, {name: first}) != _rendered_text(
+            tokenizer, _MESSAGE, None, {name: second}
+        )
 
     for name in _SWITCHES:
         if name in variables and differs(name, True, False):
@@ -136,7 +138,7 @@ def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tupl
     return NO_SWITCH, {}
 
 
-def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
@@ -160,22 +162,24 @@ def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, A
     return written_text
 
 
-def _spans(marked: str, whole_tensor: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
-    """Where the message and the system prompt stand in `whole_tensor`, in their order; templates may strip blanks at their "
-    "ends."""
-    given_value = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
-    order = sorted(given_value, key=marked.index)
-    first, *suffix = re.split("|".join(order), marked)
+def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
+    """Where the message and the system prompt stand in `whole_text`, in their order.
+
+    Templates may strip blanks at their ends.
+    """
+    text_by_mark = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
+    order = sorted(text_by_mark, key=marked.index)
+    first, *later_parts = re.split("|".join(order), marked)
     forms = [
         dict.fromkeys((words, words.strip(), words.lstrip(), words.rstrip()))
-        for words, _ in (given_value[mark] for mark in order)
+        for words, _ in (text_by_mark[mark] for mark in order)
     ]
-    for selected in product(*forms):
+    for choice in product(*forms):
         written_text, spans = first, []
-        for mark, said, after in zip(order, selected, suffix, strict=True):
-            spans.append(((len(written_text), len(written_text) + len(said)), given_value[mark][1]))
-            written_text += said + after
-        if written_text == whole_tensor:
+        for mark, form, after in zip(order, choice, later_parts, strict=True):
+            spans.append(((len(written_text), len(written_text) + len(form)), text_by_mark[mark][1]))
+            written_text += form + after
+        if written_text == whole_text:
             return tuple(spans)
     raise InputError(
         "expected a chat template that writes the message as it is, found one that rewrites it: which tokens are the user's is "
@@ -191,17 +195,19 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
     whose = [TEMPLATE] * len(rendered.text)
     for (low, high), origin in rendered.spans:
         whose[low:high] = [origin] * (high - low)
-    value, at = [SPECIAL] * specials, 0
+    token_origins, at = [SPECIAL] * specials, 0
     for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
         between, end = rendered.text[at:low], at + len(token)
         if at <= low and not between.strip() and end >= high and rendered.text.startswith(token, at):
             low, high = at, end
         at = max(at, high)
         if index >= specials:
-            value.append(_whose(whose[low:high], rendered.text[low:high]))
-    return tuple(value)
+            token_origins.append(_whose(whose[low:high], rendered.text[low:high]))
+    return tuple(token_origins)
 
 
 def _whose(whose: Sequence[str], text: str) -> str:
-    seen_names = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(whose)
-    return seen_names.pop() if len(seen_names) == 1 else MIXED
+    distinct_origins = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(
+        whose
+    )
+    return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED

@@ -136,16 +136,16 @@ def describe(model: TransformerBridge) -> ModelDescription:
         raise InputError(
             "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
         )
-    known_names = metadata_of(model)
-    if known_names.check is not None:
-        known_names.check()
+    metadata = metadata_of(model)
+    if metadata.check is not None:
+        metadata.check()
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
-        name=known_names.name,
-        revision=known_names.revision,
+        name=metadata.name,
+        revision=metadata.revision,
         weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
@@ -158,13 +158,13 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(dtypes),
         device="+".join(devices),
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
-        trained_lengths=known_names.trained_lengths,
-        quantisation=known_names.quantisation,
-        device_map=known_names.device_map,
-        null=known_names.null,
-        origin=known_names.origin,
-        base=known_names.base,
-        title=known_names.title,
+        trained_lengths=metadata.trained_lengths,
+        quantisation=metadata.quantisation,
+        device_map=metadata.device_map,
+        null=metadata.null,
+        origin=metadata.origin,
+        base=metadata.base,
+        title=metadata.title,
     )
 
 
@@ -181,12 +181,12 @@ def config_hash(model: TransformerBridge) -> str:
     """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows; not of name and dtype."""
     config: Any = model.original_model.config
     settings = config.to_dict()
-    kept_values = {
+    hashed_settings = {
         name: value
         for name, value in settings.items()
         if name not in ("_name_or_path", "dtype", "transformers_version")
     }
-    return hashlib.sha256(json.dumps(kept_values, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(hashed_settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def refuse_processed(model: TransformerBridge) -> None:
@@ -206,17 +206,17 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     """
     spans: dict[int, list[tuple[int, int]]] = {}
     parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
-    kept_values = set()
+    kept_indices = set()
     for index, (_, weight) in sorted(enumerate(parameters), key=lambda item: -item[1][1].numel()):
-        held_tensors = stored_part(weight)
-        start = held_tensors.data_ptr()
-        end = start + held_tensors.numel() * held_tensors.element_size()
-        covered = spans.setdefault(held_tensors.untyped_storage().data_ptr(), [])
+        storage = stored_part(weight)
+        start = storage.data_ptr()
+        end = start + storage.numel() * storage.element_size()
+        covered = spans.setdefault(storage.untyped_storage().data_ptr(), [])
         if not any(low <= start and end <= high for low, high in covered):
             covered.append((start, end))
-            kept_values.add(index)
+            kept_indices.add(index)
     for index, (name, weight) in enumerate(parameters):
-        if index in kept_values:
+        if index in kept_indices:
             yield name.replace("_original_component.", ""), weight
 
 
@@ -245,16 +245,16 @@ def hashed_once() -> Iterator[None]:
 
 def _hash_within_a_measurement(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
     """The hash; within `hashed_once` that of before, where no weight was replaced or written since."""
-    known_names = _HASHED.get()
-    if known_names is None or any(weight.is_inference() for weight in weights.values()):
+    hash_by_model = _HASHED.get()
+    if hash_by_model is None or any(weight.is_inference() for weight in weights.values()):
         return _hash_of(weights)
     state = [
         (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
         for name, weight in weights.items()
     ]
-    before = known_names.get(model)
+    before = hash_by_model.get(model)
     if before is None or before[0] != state:
-        before = known_names[model] = state, _hash_of(weights)
+        before = hash_by_model[model] = state, _hash_of(weights)
     return before[1]
 
 
@@ -269,7 +269,7 @@ def _hash_of(weights: Mapping[str, Tensor]) -> str:
 
 def digest(name: str, weight: Tensor) -> bytes:
     """sha256 over a weight's name, shape, dtype and bytes."""
-    value = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+    sha = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):
-        value.update(part.cpu().numpy().data)
-    return value.digest()
+        sha.update(part.cpu().numpy().data)
+    return sha.digest()

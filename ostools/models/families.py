@@ -278,7 +278,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 """One record a kind of model; the first of a `model_type` whose settings (`when`) are the configuration's is the model's."""
 
-KNOWN = ", ".join(sorted({family.architecture for family in FAMILIES if family.refused is None}))
+KNOWN_ARCHITECTURES = ", ".join(sorted({family.architecture for family in FAMILIES if family.refused is None}))
 """The architectures that load, for refusals."""
 
 

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, merged, whole
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole, merged
 from ostools.models.files.checks import check_config, has_tokenizer
 from ostools.models.files.config import quiet, read_config, read_tokenizer
 from ostools.models.files.shards import read_shards
@@ -97,10 +97,10 @@ def load_model(
         elif device_map is not None:
             module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
         else:
-            module = whole(checkpoint, torch_dtype, torch_device)
+            module = load_whole(checkpoint, torch_dtype, torch_device)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    known_names = Metadata(
+    metadata = Metadata(
         source.name,
         source.revision,
         trained_lengths,
@@ -110,7 +110,7 @@ def load_model(
         base=source.base,
         title=source.title,
     )
-    remember(bridge, known_names)
+    remember(bridge, metadata)
     return bridge
 
 
@@ -122,17 +122,17 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
     if device == "gpu":
         raise InputError("unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it")
     try:
-        value = torch.device(device)
+        torch_device = torch.device(device)
     except (RuntimeError, TypeError):
         raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps")) from None
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}
-    if value.type not in count:
+    if torch_device.type not in count:
         raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps"))
-    if (value.index or 0) >= count[value.type]:
+    if (torch_device.index or 0) >= count[torch_device.type]:
         raise InputError(
             f"expected an available device, found {device!r} on a machine with {torch.cuda.device_count()} cuda and "
             f"{int(mps)} mps devices: use device 'auto' or 'cpu'"
         )
-    if value.type == "mps" and dtype is torch.float64:
+    if torch_device.type == "mps" and dtype is torch.float64:
         raise InputError("expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'")
-    return value
+    return torch_device

@@ -22,7 +22,7 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_n
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
-from ostools.models.families import KNOWN, Family, family_of
+from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, quiet
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.recast import dense
@@ -82,7 +82,8 @@ def _known_family(model: TransformerBridge) -> Family:
     family = family_of(model)
     if family is None or family.refused is not None:
         raise InputError(
-            f"null model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are {KNOWN}"
+            f"null model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are "
+            f"{KNOWN_ARCHITECTURES}"
         )
     return family
 
@@ -120,11 +121,11 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
 
 def _built(config: Any, family: Family, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     """The Hugging Face model with weights as transformers draws them. The generators of the process are left as they are."""
-    own_values = copy.deepcopy(config)
-    experts_one_by_one(own_values, family)
+    own_config = copy.deepcopy(config)
+    experts_one_by_one(own_config, family)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), _undrawn_is_nan():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
-        return getattr(transformers, family.module)._from_config(own_values, dtype=dtype, attn_implementation="eager")
+        return getattr(transformers, family.module)._from_config(own_config, dtype=dtype, attn_implementation="eager")
 
 
 @contextmanager
@@ -155,14 +156,14 @@ def _fill(module: PreTrainedModel, random_values: PreTrainedModel) -> None:
 def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> None:
     """Every weight of `null` a permutation of the entries of the model's own."""
     generator = torch.Generator().manual_seed(seed)
-    own_values = dict(named_weights(model))
+    own_weights = dict(named_weights(model))
     for name, weight in sorted(named_weights(null)):
-        if name not in own_values or own_values[name].shape != weight.shape:
+        if name not in own_weights or own_weights[name].shape != weight.shape:
             raise InputError(
                 f"null model: expected the weights that load_model gives a {model.cfg.architecture}, found none that is {name} "
                 f"of {tuple(weight.shape)}: load the model with ostools.load_model"
             )
-        entries = dense(own_values[name]).flatten()
+        entries = dense(own_weights[name]).flatten()
         weight.copy_(entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(weight.shape))
 
 
@@ -170,6 +171,6 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
     """What makes v^(0) of tokens, as it is in `model`."""
     for part, component in null.named_children():
         if part in _BEFORE_BLOCKS:
-            own_values = dict(getattr(model, part).named_parameters())
+            own_parameters = dict(getattr(model, part).named_parameters())
             for name, weight in component.named_parameters():
-                weight.copy_(dense(own_values[name]))
+                weight.copy_(dense(own_parameters[name]))

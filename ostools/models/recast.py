@@ -56,13 +56,14 @@ _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.u
 class Recast(Tensor):
     """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
 
-    They are made on `device`, that of the parts by default. `whole`: a product reads a large matrix in one piece, so that its
+    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one
+    piece, so that its
     sums go in the order that they have without a `Recast`.
     """
 
     parts: tuple[Tensor, ...]
     read: Callable[..., Tensor]
-    whole: bool
+    one_piece: bool
 
     @staticmethod
     def __new__(
@@ -72,13 +73,13 @@ class Recast(Tensor):
         dtype: torch.dtype,
         *,
         device: torch.device | None = None,
-        whole: bool = False,
+        one_piece: bool = False,
     ) -> Recast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
         )
-        self.parts, self.read, self.whole = parts, read, whole
+        self.parts, self.read, self.whole = parts, read, one_piece
         return self
 
     def dense(self) -> Tensor:
@@ -91,34 +92,34 @@ class Recast(Tensor):
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of a table, of which no others are made."""
-        return self._each(lambda part: part.index_select(0, ids.to(part.device))).dense()
+        return self._map_parts(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
-    def product(self, function: Any, other_items: list[Tensor], **kwargs: Any) -> Tensor:
+    def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
         """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
-        shape = (*other_items[-1].shape[:-1], self.shape[-1])
+        shape = (*operands[-1].shape[:-1], self.shape[-1])
         if 0 in shape:
-            return other_items[-1].new_empty(shape)
+            return operands[-1].new_empty(shape)
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
-        separate = self.is_cast or self.stride(-2) <= self.stride(-1)
-        if self.whole or self.shape[-1] <= columns or not separate:
-            return function(*other_items, self.dense(), **kwargs)
-        value = other_items[-1].new_empty(shape)
+        can_split = self.is_cast or self.stride(-2) <= self.stride(-1)
+        if self.one_piece or self.shape[-1] <= columns or not can_split:
+            return function(*operands, self.dense(), **kwargs)
+        output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
-            local_parts = slice(start, start + columns)
-            bias = [item if item.shape[-1] == 1 else item[..., local_parts] for item in other_items[:-1]]
-            part: Any = self[..., local_parts]
-            value[..., local_parts] = function(*bias, other_items[-1], part._for_once(), **kwargs)
-        return value
+            block = slice(start, start + columns)
+            bias = [operand if operand.shape[-1] == 1 else operand[..., block] for operand in operands[:-1]]
+            part: Any = self[..., block]
+            output[..., block] = function(*bias, operands[-1], part._for_once(), **kwargs)
+        return output
 
     @property
     def is_cast(self) -> bool:
         """Whether it stands for a cast, and nothing else, of one matrix in the memory of the CPU."""
-        part, *other_items = self.parts
-        own_values = (
-            not other_items and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
+        part, *other_parts = self.parts
+        is_plain = (
+            not other_parts and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
         )
-        return own_values and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
+        return is_plain and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
 
     def _for_once(self) -> Tensor:
         """The numbers of a part of a matrix, until the next part is made: a cast goes where the last one was.
@@ -149,17 +150,17 @@ class Recast(Tensor):
             raise _refusal("data")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        built: Tensor = self._of(tuple(part.clone() for part in self.parts))
-        built = nn.Parameter(built, self.requires_grad) if isinstance(self, nn.Parameter) else built
-        memo[id(self)] = built
-        return built
+        clone: Tensor = self._of(tuple(part.clone() for part in self.parts))
+        clone = nn.Parameter(clone, self.requires_grad) if isinstance(self, nn.Parameter) else clone
+        memo[id(self)] = clone
+        return clone
 
-    def _each(self, view: Callable[[Tensor], Tensor]) -> Recast:
+    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> Recast:
         return self._of(tuple(view(part) for part in self.parts))
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
         """What the same reading makes of other parts."""
-        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.whole)  # pyright: ignore[reportCallIssue]
+        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.one_piece)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
@@ -169,19 +170,21 @@ class Recast(Tensor):
         kwargs = kwargs or {}
         if function in _SPLITS:
             parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
-            return [args[0]._of(each) for each in parts]
+            return [args[0]._of(views) for views in parts]
         if function in _VIEWS:
             return args[0]._each(lambda part: _viewed(function, part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
             return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
-            *other_items, weight = args
-            other_items = _dense(other_items)
+            *operands, weight = args
+            operands = _dense(operands)
             if isinstance(weight, Recast):
-                return weight.product(function, other_items, **kwargs)
-            return function(*other_items, weight, **kwargs)
-        if function._schema.is_mutable and any(isinstance(item, Recast) for item in _written(function, args, kwargs)):
+                return weight.product(function, operands, **kwargs)
+            return function(*operands, weight, **kwargs)
+        if function._schema.is_mutable and any(
+            isinstance(argument, Recast) for argument in _written_arguments(function, args, kwargs)
+        ):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
@@ -224,12 +227,12 @@ def _dense(value: Any) -> Any:
     return tree_map_only(Recast, dense, value)
 
 
-def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
+def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
     schema = function._schema.arguments
-    by_name = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
-    written_text = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
-    return tree_flatten([by_name.get(name) for name in written_text])[0]
+    argument_by_name = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
+    written_names = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
+    return tree_flatten([argument_by_name.get(name) for name in written_names])[0]
 
 
 def _refusal(what: str) -> InputError:

@@ -23,7 +23,7 @@ SMALL = 20_000_000
 class Shape:
     """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes
     of one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
-    elsewhere (a device map); `whole`: a large table is then made in one piece."""
+    elsewhere (a device map); `one_piece`: a large table is then made in one piece."""
 
     n_layers: int
     d_model: int
@@ -37,17 +37,17 @@ class Shape:
     element: int
     device: str
     cast: bool
-    whole: bool = False
+    one_piece: bool = False
     parallel: bool = False
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
         """Of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        built = [weight for weight in model.parameters() if isinstance(weight, Recast)]
-        whole_tensor = any(weight.whole and weight.numel() * like.dtype.itemsize > BLOCK for weight in built)
-        value = cls.of_config(model.original_model.config, like.dtype, like.device.type)
-        return replace(value, cast=bool(built), whole=whole_tensor)
+        recast_weights = [weight for weight in model.parameters() if isinstance(weight, Recast)]
+        one_piece = any(weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
+        shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
+        return replace(shape, cast=bool(recast_weights), whole=one_piece)
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
@@ -86,7 +86,7 @@ class Shape:
         table = self.d_vocab * self.d_model * element
         if max(matrix, table) <= SMALL_WEIGHT:
             return self.parameters * element
-        return max(matrix, table if self.whole else min(table, BLOCK))
+        return max(matrix, table if self.one_piece else min(table, BLOCK))
 
     @property
     def parameters(self) -> int:
@@ -128,8 +128,8 @@ def _context(config: Any) -> int:
 def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
     """One thread of torch within the block, where all of the models are small; as many as before where one is not."""
     before = torch.get_num_threads()
-    value = list(models)
-    if value and all(one_is_enough(model) for model in value):
+    model_list = list(models)
+    if model_list and all(one_is_enough(model) for model in model_list):
         torch.set_num_threads(1)
     try:
         yield

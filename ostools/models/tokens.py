@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
@@ -58,9 +58,9 @@ class Prompt:
     @property
     def asked(self) -> dict[str, Any]:
         """What a provenance says of the chat template and of its markers in the text; nothing where there are none."""
-        own_values = {} if self.chat is None else self.chat.asked
-        counted = {"markers_as_text": self.markers} if self.markers else {}
-        return own_values | counted | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
+        chat_values = {} if self.chat is None else self.chat.asked
+        marker_values = {"markers_as_text": self.markers} if self.markers else {}
+        return chat_values | marker_values | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
 
     @classmethod
     def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
@@ -84,8 +84,8 @@ class Prompt:
             prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
         else:
             template = render(tokenizer, _HARMLESS).harmless if tokenizer.chat_template else ""
-            own_values = _in_template(tokenizer, template)[: len(before)] if template else before
-            missing = before if own_values == before and ids[: len(before)] != before else []
+            template_start = _in_template(tokenizer, template)[: len(before)] if template else before
+            missing = before if template_start == before and ids[: len(before)] != before else []
             prompt = _prompt(model, text, [*missing, *ids])
         return replace(prompt, markers_as_tokens=True)
 
@@ -136,7 +136,7 @@ def encode(
 def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         raise InputError(
-            f"expected a prompt, found {'empty text' if text == '' else shown(text)}: give it at least one character"
+            f"expected a prompt, found {'empty text' if text == '' else short_repr(text)}: give it at least one character"
         )
     try:
         text.encode("utf-8")
@@ -152,18 +152,18 @@ def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
         low, high = (rendered := render(tokenizer, _HARMLESS)).chat.message
         first, last = rendered.text[:low], rendered.text[high:]
         message = text.removeprefix(first).removesuffix(last)
-        value = render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
+        again = render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
     except InputError:  # a template that takes no single turn, or rewrites this message
         return None
-    return value if value is not None and value.text == text else None
+    return again if again is not None and again.text == text else None
 
 
 def require_chat(chat: bool, system: object, thinking: object) -> None:
     """Refuse, with `InputError`, what only a chat template knows of where there is none."""
-    given_value = [name for name, value in (("system", system), ("thinking", thinking or None)) if value is not None]
-    if given_value and not chat:
+    chat_options = [name for name, value in (("system", system), ("thinking", thinking or None)) if value is not None]
+    if chat_options and not chat:
         raise InputError(
-            f"{given_value[0]}: expected a chat, found plain text: ask in the chat template, or leave {given_value[0]} out"
+            f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or leave {chat_options[0]} out"
         )
 
 
@@ -183,15 +183,15 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
     """The prompt, if it is one of this model. Raises `InputError` for one that was made for another model: its ids have other
     tokens here, no embedding, or no place in the context."""
-    local_parts = Prompt.from_ids(model, prompt.ids)
-    for index, value, expected in zip(prompt.ids.tolist(), prompt.tokens, local_parts.tokens, strict=False):
-        if value != expected:
+    own_prompt = Prompt.from_ids(model, prompt.ids)
+    for index, token, expected in zip(prompt.ids.tolist(), prompt.tokens, own_prompt.tokens, strict=False):
+        if token != expected:
             raise InputError(
-                f"expected a Prompt of this model, found one of another: its token {index} is {value!r}, here it is "
+                f"expected a Prompt of this model, found one of another: its token {index} is {token!r}, here it is "
                 f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
             )
     return replace(
-        local_parts,
+        own_prompt,
         text=prompt.text,
         origins=prompt.origins,
         chat=prompt.chat,
@@ -212,21 +212,21 @@ def _whole_numbers(ids: Any) -> list[int]:
     return [int(index) for index in tensor.tolist()]
 
 
-def one_token(model: TransformerBridge, given_value: str | int) -> int:
+def one_token(model: TransformerBridge, token: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
     d_vocab = int(model.W_E.shape[0])
-    if isinstance(given_value, str):
-        ids = token_ids(tokenizer_of(model), given_value, add_special_tokens=False, split_special_tokens=True)
+    if isinstance(token, str):
+        ids = token_ids(tokenizer_of(model), token, add_special_tokens=False, split_special_tokens=True)
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
-                f"expected text that is one token, found {given_value!r}, which is {len(ids)}: {words}; give one of them, or "
+                f"expected text that is one token, found {token!r}, which is {len(ids)}: {words}; give one of them, or "
                 f"an id"
             )
         return ids[0]
-    if type(given_value) is not int or not 0 <= given_value < d_vocab:
-        raise InputError(f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {given_value!r}")
-    return given_value
+    if type(token) is not int or not 0 <= token < d_vocab:
+        raise InputError(f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {token!r}")
+    return token
 
 
 @checked_arguments(InputError, IN_WORDS)
@@ -276,8 +276,8 @@ def _prompt(
         raise InputError(
             f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"
         )
-    described = token_texts(tokenizer, ids)
-    tokens, starts = tuple(described[index] for index in ids), bos is not None and ids[0] == bos
+    text_by_id = token_texts(tokenizer, ids)
+    tokens, starts = tuple(text_by_id[index] for index in ids), bos is not None and ids[0] == bos
     return Prompt(text, torch.tensor(ids), tokens, starts, None if whose is None else tuple(whose), chat)
 
 
@@ -328,14 +328,16 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) -> tuple[Rendered, list[int]]:
     """The chat template around the text: the same control tokens as around any other text, nothing on top."""
     rendered = render(tokenizer, text, system, thinking)
-    ids, other_items = (_in_template(tokenizer, item) for item in (rendered.text, rendered.harmless))
+    ids, harmless_ids = (_in_template(tokenizer, template_text) for template_text in (rendered.text, rendered.harmless))
     _refuse_unknown(tokenizer, ids, text)
     control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    own_values, value = ([index for index in one if index in control] for one in (other_items, ids))
-    if value != own_values:
+    expected_control, actual_control = (
+        [index for index in id_row if index in control] for id_row in (harmless_ids, ids)
+    )
+    if actual_control != expected_control:
         raise InputError(
-            f"expected a message that leaves the chat template's {len(own_values)} control tokens as they are, found "
-            f"{len(value)}: the message holds text that the tokenizer reads as a control token; change it"
+            f"expected a message that leaves the chat template's {len(expected_control)} control tokens as they are, found "
+            f"{len(actual_control)}: the message holds text that the tokenizer reads as a control token; change it"
         )
     return rendered, ids
 
@@ -350,10 +352,10 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
     _, places = ids_and_places(tokenizer, rendered.text, **options)
-    described = token_texts(tokenizer, ids)
+    text_by_id = token_texts(tokenizer, ids)
     before, _ = frame(tokenizer)
     specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
-    return origins(rendered, places, [described[index] for index in ids], specials)
+    return origins(rendered, places, [text_by_id[index] for index in ids], specials)
 
 
 def token_text(tokenizer: Any, index: int) -> str:
@@ -387,8 +389,8 @@ def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> 
 
 # Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_OTHERS = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+_UNPRINTABLE = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
 _SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
 
 
@@ -411,7 +413,9 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     ids = prompt.ids.tolist()
     # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
     for special, split in ((True, True), (False, False), (True, False)):
-        value, places = ids_and_places(tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split)
-        if value == ids:
+        encoded_ids, places = ids_and_places(
+            tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split
+        )
+        if encoded_ids == ids:
             return places
     raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")

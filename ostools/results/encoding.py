@@ -30,7 +30,7 @@ def encoded_fields(result: Any) -> Plain | None:
         values = {name: _encoded(getattr(result, name)) for name in names}
     except TypeError:
         return None
-    return {"class": type(result).__name__, "fields": values, **_beside(result.frame)}
+    return {"class": type(result).__name__, "fields": values, **_column_types(result.frame)}
 
 
 def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) 
     return {"frame": _frame(stored["dtypes"], {**columns, **stored["columns"]}, len(base)), **values}
 
 
-def _beside(frame: pd.DataFrame) -> Plain:
+def _column_types(frame: pd.DataFrame) -> Plain:
     """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or Parquet would change."""
     odd_columns = {
         str(name): [_encoded(value) for value in column] for name, column in frame.items() if _is_odd(column)
@@ -85,7 +85,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, pd.DataFrame):
         names = [str(name) for name in value.columns]
         every = {name: [_encoded(entry) for entry in value[name].tolist()] for name in names}
-        return {"table": {"rows": len(value), **_beside(value), "columns": every}}
+        return {"table": {"rows": len(value), **_column_types(value), "columns": every}}
     if isinstance(value, tuple | list):
         return {type(value).__name__: [_encoded(part) for part in value]}
     if isinstance(value, Mapping):

@@ -41,7 +41,7 @@ from ostools.theory.distances import dtype_named
 
 LIBRARIES = 560 << 20
 """Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
-_WHOLE = {"F8_E4M3": 1, "F32": 4, "F64": 8}
+_DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Unloaded:
     def shape(self) -> Shape:
         """Weights that may lie on disk are made where they are read, a large table in one piece."""
         mapped = self.device_map is not None
-        entries = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(entries, cast=mapped, whole=mapped)
+        shape = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
+        return replace(shape, cast=mapped, whole=mapped)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
@@ -90,9 +90,9 @@ class Unloaded:
             return len(prompt)
         return count_tokens(required(_tokenizer(self.source.tokenizer)), prompt, **self.chat)
 
-    def longest(self, form: Task | CollapseTask, lengths: Sequence[int], **sweep_part: Any) -> LongestPrompt:
+    def longest(self, form: Task | CollapseTask, lengths: Sequence[int], **options: Any) -> LongestPrompt:
         """The longest prompt of a task; options as of `longest_prompt`."""
-        return longest_prompt(form, self.source.tokenizer, max(lengths), **sweep_part)
+        return longest_prompt(form, self.source.tokenizer, max(lengths), **options)
 
     def elicitation(self, form: Task, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
         """How `behaviour` would ask it that task."""
@@ -103,14 +103,14 @@ class Unloaded:
         return _weights(_stamp(self.source.directory))
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
         weights = self._weights
-        whole_table = weights.numbers * self.dtype.itemsize
+        all_bytes = weights.numbers * self.dtype.itemsize
         if self.device_map is None:
-            return whole_table
+            return all_bytes
         free = available_memory(torch.device(self.kind))
-        return 0 if self.device_map == DISK else min(whole_table, int(SHARE * free))
+        return 0 if self.device_map == DISK else min(all_bytes, int(SHARE * free))
 
     def forecast(self, work: int) -> Forecast:
         """What loading it takes, and so many bytes of work beside it."""
@@ -118,7 +118,7 @@ class Unloaded:
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
         largest = self._weights.largest if self.device_map is None and on_cpu else 0
-        return Forecast(libraries + self.held + max(largest, work), work, libraries)
+        return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
 
 
 def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
@@ -180,8 +180,8 @@ def longest_prompt(
         _few_shot(form, mitigation, length, seed) if elicitation == FEW_SHOT else _text(form, mitigation, length, seed)
     )
     line = form.answer_line(form.answer(length, seed))
-    entries = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
-    return LongestPrompt(entries, count_tokens(tokenizer, line) if line.strip() else 0)
+    token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
+    return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
 
 
 def _elicitation(form: Task, source: Source, elicitation: str | None, chat: bool | None) -> Elicitation:
@@ -222,8 +222,8 @@ class _Encoder:
 
 def _stamp(directory: Path) -> tuple[Path, int, int]:
     """What a checkpoint is known by: where it lies, and which file its configuration is."""
-    entries = (directory / "config.json").stat()
-    return directory.resolve(), entries.st_ino, entries.st_mtime_ns
+    status = (directory / "config.json").stat()
+    return directory.resolve(), status.st_ino, status.st_mtime_ns
 
 
 @lru_cache(maxsize=64)
@@ -251,5 +251,5 @@ def _weights(stamp: tuple[Path, int, int]) -> _Weights:
     for shard in read_shards(stamp[0]):
         for tensor in shard.tensors.values():
             numbers += tensor.count
-            largest = max(largest, tensor.count * _WHOLE.get(tensor.dtype, 2))
+            largest = max(largest, tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2))
     return _Weights(numbers, largest)

@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, in_words, shown
+from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.ground.progress import Progress, tell
 from ostools.models.files.sources import locate
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.asked.sweep import Sweep
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Failure, Store, Wanted, file_of, missing
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.stored.store import Failure, KeyedCell, Store, file_of, missing
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 from ostools.runs.workers.local import ThisProcess
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks (`wanted`), what of it is to be measured (`pending`: cells of only the missing lengths, each with its
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing
+    lengths, each with its
     forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
-    wanted: tuple[Wanted, ...]
+    keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[Job, ...]
     failed: tuple[Failure, ...]
     terms: Terms
@@ -59,7 +60,7 @@ def plan(
 def _checked(sweep: Sweep) -> Sweep:
     """The sweep. Raises `InputError` for anything else."""
     if not isinstance(sweep, Sweep):
-        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {shown(sweep)}")
+        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {short_repr(sweep)}")
     return sweep
 
 
@@ -69,20 +70,22 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    wanted_cells = tuple(Wanted(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
+    keyed_cells = tuple(KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
-    known_names = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
-    remaining = [
-        entry for entry in (missing(one, stored.get(one.base, [])) for one in wanted_cells) if entry is not None
+    failure_by_key = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
+    missing_cells = [
+        missing_cell
+        for missing_cell in (missing(keyed_cell, stored.get(keyed_cell.base, [])) for keyed_cell in keyed_cells)
+        if missing_cell is not None
     ]
-    keys = [(one.base, one.cell.lengths) for one in remaining]
-    failed = tuple(known_names[key] for key in keys if key in known_names)
+    keys = [(keyed_cell.base, keyed_cell.cell.lengths) for keyed_cell in missing_cells]
+    failed = tuple(failure_by_key[key] for key in keys if key in failure_by_key)
     pending = tuple(
-        Job(one, forecast(one.cell, sources[one.cell.model], terms.device, terms.device_map))
-        for one, key in zip(remaining, keys, strict=True)
-        if key not in known_names
+        Job(keyed_cell, forecast(keyed_cell.cell, sources[keyed_cell.cell.model], terms.device, terms.device_map))
+        for keyed_cell, key in zip(missing_cells, keys, strict=True)
+        if key not in failure_by_key
     )
-    return Plan(wanted_cells, pending, failed, terms)
+    return Plan(keyed_cells, pending, failed, terms)
 
 
 @checked_arguments(InputError)
@@ -111,48 +114,48 @@ def run(
     """
     sweep, store, executor = _checked(sweep), Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
-        entries = _plan(sweep, store, executor, retry_failed)
-        if replaced := store.ask(list(entries.wanted)):
+        plan = _plan(sweep, store, executor, retry_failed)
+        if replaced := store.ask(list(plan.keyed_cells)):
             say(
                 f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
                 "device: the tables leave them out now"
             )
-        for record in entries.failed:
+        for record in plan.failed:
             say(f"failed before: {record}")
         # Closed here and now, however it ends: an executor may hold workers.
-        with closing(executor.measure(entries.pending, entries.terms)) as cells_done:
-            failed = _store_all(store, cells_done, entries, say, progress, interrupted)
-    present = len(entries.wanted) - len(entries.pending) - len(entries.failed)
-    return Outcome(len(entries.pending) - len(failed), present, (*map(str, entries.failed), *failed))
+        with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
+            failed = _store_all(store, cells_done, plan, say, progress, interrupted)
+    present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
+    return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
 
 
 def _store_all(
     store: Store,
-    cells_done: Iterable[Done],
-    sweep_part: Plan,
+    cells_done: Iterable[CellOutcome],
+    plan: Plan,
     say: Callable[[str], None],
     progress: Progress | None,
     interrupted: Callable[[], bool],
 ) -> list[str]:
     """Each cell as it is done; what failed, in words."""
     failed: list[str] = []
-    for index, (entry, entries) in enumerate(cells_done):
+    for index, (keyed_cell, rows) in enumerate(cells_done):
         if interrupted():
             raise KeyboardInterrupt
-        content = entries if isinstance(entries, str) else _content(entry, entries, sweep_part.terms)
+        content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
         if isinstance(content, str):
-            store.fail(entry, content)
-            failed.append(f"{entry.cell}: {content}")
+            store.fail(keyed_cell, content)
+            failed.append(f"{keyed_cell.cell}: {content}")
             say(failed[-1])
         else:
-            store.add(entry, content)
-        tell(progress, index + 1, len(sweep_part.pending))
+            store.add(keyed_cell, content)
+        tell(progress, index + 1, len(plan.pending))
     return failed
 
 
-def _content(entry: Wanted, entries: Rows, terms: Terms) -> bytes | str:
+def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
     try:
-        return file_of(entry, *entries, code=terms.code, checkpoint=terms.checkpoints[entry.cell.model])
+        return file_of(keyed_cell, *rows, code=terms.code, checkpoint=terms.checkpoints[keyed_cell.cell.model])
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mitigations import Hint
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task, Wording
@@ -155,7 +155,7 @@ class AppendixTask(Task):
         checked_name("task", self.name, _FORMS)
         for flag in ("hint", "interleave", "uniform", "tidy"):
             if not isinstance(getattr(self, flag), bool):
-                raise InputError(f"{flag}: expected True or False, found {shown(getattr(self, flag))}")
+                raise InputError(f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}")
         self._require("hint", self.hint, ("copy-last", "copy-first"))
         self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
         self._require("interleave", self.interleave, _INTERLEAVED_NAMES)
@@ -285,10 +285,10 @@ class AppendixTask(Task):
             return self.sequence(pieces)
         if self.name == "sum-ones":
             return str(sum(map(int, pieces)))
-        return str(list(pieces).count(self._counted))
+        return str(list(pieces).count(self._counted_item))
 
     @property
-    def _counted(self) -> str:
+    def _counted_item(self) -> str:
         return "car" if self.name == "count-word" else "1"
 
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
@@ -298,7 +298,7 @@ class AppendixTask(Task):
             return (0,)
         if self.name == "copy":
             return tuple(range(len(items)))
-        return tuple(index for index, item in enumerate(items) if item == self._counted)
+        return tuple(index for index, item in enumerate(items) if item == self._counted_item)
 
     def answer_line(self, answer: str) -> str:
         return _FORMS[self.name][1].format(answer=answer)

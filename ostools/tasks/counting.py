@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.tasks.appendix_c import NAMES, AppendixTask
 from ostools.tasks.pairs import Encoder, NextPairs
 
@@ -26,7 +26,7 @@ class TaskPairs(NextPairs):
 
     def __post_init__(self) -> None:
         if not isinstance(self.form, AppendixTask):
-            raise InputError(f"expected a task such as ost.tasks.task('count-ones'), found {shown(self.form)}")
+            raise InputError(f"expected a task such as ost.tasks.task('count-ones'), found {short_repr(self.form)}")
         if self.form.name in _WITHOUT_END:
             raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
 

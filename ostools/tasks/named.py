@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast, overload
 
 from mitigations.registry import Listed, Registry
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
 from ostools.tasks.counting import TASK_PAIRS, task_pairs
@@ -62,7 +62,7 @@ def repeating(spec: str) -> CollapseTask:
     Raises `InputError` for any other name, and proposes these alone.
     """
     if not isinstance(spec, str):
-        raise InputError(f"expected the name of a task, such as 'figure-5a', found {shown(spec)}")
+        raise InputError(f"expected the name of a task, such as 'figure-5a', found {short_repr(spec)}")
     name = spec.partition(":")[0].strip()
     if name in REPEATING_TASKS:
         return _pairs(spec)

@@ -19,7 +19,7 @@ COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure
 
 
 @dataclass(frozen=True)
-class Opened:
+class PrefilledPrompt:
     """One prompt with its answer line begun: its `ids`, the right answer `key`, and that answer's token ids `answer`."""
 
     ids: tuple[int, ...]
@@ -39,9 +39,9 @@ class OpenedPairs(NextPairs):
 
     @property
     def example(self) -> str:
-        return self._begun(6, 0)
+        return self._prefilled_text(6, 0)
 
-    def prompts(self, encoder: Encoder, counts: Sequence[int], seed: int = 0) -> dict[int, Opened]:
+    def prompts(self, encoder: Encoder, counts: Sequence[int], seed: int = 0) -> dict[int, PrefilledPrompt]:
         """The begun prompt of every number of items.
 
         The line is begun up to the first token that depends on the answer: what the model would have written so far, had it
@@ -49,27 +49,27 @@ class OpenedPairs(NextPairs):
         otherwise before the right answer than before other digits: there is no common beginning then.
         """
         keys = {n: self.form.answer(n, seed) for n in counts}
-        texts = [self._begun(n, seed) + end for n in counts for end in ("1", "2", keys[n])]
+        texts = [self._prefilled_text(n, seed) + end for n in counts for end in ("1", "2", keys[n])]
         encoded = iter(encoder.ids(texts))
         prompts = {}
         for n in counts:
-            first_ids, two, right = next(encoded), next(encoded), next(encoded)
+            first_ids, second_ids, right_ids = next(encoded), next(encoded), next(encoded)
             prefix_ids = tuple(
                 token
                 for token, second_token in takewhile(
-                    lambda tokens: tokens[0] == tokens[1], zip(first_ids, two, strict=False)
+                    lambda tokens: tokens[0] == tokens[1], zip(first_ids, second_ids, strict=False)
                 )
             )
-            if right[: len(prefix_ids)] != prefix_ids or len(right) == len(prefix_ids):
+            if right_ids[: len(prefix_ids)] != prefix_ids or len(right_ids) == len(prefix_ids):
                 raise InputError(
                     f"{self.name} at length {n}: expected the answer {keys[n]!r} to begin with a token of its own, found that "
                     "this tokenizer cuts the line before it in another way than before other digits"
                 )
-            prompts[n] = Opened(prefix_ids, keys[n], right[len(prefix_ids) :])
+            prompts[n] = PrefilledPrompt(prefix_ids, keys[n], right_ids[len(prefix_ids) :])
         return prompts
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         return {n: prompt.ids for n, prompt in self.prompts(encoder, counts, seed).items()}
 
-    def _begun(self, length: int, seed: int) -> str:
+    def _prefilled_text(self, length: int, seed: int) -> str:
         return self.form.prompt(length, seed) + "\n" + self.form.answer_line("")

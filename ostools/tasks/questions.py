@@ -14,7 +14,7 @@ from typing import Any
 
 import mitigations
 from mitigations import Label, Mitigation, insert, rewrite
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
@@ -77,7 +77,7 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
 
 
 def questions(
-    value: Task | str,
+    task_or_name: Task | str,
     *,
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
@@ -88,7 +88,7 @@ def questions(
     Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
     forward pass: a model that is asked by text has none to change.
     """
-    form, length_list = task(value), checked_lengths(lengths)
+    form, length_list = task(task_or_name), checked_lengths(lengths)
     acting = mitigations.optional(mitigation)
     for part in mitigations.parts(acting):
         if type(part).hooks is not Mitigation.hooks:
@@ -113,21 +113,21 @@ def checked_questions(value: Any) -> tuple[Question, ...]:
     is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
     items: tuple[Any, ...] = tuple(value) if is_several else (value,)
     if wrong := [item for item in items if not isinstance(item, Question)]:
-        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {shown(wrong[0])}")
+        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}")
     return items
 
 
-def as_row(item: Question) -> dict[str, Any]:
+def as_row(question: Question) -> dict[str, Any]:
     """One line of `prompts_jsonl`."""
     return {
-        "id": item.id,
-        "task": label(item.task),
-        "length": item.length,
-        "seed": item.seed,
-        "mitigation": item.mitigation,
-        "prompt": item.text,
-        "key": item.key,
-        "line": item.line,
+        "id": question.id,
+        "task": label(question.task),
+        "length": question.length,
+        "seed": question.seed,
+        "mitigation": question.mitigation,
+        "prompt": question.text,
+        "key": question.key,
+        "line": question.line,
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.tasks.pairs import (
     CollapseTask,
@@ -46,7 +46,7 @@ class RepeatTask(CollapseTask):
         checked_name("items", self.items, ("text", "ids"))
         if not isinstance(self.prompt, str) or not isinstance(self.item, str | None):
             wrong = self.prompt if not isinstance(self.prompt, str) else self.item
-            raise InputError(f"{self.name}: expected a prompt and an item as texts, found {shown(wrong)}")
+            raise InputError(f"{self.name}: expected a prompt and an item as texts, found {short_repr(wrong)}")
         if self.item == "" or (self.item is None and not self.prompt):
             raise InputError(f"{self.name}: expected something to repeat, found no text: give an item such as 'a'")
         if self.items == "ids" and not self.prompt:
@@ -96,7 +96,7 @@ class TaskOfIds(CollapseTask):
     items: ClassVar[ItemsAs] = "ids"
 
     @abstractmethod
-    def told(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, Any]:
         """For a provenance: the ids."""
 
 
@@ -126,7 +126,7 @@ class RepeatedIds(TaskOfIds):
     def example(self) -> str:
         return " ".join(map(str, self._ids(6)))
 
-    def told(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, Any]:
         return {"before": list(_row(self.ids)), "item": self.item}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
@@ -170,7 +170,7 @@ class PairsOfIds(TaskOfIds):
             )
         return first, second
 
-    def told(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, Any]:
         return {"at": {n: [list(_row(ids)) for ids in pair] for n, pair in self.at.items()}}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:

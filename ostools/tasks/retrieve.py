@@ -24,8 +24,8 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 
-DRAWN = "drawn"
-PLACES = ("first", "middle", "last", DRAWN)
+DRAWN_POSITION = "drawn"
+PLACES = ("first", "middle", "last", DRAWN_POSITION)
 RECORDS = ("uuid", "words")
 """Records that are generated; anything else is the path of a file."""
 
@@ -85,7 +85,7 @@ class RetrieveTask(Task):
             if self.position >= length:
                 raise InputError(f"position {self.position}: expected an index below {length}, the number of records")
             return self.position
-        if self.position == DRAWN:
+        if self.position == DRAWN_POSITION:
             raise InputError("position 'drawn': expected one that the length decides, found one that the records do")
         share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
         return int(float(share) * (length - 1) + 0.5)
@@ -93,11 +93,11 @@ class RetrieveTask(Task):
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
         whole_number("length", length, 1)
-        target_pair, other_pairs = self._drawn(length, seed)
+        target_pair, other_pairs = self._drawn_pairs(length, seed)
         place = self._place([target_pair, *other_pairs])
-        return tuple(map(_written, (*other_pairs[:place], target_pair, *other_pairs[place:])))
+        return tuple(map(_record_text, (*other_pairs[:place], target_pair, *other_pairs[place:])))
 
-    def _drawn(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
+    def _drawn_pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
         """The wanted record, and `length` - 1 others."""
         if self.records not in RECORDS:
             return _from_file(Path(self.records), length, seed)
@@ -121,12 +121,12 @@ class RetrieveTask(Task):
 
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
         """Liu et al.'s words before the object, the object, and the question for the wanted key."""
-        key = json.dumps(self._wanted(pieces)[0], ensure_ascii=False)
+        key = json.dumps(self._target_pair(pieces)[0], ensure_ascii=False)
         return _BEFORE, self.sequence(pieces), f"\n\nKey: {key}\nCorresponding value:"
 
     def key(self, pieces: Sequence[str]) -> str:
         """The value of the wanted record."""
-        return self._wanted(pieces)[1]
+        return self._target_pair(pieces)[1]
 
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
         """The index of the wanted record."""
@@ -154,19 +154,19 @@ class RetrieveTask(Task):
         """The records, key and value, in the order of the prompt."""
         return [pair for piece in pieces if _is_record(piece) for pair in json.loads(f"{{{piece}}}").items()]
 
-    def _wanted(self, pieces: Sequence[str]) -> Pair:
+    def _target_pair(self, pieces: Sequence[str]) -> Pair:
         pairs = self.pairs(pieces)
         return pairs[self._place(pairs)]
 
     def _place(self, pairs: Sequence[Pair]) -> int:
         """The index of the wanted one among these records, in whatever order they come."""
-        if self.position != DRAWN:
+        if self.position != DRAWN_POSITION:
             return self.index(len(pairs))
         # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
-        return random.Random(f"{self.name} {DRAWN} {sorted(pairs)}").randrange(len(pairs))
+        return random.Random(f"{self.name} {DRAWN_POSITION} {sorted(pairs)}").randrange(len(pairs))
 
 
-def _written(pair: Pair) -> str:
+def _record_text(pair: Pair) -> str:
     """A record as JSON writes it."""
     return ": ".join(json.dumps(word, ensure_ascii=False) for word in pair)
 

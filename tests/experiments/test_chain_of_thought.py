@@ -12,17 +12,17 @@ import ostools as ost
 from ostools.experiments import chain_of_thought
 from ostools.experiments.reasoning import written as writing
 from ostools.experiments.reasoning.written import (
-    BEHIND,
     BY_MODEL,
     EXAMPLES,
     FRAME,
-    GIVEN,
+    GIVEN_TEXT,
     ITEMS,
     LINE,
+    LINE_APPENDED,
     PARTS,
     REASONING,
     WORDS,
-    written,
+    with_reasoning,
 )
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
@@ -55,7 +55,7 @@ def says(monkeypatch: pytest.MonkeyPatch, text: str, ended: str = "eos") -> None
     monkeypatch.setattr(writing, "answers", said)
 
 
-def joined(found: writing.Written, part: str) -> str:
+def joined(found: writing.ReasonedPrompt, part: str) -> str:
     return "".join(token for token, own in zip(found.prompt.tokens, found.parts, strict=True) if own == part)
 
 
@@ -67,7 +67,7 @@ def joined(found: writing.Written, part: str) -> str:
 def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool) -> None:
     form = task(spec)
     posed = render_prompt(tiny, form, 5, chat=chat)
-    found = written(tiny, posed, OURS, 9)
+    found = with_reasoning(tiny, posed, OURS, 9)
     assert found.prompt.ids.tolist()[: posed.tokens] == posed.prompt.ids.tolist()
     assert joined(found, ITEMS).replace(" ", "") == "1" * 5
     assert joined(found, REASONING) == OURS
@@ -90,14 +90,14 @@ def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool
 
 def test_examples_are_the_whole_of_them(tiny: TransformerBridge) -> None:
     """Every worked answer line stands in them, none of the request's own."""
-    found = written(tiny, render_prompt(tiny, task("count-ones:mode=cot-few-shot"), 5, chat=False), "", 9)
+    found = with_reasoning(tiny, render_prompt(tiny, task("count-ones:mode=cot-few-shot"), 5, chat=False), "", 9)
     asked = task("count-ones:mode=cot-few-shot").prompt(5)
     assert joined(found, EXAMPLES).count(MATHS) == asked.count(MATHS) - 1
     assert joined(found, WORDS).count(MATHS) == 1
 
 
 def test_no_reasoning_has_no_token_of_it(tiny: TransformerBridge) -> None:
-    found = written(tiny, render_prompt(tiny, task(ZERO), 5, chat=False), "", 9)
+    found = with_reasoning(tiny, render_prompt(tiny, task(ZERO), 5, chat=False), "", 9)
     assert REASONING not in found.parts
     assert EXAMPLES not in found.parts
     whole = encode(tiny, task(ZERO).prompt(5) + "\n" + MATHS)
@@ -111,9 +111,9 @@ def test_no_reasoning_has_no_token_of_it(tiny: TransformerBridge) -> None:
         (f"So 4. {MATHS} 4\nI hope this helps!\nNow {MATHS} 9", "So 4.", BY_MODEL),
         (f"I write '{MATHS} xxxx'.\n{MATHS} 4", f"I write '{MATHS} xxxx'.", BY_MODEL),
         (f"{MATHS} 4", "", BY_MODEL),
-        ("I see ones.\nSo 4.", "I see ones.\nSo 4.", BEHIND),
-        (f"So 4.\n{MATHS}", f"So 4.\n{MATHS}", BEHIND),
-        ("", "", BEHIND),
+        ("I see ones.\nSo 4.", "I see ones.\nSo 4.", LINE_APPENDED),
+        (f"So 4.\n{MATHS}", f"So 4.\n{MATHS}", LINE_APPENDED),
+        ("", "", LINE_APPENDED),
     ],
 )
 def test_the_models_own_tokens_are_kept_up_to_the_answer(
@@ -121,11 +121,11 @@ def test_the_models_own_tokens_are_kept_up_to_the_answer(
 ) -> None:
     says(monkeypatch, "\n" + text)
     posed = render_prompt(tiny, task(ZERO), 5, chat=False)
-    if source == BEHIND and MATHS in text:
+    if source == LINE_APPENDED and MATHS in text:
         monkeypatch.undo()
         says(monkeypatch, "\nSo 4.", "length")
         text = reasoning = "So 4."
-    found = written(tiny, posed, None, 60)
+    found = with_reasoning(tiny, posed, None, 60)
     assert (found.reasoning, found.source) == (reasoning, source)
     assert joined(found, REASONING).strip() == reasoning
     assert joined(found, LINE).strip() == MATHS
@@ -137,8 +137,8 @@ def test_the_models_own_tokens_are_kept_up_to_the_answer(
 
 def test_a_bare_answer_is_no_reasoning(tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, "\n11111")
-    found = written(tiny, render_prompt(tiny, task("copy"), 5, chat=False), None, 60)
-    assert (found.reasoning, found.source, joined(found, LINE)) == ("", GIVEN, "\n")
+    found = with_reasoning(tiny, render_prompt(tiny, task("copy"), 5, chat=False), None, 60)
+    assert (found.reasoning, found.source, joined(found, LINE)) == ("", GIVEN_TEXT, "\n")
 
 
 # --- the numbers
@@ -181,7 +181,7 @@ def test_the_answer_is_the_next_token(embedded: TransformerBridge) -> None:
     assert parameters["answer_token"] == chosen
     assert parameters["right_token"] == "0"
     assert parameters["first_token_right"] is (chosen == "0")
-    assert parameters["reasoning_source"] == GIVEN
+    assert parameters["reasoning_source"] == GIVEN_TEXT
     assert len(found.lines) == 0
     assert set(found.summary["part"]) == {FRAME, WORDS, ITEMS, LINE}
     found.plot().to_dict()

@@ -244,8 +244,8 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     async def both() -> Any:
         made = Runs(Subject(embedded))
         with pytest.raises(Stopped):
-            await made.found(Question("frozen", "endless", "float32"), gone)
-        found = await made.found(Question("sketch-frozen", PROMPT, "float32"), there)
+            await made.result_of(Question("frozen", "endless", "float32"), gone)
+        found = await made.result_of(Question("sketch-frozen", PROMPT, "float32"), there)
         made.close()
         return found.sides[0]
 
@@ -261,7 +261,7 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
 
     async def together() -> list[Any]:
         asked = [Question("frozen", prompt, "float32") for prompt in prompts]
-        return [found.sides[0] for found in await asyncio.gather(*(runs.found(each, there) for each in asked))]
+        return [found.sides[0] for found in await asyncio.gather(*(runs.result_of(each, there) for each in asked))]
 
     for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
         alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame
@@ -273,11 +273,11 @@ def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None
     made = Runs(Subject(embedded))
 
     async def many() -> None:
-        for number in range(runs_module.KEPT + 3):
-            await made.found(Question("attention", f"{number} 1", "float32"), there)
+        for number in range(runs_module.MOST_KEPT + 3):
+            await made.result_of(Question("attention", f"{number} 1", "float32"), there)
 
     asyncio.run(many())
-    assert len(made._kept) == runs_module.KEPT
+    assert len(made._kept) == runs_module.MOST_KEPT
     made.close()
 
 

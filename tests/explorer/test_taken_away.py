@@ -19,7 +19,7 @@ import ostools as ost
 from ostools.explorer.answer import answer
 from ostools.explorer.app import application
 from ostools.explorer.question import Question, Subject
-from ostools.explorer.recipe import Found
+from ostools.explorer.recipe import RecipeResult
 from ostools.explorer.runs import Runs
 from ostools.explorer.views import VIEWS
 from ostools.models import load_model
@@ -75,13 +75,13 @@ def loaded(name: str, **options: Any) -> TransformerBridge:
     return load_model(name, **options)
 
 
-def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], Found]:
+def copied(shown: dict[str, Any]) -> tuple[dict[str, Any], RecipeResult]:
     """What running the copied code leaves behind."""
     known: dict[str, Any] = {}
     exec(shown["code"], known)
     if "first" not in known:
-        return known, Found((known["result"],))
-    return known, Found((known["first"], known["second"]), known.get("result"))
+        return known, RecipeResult((known["result"],))
+    return known, RecipeResult((known["first"], known["second"]), known.get("result"))
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path, monkeypat
     assert Shape.of(parts).cast
     monkeypatch.setattr(shape, "BLOCK", 1000)  # a table of more is read in one piece, so that its sums keep their order
     monkeypatch.setattr(shape, "SMALL_WEIGHT", 0)
-    assert Shape.of(parts).whole
+    assert Shape.of(parts).one_piece
     assert Shape.of(parts).view_bytes(8) == 8 * max(weight.numel() for weight in whole.parameters())
 
 

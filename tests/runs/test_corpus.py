@@ -137,7 +137,7 @@ def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: Transfor
     equal(ost.corpus(model, texts(3), **under), found)
     with pytest.raises(InputError, match="found another corpus or sweep"):
         ost.corpus(model, texts(3), **asked, out=tmp_path / "x")
-    (other,) = {cell.wanted.cell.mitigation for cell in read(tmp_path / "x").cells}
+    (other,) = {cell.keyed_cell.cell.mitigation for cell in read(tmp_path / "x").cells}
     assert other == "sliding-window:window=4"
 
 
@@ -172,7 +172,7 @@ def test_an_estimate_is_that_of_the_seed_and_the_cell(
     model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other directions in every cell: an error of all cells alike would be in no interval over texts."""
-    monkeypatch.setattr(MODULE, "TOGETHER", 24)
+    monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
     found = ost.corpus(model, texts(4), lengths=12, method="estimate", bins=4, seed=5, progress=False)
     for number in (0, 1):
         rows = found.windows[found.windows["window"].isin([2 * number, 2 * number + 1])]
@@ -189,13 +189,13 @@ def test_saved_is_loaded_and_interrupted_is_whole(
     model: TransformerBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off after every number of cells, the same call goes on, and measures nothing twice."""
-    monkeypatch.setattr(MODULE, "TOGETHER", 24)
+    monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
     asked: dict[str, Any] = {"lengths": [8, 12], "measure": "attention", "bins": 4, "per_text": 2, "progress": False}
     whole = ost.corpus(model, texts(5), **asked, out=tmp_path / "whole")
     equal(whole, ost.corpus(model, texts(5), **asked))
     kept: Any = read_corpus(tmp_path / "whole", bins=4)
     equal(whole, kept)
-    cells = len(Store(tmp_path / "whole").asked())
+    cells = len(Store(tmp_path / "whole").planned_cells())
     assert cells == 9  # 10 windows of 8 in threes, 10 of 12 in twos
     for after in (0, cells - 2):
         calls, directory = itertools.count(), tmp_path / str(after)

@@ -25,7 +25,7 @@ from ostools.runs import forecast as forecasting
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored import store
 from ostools.runs.workers import local
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 from ostools.runs.workers.local import Bench
 from stress import kills
 from stress._runs import at_change, die, ready, strays
@@ -43,14 +43,14 @@ class Quick(Executor):
     def device(self, asked: str) -> str:
         return "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         for job in jobs:
-            cell = job.wanted.cell
+            cell = job.keyed_cell.cell
             if cell.task == self.failing:
-                yield job.wanted, "RuntimeError: planted"
+                yield job.keyed_cell, "RuntimeError: planted"
                 continue
             table = pd.DataFrame({**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)})
-            yield job.wanted, (table, Provenance.without_model())
+            yield job.keyed_cell, (table, Provenance.without_model())
 
 
 def quick(directory: Path, failing: str = "", sweep: Sweep | None = None, **options: Any) -> Any:
@@ -277,7 +277,7 @@ def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, content: s
 
 def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> None:
     class Odd(Quick):
-        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
             for one, found in super().measure(jobs, terms):
                 assert not isinstance(found, str)
                 odd = [{"a": 1}, 2] if one.cell.task == "count-ones" else 1.0
@@ -359,7 +359,7 @@ def test_an_executor_is_closed_however_a_run_ends(tmp_path: Path) -> None:
     closed = []
 
     class Held(Quick):
-        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
             try:
                 yield from super().measure(jobs, terms)
             finally:

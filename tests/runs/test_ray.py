@@ -308,17 +308,17 @@ def test_room_is_counted_node_by_node() -> None:
 def jobs(written: Path, memory: int = 7) -> list[Job]:
     """Cells of two models (one a dtype)."""
     from ostools.runs.asked.cells import cells_of
-    from ostools.runs.stored.store import Wanted
+    from ostools.runs.stored.store import KeyedCell
 
     sweep = sweep_of(asked(written, **{**FEW, "tasks": ["copy-last", "count-ones"]}))
-    return [Job(Wanted(cell, "0"), Forecast(memory)) for cell in cells_of(sweep)]
+    return [Job(KeyedCell(cell, "0"), Forecast(memory)) for cell in cells_of(sweep)]
 
 
 def test_a_worker_goes_where_most_cells_are_left(written: Path) -> None:
     single, half = (str(written), "float32"), (str(written), "bfloat16")
     all_jobs = jobs(written)
-    (kept, *_) = [job for job in all_jobs if to_load(job.wanted.cell) == half]
-    queue = Queue([job for job in all_jobs if to_load(job.wanted.cell) == single or job is kept])
+    (kept, *_) = [job for job in all_jobs if to_load(job.keyed_cell.cell) == half]
+    queue = Queue([job for job in all_jobs if to_load(job.keyed_cell.cell) == single or job is kept])
     assert queue.memory == {single: 7, half: 7}
     assert queue.neediest(Counter()) == single
     assert queue.neediest(Counter([single, single])) == half
@@ -334,7 +334,7 @@ def test_the_largest_cell_is_the_first(written: Path) -> None:
     first, *others = jobs(written)
     largest = replace(others[0], forecast=Forecast(8))
     queue = Queue([first, largest])
-    assert (queue.take(to_load(first.wanted.cell)), queue.memory[to_load(first.wanted.cell)]) == (largest, 8)
+    assert (queue.take(to_load(first.keyed_cell.cell)), queue.memory[to_load(first.keyed_cell.cell)]) == (largest, 8)
 
 
 # --- addresses
@@ -449,8 +449,8 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
-    assert (len(left.pending), left.failed) == (len(left.wanted) - kept, ())
-    assert 0 < kept < len(left.wanted)
+    assert (len(left.pending), left.failed) == (len(left.keyed_cells) - kept, ())
+    assert 0 < kept < len(left.keyed_cells)
 
 
 # --- the page about clusters

@@ -21,14 +21,14 @@ from ostools.runs import results
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.following import Following
 from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import LOCK, Store, Wanted, file_hash, file_of
+from ostools.runs.stored.store import LOCK, KeyedCell, Store, file_hash, file_of
 from tests.sets import quick
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 
 
-def wanted(seed: int) -> Wanted:
-    return Wanted(Cell("made", "copy-last", "float32", "none", seed, "behaviour", "{}", (3, 4)), f"{seed:016x}")
+def wanted(seed: int) -> KeyedCell:
+    return KeyedCell(Cell("made", "copy-last", "float32", "none", seed, "behaviour", "{}", (3, 4)), f"{seed:016x}")
 
 
 def keep(directory: Path, seed: int, given: Provenance = GIVEN, code: str = "c", checkpoint: str = "w") -> None:

@@ -19,18 +19,18 @@ from ostools.results import Provenance
 from ostools.runs import results
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import Store, Wanted
+from ostools.runs.stored.store import KeyedCell, Store
 
 MODEL = {"name": "made", "weight_hash": "ab", "dtype": "float32", "device": "cpu"}
 PROVENANCE = Provenance(MODEL, {}, None, {"torch": "1"})
 
 
-def wanted(seed: int, measurement: str = "behaviour", lengths: tuple[int, ...] = (3, 4, 5)) -> Wanted:
+def wanted(seed: int, measurement: str = "behaviour", lengths: tuple[int, ...] = (3, 4, 5)) -> KeyedCell:
     cell = Cell("made", "copy-last", "float32", "none", seed, measurement, "{}", lengths)
-    return Wanted(cell, f"{seed:08x}{len(measurement):08x}")
+    return KeyedCell(cell, f"{seed:08x}{len(measurement):08x}")
 
 
-def rows(one: Wanted, lengths: tuple[int, ...], value: object = 0.5) -> Any:
+def rows(one: KeyedCell, lengths: tuple[int, ...], value: object = 0.5) -> Any:
     """Two rows a length, in no order of lengths."""
     table = pd.DataFrame(
         {"length": [n for n in reversed(lengths) for _ in range(2)], "value": [value, None] * len(lengths)}
@@ -40,13 +40,13 @@ def rows(one: Wanted, lengths: tuple[int, ...], value: object = 0.5) -> Any:
     return table
 
 
-def keep(store: Store, one: Wanted, lengths: tuple[int, ...] | None = None, table: Any = None) -> None:
+def keep(store: Store, one: KeyedCell, lengths: tuple[int, ...] | None = None, table: Any = None) -> None:
     """Store rows of a cell as a run would, at some of its lengths."""
     from dataclasses import replace
 
     from ostools.runs.stored.store import file_of
 
-    part = Wanted(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
+    part = KeyedCell(replace(one.cell, lengths=lengths or one.cell.lengths), one.base)
     store.add(
         part,
         file_of(part, rows(one, part.cell.lengths) if table is None else table, PROVENANCE, code="c", checkpoint="w"),
@@ -135,7 +135,7 @@ def test_what_there_is_of_every_cell(store: Store) -> None:
     for one, lengths in ((failed, (3, 4, 5)), (halves, (4,)), (halves, (5,))):
         from dataclasses import replace
 
-        store.fail(Wanted(replace(one.cell, lengths=lengths), one.base), "no")
+        store.fail(KeyedCell(replace(one.cell, lengths=lengths), one.base), "no")
     found = read(store.directory)
     assert [cell.state for cell in found.cells] == ["measured", "missing", "failed", "failed", "missing"]
     assert [cell.missing for cell in found.cells] == [(), (4, 5), (), (), (3, 4, 5)]
@@ -177,16 +177,16 @@ def test_a_run_is_counted_while_its_files_appear(store: Store) -> None:
     from ostools.runs.stored.following import Following
 
     watch = Following(store.directory)  # before anything is asked: the lock is there
-    assert (watch.look().asked, watch.look().over) == (0, False)
+    assert (watch.look().cell_count, watch.look().over) == (0, False)
     one, other = wanted(0), wanted(1)
     store.ask([one, other])
-    assert (watch.look().left, watch.look().running) == (2, True)
+    assert (watch.look().remaining_count, watch.look().running) == (2, True)
     keep(store, one, (3, 4))
     assert watch.look().measured == 0  # half of its lengths
     keep(store, one, (5,))
     store.fail(other, "no\x1b[31m")
     seen = watch.look()
-    assert (seen.measured, seen.failed, seen.left) == (1, 1, 0)
+    assert (seen.measured, seen.failed, seen.remaining_count) == (1, 1, 0)
     assert not seen.over  # the run still holds the directory, and may try again
     keep(store, other)
     assert (watch.look().measured, watch.look().failures) == (2, ())

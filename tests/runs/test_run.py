@@ -521,7 +521,7 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     again = plan(sweep_of(asked(written, **FATES)), tmp_path / "out")
     assert not again.pending
     more = plan(sweep_of(asked(written, **{**FATES, "lengths": "3:8"})), tmp_path / "out")
-    assert {job.wanted.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
+    assert {job.keyed_cell.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
     assert page.count('id="fates-') >= 2
     assert "from what is stored" not in page

@@ -123,7 +123,7 @@ def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
     found = list(pairs.pairs(Characters(), [3, 5]))
     assert [pair.kind for pair in found] == ["theorem", "task"]
     assert (found[1].ids, found[1].extended) == ((1, 2), (4, 4, 2))
-    assert pairs.told() == {"at": {3: [[1, 2], [1, 2, 2]], 5: [[1, 2], [4, 4, 2]]}}
+    assert pairs.provenance_columns() == {"at": {3: [[1, 2], [1, 2, 2]], 5: [[1, 2], [4, 4, 2]]}}
     with pytest.raises(InputError, match=r"expected a length with a pair \(3, 5\), found 4"):
         list(pairs.pairs(Characters(), [4]))
 

@@ -115,7 +115,7 @@ def _work(found: Forecast) -> int:
 
 def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
     """Of the way that the work goes within what is free beside the model; where none does, of the one it goes elsewhere."""
-    left = free.bytes - unloaded.held
+    left = free.bytes - unloaded.held_bytes
     if unloaded.limit is None and left > 0:
         try:
             return unloaded.forecast(memory(replace(unloaded, limit=left)))

@@ -97,7 +97,7 @@ def corpus(
         from ostools.models.files.config import quiet, read_tokenizer
         from ostools.models.files.sources import locate
         from ostools.models.tokens import required
-        from ostools.runs.corpus.corpus import drawn_from
+        from ostools.runs.corpus.corpus import sample_windows
         from ostools.runs.corpus.measures import Measure
         from ostools.runs.corpus.pairs import PAIRS
         from ostools.runs.corpus.result import bins_of
@@ -111,18 +111,18 @@ def corpus(
                 f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype"
             )
         given = optional(mitigation)
-        Measure.asked(measure, linearisation, method, dtype or None, 1, given)
+        Measure.from_options(measure, linearisation, method, dtype or None, 1, given)
         bins_of(bins, measure, sizes)
         found = read_texts(file, field)
         if out is not None:
             Store(out).require_ours()
         with quiet():
             tokenizer = required(read_tokenizer(locate(model, None, MANNERS.base).tokenizer))
-        drawn = drawn_from(tokenizer, found, sizes, texts, per_text, seed, output.note).drawn
+        drawn = sample_windows(tokenizer, found, sizes, texts, per_text, seed, output.note).window_sets
         windows = [one.length for one in drawn]
 
         def memory(on: Unloaded) -> int:
-            what = Measure.asked(measure, linearisation, method, dtype or None, on.shape.d_model, given)
+            what = Measure.from_options(measure, linearisation, method, dtype or None, on.shape.d_model, given)
             return max(what.memory(on.shape, window, on.limit) for window in windows)
 
         with at_work("measuring windows", model, device, load_dtype, memory) as (loaded, progress):

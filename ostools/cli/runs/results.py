@@ -93,8 +93,8 @@ def follow_run(
             if now != last:
                 _tell(now, last, _rate(began, (clock(), done)), directory, lines=not bar_is_shown)
                 changed, told_silence = clock(), False
-            if now.asked:
-                progress(done, now.asked)
+            if now.cell_count:
+                progress(done, now.cell_count)
             if now.over:
                 break
             if now.running is None and not told_silence and clock() - changed > SILENT:
@@ -120,14 +120,14 @@ def _tell(now: HowFar, last: HowFar | None, rate: float | None, directory: Path,
     """What is new: the counts, failures, and that nobody is seen to measure."""
     fresh = [said for said in now.failures if last is None or said not in last.failures]
     if MANNERS.json:
-        counts: dict[str, Any] = {**asdict(now), "failures": fresh, "left": now.left}
-        counts |= {"cells_per_second": rate, "seconds_left": now.left / rate if rate else None}
+        counts: dict[str, Any] = {**asdict(now), "failures": fresh, "left": now.remaining_count}
+        counts |= {"cells_per_second": rate, "seconds_left": now.remaining_count / rate if rate else None}
         sys.stdout.write(json.dumps(counts, allow_nan=False) + "\n")
         sys.stdout.flush()
         return
     for said in fresh:
         output.note(f"failed: {said}")
-    if now.running is False and now.left and (last is None or last.running is not False):
+    if now.running is False and now.remaining_count and (last is None or last.running is not False):
         output.note(
             f"no process seen from here holds {directory}: its run has ended, or goes on elsewhere; the same `ostools run` "
             "command resumes it"
@@ -138,13 +138,13 @@ def _tell(now: HowFar, last: HowFar | None, rate: float | None, directory: Path,
 
 
 def _words(now: HowFar, rate: float | None) -> str:
-    if not now.asked:
+    if not now.cell_count:
         return "nothing is asked yet: the run is beginning"
-    said = f"{now.measured} of {now.asked} cells measured"
+    said = f"{now.measured} of {now.cell_count} cells measured"
     said += f", {now.failed} failed" if now.failed else ""
-    if rate is None or not now.left:
+    if rate is None or not now.remaining_count:
         return said
-    return f"{said}; {60 * rate:.3g} cells a minute, about {_duration(now.left / rate)} left"
+    return f"{said}; {60 * rate:.3g} cells a minute, about {_duration(now.remaining_count / rate)} left"
 
 
 def _duration(seconds: float) -> str:

@@ -133,7 +133,7 @@ def _show_plan(plan: runs.Plan) -> None:
     if MANNERS.json:
         output.print_json([dict(zip([*names, "forecast_bytes"], row, strict=True)) for row in rows])
         return
-    title = f"{len(plan.pending)} of {len(plan.wanted)} cells are missing"
+    title = f"{len(plan.pending)} of {len(plan.keyed_cells)} cells are missing"
     if rows:
         most, unknown = max(job.forecast.memory for job in plan.pending), any(row[-1] is None for row in rows)
         title += f"; forecast {_memory(most, plan, at_least=unknown)}; the first cells measure the time"
@@ -143,7 +143,7 @@ def _show_plan(plan: runs.Plan) -> None:
 
 def _planned(job: Job) -> tuple[Any, ...]:
     """A cell's columns and lengths, and at the end the bytes that it is forecast to take: None where nothing is known of it."""
-    cell, forecast = job.wanted.cell, job.forecast
+    cell, forecast = job.keyed_cell.cell, job.forecast
     memory = None if forecast.work is None else forecast.memory
     return (*(cell.columns[name] for name in CELL), len(cell.lengths), cell.lengths[0], cell.lengths[-1], memory)
 

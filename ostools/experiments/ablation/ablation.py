@@ -112,8 +112,8 @@ def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
     greatest = order[: min(GREATEST, np.count_nonzero(real))]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = predicted[greatest] / real[greatest]
-        tensor = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
-    off = float(tensor[np.abs(tensor).argmax()]) if len(tensor) else np.nan
+        log_ratios = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
+    off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
 
@@ -181,7 +181,7 @@ def ablation(
     if what == "edges" and names is None and not isinstance(task, Prompt):
         names = ("sensitivity", "answers")
     whole_number("top", top, 1)
-    chosen_seeds = None if targets is None else checked_targets(model, what, targets)
+    chosen_targets = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
     questions = _questions(work, task, lengths, seeds, names, prefilled, chat, carriers, answer)
     provenance = Provenance.collect(
@@ -190,31 +190,33 @@ def ablation(
         **{
             "measurement": "ablation",
             "task": questions[0].task,
-            "lengths": [task_prompt.length for task_prompt in questions],
+            "lengths": [question.length for question in questions],
         },
         **{
             "seeds": list(seeds),
             "what": what,
-            "targets": chosen_seeds,
+            "targets": chosen_targets,
             "top": top,
             "method": method,
             "begun": prefilled,
         },
-        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _told(answer)},
+        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _plain_answer(answer)},
     )
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
-            parts = chosen_seeds or all_targets(work, what, question.prompt, top)
+            parts = chosen_targets or all_targets(work, what, question.prompt, top)
             part_progress = part_of(progress, index, index + 1, len(questions))
-            measuring = [one for one in question.measures(names) if what != "edges" or one.name != "collapse"]
+            measuring = [
+                measure for measure in question.measures(names) if what != "edges" or measure.name != "collapse"
+            ]
             if not measuring:
                 raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
             for row in _rows(work, question, parts, method, measuring, part_progress):
                 rows.append({"what": what, "method": method} | row)
     frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
-    whole_table = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
-    return Ablation(frame.astype(whole_table), provenance)
+    integer_columns = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
+    return Ablation(frame.astype(integer_columns), provenance)
 
 
 _TARGET = ("target", "layer", "head", "query", "key", "part")
@@ -235,21 +237,23 @@ def _questions(
     """Every prompt that the parts are taken out on."""
     if isinstance(task, Prompt):
         if lengths is not None or prefilled:
-            raise InputError("ablation: a prompt has no lengths and no line to begin; leave lengths and begun out")
+            raise InputError(
+                "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--begun) out"
+            )
         return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
-    form, length_list = tasks.task(task), MEASURES if names is None else names
+    form, measure_names = tasks.task(task), MEASURES if names is None else names
     return [
-        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=length_list)
+        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=measure_names)
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
 
 
-def _told(answer: str | Prompt | None) -> str | list[int] | None:
+def _plain_answer(answer: str | Prompt | None) -> str | list[int] | None:
     return answer.ids.tolist() if isinstance(answer, Prompt) else answer
 
 
@@ -266,22 +270,19 @@ def _rows(
     if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
-    whole_table = {
-        task_prompt.name: require_finite(task_prompt.values(model), "with nothing taken out")
-        for task_prompt in measures
-    }
-    predicted = {one.name: _predicted(model, one, targets, method, question) for one in measures}
+    baseline = {measure.name: require_finite(measure.values(model), "with nothing taken out") for measure in measures}
+    predicted = {measure.name: _predicted(model, measure, targets, method, question) for measure in measures}
     for index, target in enumerate(targets):
         with taken_out(model, target, method, question.prompt):
-            real = {one.name: require_finite(one.values(model), f"without {target}") for one in measures}
-        for measure, numbers in real.items():
+            real = {measure.name: require_finite(measure.values(model), f"without {target}") for measure in measures}
+        for measure_name, numbers in real.items():
             for quantity, ablated in numbers.items():
-                value = whole_table[measure][quantity]
+                value = baseline[measure_name][quantity]
                 yield (
                     where
                     | columns_of(target)
-                    | {"measure": measure, "quantity": quantity, "value": value, "ablated": ablated}
-                    | {"effect": ablated - value, "predicted_effect": predicted[measure][quantity][index]}
+                    | {"measure": measure_name, "quantity": quantity, "value": value, "ablated": ablated}
+                    | {"effect": ablated - value, "predicted_effect": predicted[measure_name][quantity][index]}
                 )
         tell(progress, index + 1, len(targets))
 

@@ -136,14 +136,14 @@ class JacobianNorm(Measure):
 
     def jacobian(self, model: TransformerBridge) -> Float[Tensor, "d_out carrier_d_model"]:
         """J_C in float64, row k the gradient of component k of y_n."""
-        return torch.cat([result.detach().double() for result in self._rows(self._route(model))]).flatten(1)
+        return torch.cat([rows.detach().double() for rows in self._rows(self._route(model))]).flatten(1)
 
     def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
         route = self._route(model, gated(gates))
         parts, frobenius = [], torch.zeros_like(gates)
-        for result in self._rows(route, create_graph=True):
-            frobenius += _gradient(result.square().sum(), gates)
-            parts.append(result.detach().double())
+        for rows in self._rows(route, create_graph=True):
+            frobenius += _gradient(rows.square().sum(), gates)
+            parts.append(rows.detach().double())
         jacobian = torch.cat(parts).flatten(1)
         if not bool((jacobian != 0).any()):
             raise InputError("ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one")
@@ -166,10 +166,10 @@ class JacobianNorm(Measure):
             yield route.pull(part, create_graph=create_graph)[:, list(self.carriers)]
 
 
-def _last_token(model: TransformerBridge, given_values: Tensor, **options: int) -> Float[Tensor, "batch d_model"]:
+def _last_token(model: TransformerBridge, ids: Tensor, **options: int) -> Float[Tensor, "batch d_model"]:
     """y_n of every row, with its graph."""
     with hooks.capture(model, "final_norm", detach=False) as record:
-        model(given_values, logits_to_keep=1, **options)
+        model(ids, logits_to_keep=1, **options)
     return record["final_norm"][:, -1]
 
 

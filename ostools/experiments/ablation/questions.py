@@ -67,14 +67,14 @@ def of_task(
     measures: Sequence[str],
 ) -> Question:
     """A task's question; `prefilled`: with the right line begun, so that the last token is the one the answer is read from."""
-    task_prompts = render_prompt(model, task, length, seed=seed, chat=chat)
-    if task_prompts.thinks:
+    task_prompt = render_prompt(model, task, length, seed=seed, chat=chat)
+    if task_prompt.thinks:
         raise InputError(
             "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
-    carriers = carrier_positions(model, task_prompts) if "sensitivity" in measures else None
-    prompt, answer = _split(model, task_prompts, prefilled)
+    carriers = carrier_positions(model, task_prompt) if "sensitivity" in measures else None
+    prompt, answer = _split(model, task_prompt, prefilled)
     extended = (
         _split(model, render_prompt(model, task, length + 1, seed=seed, chat=chat), prefilled)[0]
         if "collapse" in measures
@@ -97,45 +97,44 @@ def of_prompt(
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
         raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")
     ids = prompt.ids.tolist()
-    length_list = None
+    answer_ids = None
     if answer is not None:
         suffix = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
-        length_list = _behind(model, ids, suffix)
-    chosen_seeds = None if carriers is None else tuple(carriers)
+        answer_ids = _fitting_answer(model, ids, suffix)
+    carrier_places = None if carriers is None else tuple(carriers)
     extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
-    return Question("prompt", None, None, _tensor(model, ids), chosen_seeds, length_list, extended, None)
+    return Question("prompt", None, None, _tensor(model, ids), carrier_places, answer_ids, extended, None)
 
 
-def _split(model: TransformerBridge, task_prompts: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
+def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    ids, answer = task_prompts.prompt.ids.tolist(), line_ids(model, task_prompts.prompt, answer_text(task_prompts)).ids
+    ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt)).ids
     if prefilled:
-        start = _begun(model, task_prompts, answer)
+        start = _prefill_length(model, task_prompt, answer)
         ids, answer = [*ids, *answer[:start]], answer[start:]
-    return _tensor(model, ids), _behind(model, ids, answer)
+    return _tensor(model, ids), _fitting_answer(model, ids, answer)
 
 
-def _begun(model: TransformerBridge, task_prompts: TaskPrompt, answer: Sequence[int]) -> int:
+def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: Sequence[int]) -> int:
     """How many tokens of the right line come before the first that depends on the answer."""
-    task_prompt, two = (
-        line_ids(
-            model, task_prompts.prompt, answer_text(replace(task_prompts, line=task_prompts.task.answer_line(other)))
-        ).ids
-        for other in "12"
+    first_line, second_line = (
+        line_ids(model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit)))).ids
+        for digit in "12"
     )
     common = [
-        first for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(task_prompt, two, strict=False))
+        first
+        for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
     ]
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
-            f"{task_prompts.task.name}: expected the answer {task_prompts.key!r} to begin with a token of its own, found "
+            f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found "
             f"that this tokenizer "
-            "cuts the line before it otherwise than before other answers; leave begun out"
+            "cuts the line before it otherwise than before other answers; leave prefilled (--begun) out"
         )
     return len(common)
 
 
-def _behind(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
+def _fitting_answer(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
     """The answer, if it fits into the context after the prompt; `InputError` otherwise."""
     Prompt.from_ids(model, [*ids, *answer])
     return _tensor(model, answer)

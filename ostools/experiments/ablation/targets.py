@@ -34,23 +34,23 @@ def checked_method(what: str, method: str) -> None:
 
 def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
     """The parts by name, without doubles; `InputError` for one that is no such part or that the model does not have."""
-    kind, result = _KINDS[what], []
+    kind, target_list = _KINDS[what], []
     if not isinstance(targets, Iterable):
         raise InputError(f"ablation of {what}: expected a list of {_FIELDS[what]}, found {targets!r}")
-    for given_values in targets:
+    for target_values in targets:
         if (
-            isinstance(given_values, str)
-            or not isinstance(given_values, Sequence)
-            or len(given_values) != len(kind._fields)
+            isinstance(target_values, str)
+            or not isinstance(target_values, Sequence)
+            or len(target_values) != len(kind._fields)
         ):
-            raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {given_values!r}")
-        result.append(kind(*given_values))
-    if not result:
+            raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {target_values!r}")
+        target_list.append(kind(*target_values))
+    if not target_list:
         raise InputError(f"ablation of {what}: expected at least one {_FIELDS[what]}, found none")
-    chosen_seeds = tuple(dict.fromkeys(result))
-    for target in chosen_seeds:
+    chosen_targets = tuple(dict.fromkeys(target_list))
+    for target in chosen_targets:
         _require_there(model, target)
-    return chosen_seeds
+    return chosen_targets
 
 
 def _require_there(model: TransformerBridge, target: Target) -> None:
@@ -78,9 +78,9 @@ def all_targets(model: TransformerBridge, what: str, prompt: Ids, top: int) -> t
     with torch.no_grad(), hooks.capture(model, "pattern", reduce=lambda pattern, _: pattern[0, :, -1]) as record:
         model(prompt[None], logits_to_keep=1)
     weights = torch.stack([record["pattern"][layer] for layer in layers])
-    chosen_seeds = weights.flatten().topk(min(top, weights.numel())).indices.tolist()
+    edge_indices = weights.flatten().topk(min(top, weights.numel())).indices.tolist()
     last, n = len(prompt) - 1, len(prompt)
-    return tuple(Edge(index // (n_heads * n), index // n % n_heads, last, index % n) for index in chosen_seeds)
+    return tuple(Edge(index // (n_heads * n), index // n % n_heads, last, index % n) for index in edge_indices)
 
 
 def taken_out(model: TransformerBridge, target: Target, method: str, reference: Ids) -> AbstractContextManager[None]:
@@ -112,11 +112,11 @@ def _means(model: TransformerBridge, heads: Sequence[Target], reference: Ids) ->
 
 def columns_of(target: Target) -> dict[str, Any]:
     """layer, head, query, key, part (None where it has none), and `target`, its name in tables and charts."""
-    result: dict[str, Any] = dict.fromkeys(("layer", "head", "query", "key", "part")) | target._asdict()
+    columns: dict[str, Any] = dict.fromkeys(("layer", "head", "query", "key", "part")) | target._asdict()
     if isinstance(target, Sublayer):
         name = f"{target.layer} {target.part}"
     elif isinstance(target, Edge):
         name = f"{target.layer}.{target.head}: {target.query} → {target.key}"
     else:
         name = f"{target.layer}.{target.head}"
-    return {"target": name} | result
+    return {"target": name} | columns

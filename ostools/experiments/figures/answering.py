@@ -28,88 +28,90 @@ from ostools.tasks.questions import Question, question
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
 """Of which model the paper shows each figure."""
 
-_WHOLE = ("number", "absolute_error", "reasoning_tokens")
+_INTEGER_COLUMNS = ("number", "absolute_error", "reasoning_tokens")
 
 
-def answered(
+def greedy_answers(
     model: TransformerBridge | Hosted,
-    arguments: Mapping[AppendixTask, Sequence[int]],
+    seeds_by_task: Mapping[AppendixTask, Sequence[int]],
     lengths: Sequence[int],
     *,
     max_new_tokens: int = 256,
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The greedy answer to every task of `arguments` at every length and each of its seeds; and how they were asked.
+    """The greedy answer to every task of `seeds_by_task` at every length and each of its seeds; and how they were asked.
 
     All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
     How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
     """
     if isinstance(model, Hosted):
-        return _answered_elsewhere(model, arguments, lengths, chat)
+        return _answered_elsewhere(model, seeds_by_task, lengths, chat)
     task_prompts = [
         render_prompt(model, task, n, seed=seed, chat=chat)
         for n in lengths
-        for task, seeds in arguments.items()
+        for task, seeds in seeds_by_task.items()
         for seed in seeds
     ]
-    result: dict[int, Answer] = {}
+    answer_by_index: dict[int, Answer] = {}
     limits: dict[str, int] = {}
     for reasons in (False, True):
-        chosen_seeds = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
-        if chosen_seeds:
-            rows = [task_prompts[index] for index in chosen_seeds]
-            thinks = any(one.thinks for one in rows)
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, rows), thinks)
-            limits |= dict.fromkeys((task.mode for task in arguments if task.reasons is reasons), limit)
-            sentences = answers(
+        indices = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
+        if indices:
+            batch = [task_prompts[index] for index in indices]
+            thinks = any(task_prompt.thinks for task_prompt in batch)
+            limit = max_new_tokens if reasons else answer_room(right_lines(model, batch), thinks)
+            limits |= dict.fromkeys((task.mode for task in seeds_by_task if task.reasons is reasons), limit)
+            batch_answers = answers(
                 model,
-                [one.prompt for one in rows],
+                [task_prompt.prompt for task_prompt in batch],
                 max_new_tokens=limit,
-                stops=stops_of(rows),
-                progress=part_of(progress, len(result), len(result) + len(rows), len(task_prompts)),
+                stops=stops_of(batch),
+                progress=part_of(progress, len(answer_by_index), len(answer_by_index) + len(batch), len(task_prompts)),
             )
-            result |= zip(chosen_seeds, sentences, strict=True)
+            answer_by_index |= zip(indices, batch_answers, strict=True)
     trained = metadata_of(model).trained_lengths or {}
-    frame = pd.DataFrame([_row(model, one, result[index], trained) for index, one in enumerate(task_prompts)])
-    whole_table = frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(one.chat for one in task_prompts), **task_prompts[0].prompt.asked}
+    frame = pd.DataFrame(
+        [_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)]
+    )
+    table = frame.astype(dict.fromkeys(_INTEGER_COLUMNS, "Int64") | {"within_training": "boolean"})
+    how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.asked}
     how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
-    return whole_table, how | how_read(model)
+    return table, how | how_read(model)
 
 
 def _row(
-    model: TransformerBridge, task_prompts: TaskPrompt, answer: Answer, trained: Mapping[str, int]
+    model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer, trained: Mapping[str, int]
 ) -> dict[str, Any]:
-    task = task_prompts.task
+    task = task_prompt.task
     longest = trained.get(task.trained_as or "")
     columns = {"form": task, "task": task.name, "mode": getattr(task, "mode", "none")}
-    within = None if longest is None else task_prompts.length <= longest
-    part_progress = answer_columns(task_prompts, answer, reasoning_tokens(model, task_prompts, answer))
-    return columns | part_progress | {"within_training": within, "seconds": answer.seconds}
+    within = None if longest is None else task_prompt.length <= longest
+    answer_values = answer_columns(task_prompt, answer, reasoning_tokens(model, task_prompt, answer))
+    return columns | answer_values | {"within_training": within, "seconds": answer.seconds}
 
 
 def _answered_elsewhere(
-    hosted: Hosted, arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+    hosted: Hosted, seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The same out of answers that are there."""
     if chat is not None:
         raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
-    length_list = hosted.only(figure_questions(arguments, lengths))
-    frame: Any = hosted_rows(hosted, length_list).drop(columns=["status", "sample", "log_probability"])
-    forms = [task_prompt.task for task_prompt in length_list]
+    question_list = hosted.only(figure_questions(seeds_by_task, lengths))
+    frame: Any = hosted_rows(hosted, question_list).drop(columns=["status", "sample", "log_probability"])
+    forms = [prompt.task for prompt in question_list]
     frame.insert(0, "form", forms)
     frame.insert(1, "task", [form.name for form in forms])
     frame.insert(2, "mode", [getattr(form, "mode", "none") for form in forms])
-    kinds = dict.fromkeys(("tokens", *_WHOLE), "Int64")
+    kinds = dict.fromkeys(("tokens", *_INTEGER_COLUMNS), "Int64")
     kinds |= dict.fromkeys(("correct", "within_training"), "boolean")
     limits = dict.fromkeys(frame["mode"], hosted.settings.get("max_tokens"))
     return frame.astype(kinds), {"chat": None, "max_new_tokens": limits, "stop": None}
 
 
-def figure_questions(arguments: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
-    """A figure's prompts as text, in the order in which `answered` asks them."""
-    return [question(task, n, seed=seed) for n in lengths for task, seeds in arguments.items() for seed in seeds]
+def figure_questions(seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+    """A figure's prompts as text, in the order in which `greedy_answers` asks them."""
+    return [question(task, n, seed=seed) for n in lengths for task, seeds in seeds_by_task.items() for seed in seeds]
 
 
 def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
@@ -118,11 +120,11 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
     return collect(**parameters)
 
 
-def title(result: Result, sampled: str) -> str:
+def title(result: Result, subject: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
     name = short_name(result.provenance.model)
-    return f"Figure {number} on {name}: {sampled}"
+    return f"Figure {number} on {name}: {subject}"
 
 
 def common_deviations(result: Result) -> list[str]:
@@ -140,14 +142,14 @@ def _spread(lengths: Sequence[int]) -> str:
     return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
 
 
-def unread(result: Result, answers: pd.DataFrame) -> list[str]:
+def unread_answers(result: Result, answers: pd.DataFrame) -> list[str]:
     """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")
     sentences, several_modes = [], rows["mode"].nunique() > 1
-    for mode, here in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
+    for mode, cut_rows in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        sentences.append(f"{len(here)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
-    if second := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
-        sentences.append(f"{second} that wrote something else than was asked for")
+        sentences.append(f"{len(cut_rows)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
+    if other_count := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
+        sentences.append(f"{other_count} that wrote something else than was asked for")
     return [f"These have no answer, so they are not in the errors: {'; '.join(sentences)}."] if sentences else []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title
+from ostools.experiments.figures.answering import common_deviations, greedy_answers, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.hosted.given import Hosted
@@ -73,8 +73,8 @@ def figure_2(
     tokens each.
     """
     length_list = checked_lengths(lengths)
-    frame, how = answered(model, asked_tasks(), length_list, chat=chat, progress=progress)
-    panels = pd.Series({task: panel for panel, arguments in PANELS.items() for task in arguments})
+    frame, how = greedy_answers(model, asked_tasks(), length_list, chat=chat, progress=progress)
+    panels = pd.Series({task: panel for panel, panel_tasks in PANELS.items() for task in panel_tasks})
     frame.insert(0, "panel", frame.pop("form").map(panels))
     provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **how)
     return Figure2(frame, provenance)

@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures.answering import answered, common_deviations, provenance_of, title, unread
+from ostools.experiments.figures.answering import (
+    common_deviations,
+    greedy_answers,
+    provenance_of,
+    title,
+    unread_answers,
+)
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
@@ -98,8 +104,10 @@ def figure_3(
     if number not in (3, 6):
         raise InputError(f"number: expected 3 or 6, the figures of this form, found {number!r}")
     length_list, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
-    arguments = asked_tasks(chosen_seeds, panels, mode=mode, examples=examples, tidy=tidy)
-    frame, how = answered(model, arguments, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
+    seeds_by_task = asked_tasks(chosen_seeds, panels, mode=mode, examples=examples, tidy=tidy)
+    frame, how = greedy_answers(
+        model, seeds_by_task, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress
+    )
     parameters: dict[str, Any] = {
         "measurement": f"figure-{number}",
         "number": number,
@@ -131,38 +139,38 @@ def asked_tasks(
 
 def _form(name: str, way: Mode, mode: str, examples: str, tidy: bool) -> AppendixTask:
     """One panel in one way of asking, with what of the options it has."""
-    arguments: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
-    arguments |= {"examples": examples} if way == "cot-few-shot" else {}
-    return AppendixTask(name, **arguments)
+    options: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
+    options |= {"examples": examples} if way == "cot-few-shot" else {}
+    return AppendixTask(name, **options)
 
 
 def _checked_panels(panels: Sequence[str]) -> list[str]:
-    chosen_seeds = checked_names("panel", panels, TASKS)
-    return [name for name in TASKS if name in chosen_seeds]
+    chosen_panels = checked_names("panel", panels, TASKS)
+    return [name for name in TASKS if name in chosen_panels]
 
 
 def counting_deviations(result: Result, answers: Any) -> tuple[str, ...]:
     """What Figures 3, 4, 6 and 7 say of themselves."""
-    arguments = result.provenance.parameters
+    parameters = result.provenance.parameters
     sentences = [*common_deviations(result)]
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
     sentences += [
         "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand "
-        f"{arguments.get('examples', 'before')} the question.",
+        f"{parameters.get('examples', 'before')} the question.",
         "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
         _panels_in_words(answers),
-        _without_cot(arguments),
+        _without_cot(parameters),
     ]
-    if arguments.get("tidy"):
+    if parameters.get("tidy"):
         sentences.append(
             "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
         )
-    return (*sentences, *unread(result, answers))
+    return (*sentences, *unread_answers(result, answers))
 
 
-def _without_cot(arguments: Mapping[str, Any]) -> str:
-    if arguments.get("mode") == "answer-only":
+def _without_cot(parameters: Mapping[str, Any]) -> str:
+    if parameters.get("mode") == "answer-only":
         return (
             f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt. Section 3.2 speaks of such an instruction. Its "
             "words are ours."

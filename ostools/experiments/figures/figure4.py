@@ -63,9 +63,11 @@ def figure_4(
     Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
     """
     _check(number)
-    arguments: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
-    result = figure_3(model, lengths, seeds, **arguments, max_new_tokens=max_new_tokens, chat=chat, progress=progress)
-    return figure_4_of(result, number)
+    options: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
+    error_figure = figure_3(
+        model, lengths, seeds, **options, max_new_tokens=max_new_tokens, chat=chat, progress=progress
+    )
+    return figure_4_of(error_figure, number)
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
@@ -84,11 +86,9 @@ def _check(number: object) -> None:
 def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the right one, as text)."""
     came: Any = answers["correct"].notna().astype(int)  # of a hosted model; what never came is in no frequency
-    given_values: Any = answers[["task", "mode"]].assign(
-        output=answers["number"].astype("Int64"), answers=came, right=0
-    )
+    answer_rows: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=came, right=0)
     right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=came)
-    both_rows: Any = pd.concat([given_values, right], ignore_index=True)
+    both_rows: Any = pd.concat([answer_rows, right], ignore_index=True)
     both_rows = both_rows[(both_rows["answers"] + both_rows["right"] > 0) | both_rows["output"].isna()]
     counts = both_rows.groupby(["task", "mode", "output"], sort=False, dropna=False, as_index=False).sum()
     return counts.sort_values(["task", "mode", "output"], key=_in_order(both_rows), kind="stable", ignore_index=True)

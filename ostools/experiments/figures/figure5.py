@@ -90,9 +90,9 @@ def _of_reading(reading: Reading) -> list[str]:
     """What the paper leaves open of the quantity, and what is another than its."""
     sentences = []
     if (reading.site, reading.norm) != ("residual", "linf"):
-        rows = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
+        quantity = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
         sentences.append(
-            f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {rows}."
+            f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {quantity}."
         )
     if reading.per == HEAD_CHUNK:
         sentences.append(
@@ -111,9 +111,9 @@ def _of_reading(reading: Reading) -> list[str]:
 
 def _of_seeds(seeds: int) -> str:
     """What is drawn of (b) beside the heads."""
-    sampled = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
+    draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
     return (
-        f"(b) is {sampled}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and "
+        f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and "
         f"its "
         "bars are over heads."
     )
@@ -149,10 +149,10 @@ def figure_5(
     Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
     `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
-    chosen_seeds, reading = _checked_panels(panels), checked_reading(site, per, norm)
+    chosen_panels, reading = _checked_panels(panels), checked_reading(site, per, norm)
     _check_heads(model, reading)
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen_seeds}
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen_panels}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
@@ -166,7 +166,7 @@ def figure_5(
     provenance = Provenance.collect(
         model,
         measurement="figure-5",
-        panels="".join(chosen_seeds),
+        panels="".join(chosen_panels),
         prompts={panel: task.example for panel, task in runs.items()},
         **asdict(reading),
         **_common(curves, seeds),
@@ -215,9 +215,9 @@ def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
     first = next(iter(parameters.values()))
     return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
         "seeds": seeds,
-        "routes": {panel: given_values["route"] for panel, given_values in parameters.items()},
+        "routes": {panel: panel_parameters["route"] for panel, panel_parameters in parameters.items()},
         "difference_at_probed_lengths": {
-            panel: given["difference_at_probed_lengths"] for panel, given in parameters.items()
+            panel: panel_parameters["difference_at_probed_lengths"] for panel, panel_parameters in parameters.items()
         },
     }
 

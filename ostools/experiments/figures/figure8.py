@@ -156,13 +156,13 @@ def _layer(reading: str, block: str, n: int, d: int, seed: int) -> Layer:
     W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
     before = _normed if block == "pre-ln" else _as_it_is
     places = sinusoidal(n + 1, d)
-    rows, next_place = places[:-1], places[1:]
+    own_place, next_place = places[:-1], places[1:]
     if reading == "vectors":
-        q, k, x = (sampled / d**0.5 for sampled in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
+        q, k, x = (draws / d**0.5 for draws in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
         v, W_O = before(x), torch.eye(d, dtype=torch.float64)
-        return Layer(x, q + rows, k + rows, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
+        return Layer(x, q + own_place, k + own_place, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
     tokens = _gaussian(n, d, generator)
-    streams = tokens + rows, tokens + next_place
+    streams = tokens + own_place, tokens + next_place
     (q, k, v), (q_copy, k_copy, v_copy) = ([before(x) @ W for W in (W_Q, W_K, W_V)] for x in streams)
     return Layer(streams[0], q, k, v, streams[1], q_copy, k_copy, v_copy, W_O, W_1, W_2)
 
@@ -200,7 +200,7 @@ def _pairs(layer: Layer, block: str, n_heads: int, lengths: Sequence[int]) -> di
     alpha, alpha_star = scores.softmax(-1), torch.cat([before, itself], dim=-1).softmax(-1)
     heads, heads_star = alpha @ v, alpha_star[..., :-1] @ v + alpha_star[..., -1:] * v_copy
     attended, attended_star = (
-        rearrange(each, "head length d_head -> length (head d_head)") @ layer.W_O for each in (heads, heads_star)
+        rearrange(tensor, "head length d_head -> length (head d_head)") @ layer.W_O for tensor in (heads, heads_star)
     )
     y = layer.after(block, layer.x[rows], attended)
     y_star = layer.after(block, layer.x_copy[rows], attended_star)

@@ -66,5 +66,5 @@ def figure_9(
         tables.append(pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound}))
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(lengths=length_list, seeds=chosen_seeds, noisy=noisy, noise=noise)
-    reached_lengths = sum(n >= 100 * noisy for n in length_list) >= FEWEST
-    return Figure9(frame, provenance, fits=decay.fits(frame, ["delta"], (100 if reached_lengths else 10) * noisy))
+    reaches_100_times = sum(n >= 100 * noisy for n in length_list) >= FEWEST
+    return Figure9(frame, provenance, fits=decay.fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy))

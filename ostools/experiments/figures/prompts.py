@@ -32,12 +32,12 @@ def figure_prompts(
         raise InputError("figure 2 has no randomness, and so no seeds: leave them out")
     if wrong := asking.keys() - (set() if number == 2 else ASKING):
         raise InputError(f"figure {number} has no {sorted(wrong)[0]} to choose: leave it out")
-    arguments: Mapping[Any, Sequence[int]]
+    seeds_by_task: Mapping[Any, Sequence[int]]
     if number == 2:
-        arguments, known_values = figure2.asked_tasks(), figure2.LENGTHS
+        seeds_by_task, default_lengths = figure2.asked_tasks(), figure2.LENGTHS
     else:
-        arguments, known_values = (
+        seeds_by_task, default_lengths = (
             figure3.asked_tasks(figure3.SEEDS if seeds is None else checked_seeds(seeds), **asking),
             figure3.LENGTHS,
         )
-    return figure_questions(arguments, checked_lengths(known_values if lengths is None else lengths))
+    return figure_questions(seeds_by_task, checked_lengths(default_lengths if lengths is None else lengths))

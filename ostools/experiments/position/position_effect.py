@@ -59,8 +59,8 @@ class PositionEffect(Result):
         rows = self._by_passage()
         samples = {str(source): group for source, group in rows.groupby("source", sort=False)}
         if UNTRAINED in samples:
-            own_rows, untrained = (samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED))
-            samples["model minus untrained"] = pd.DataFrame(own_rows - untrained, columns=["start", "end"])
+            model_ends, untrained = (samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED))
+            samples["model minus untrained"] = pd.DataFrame(model_ends - untrained, columns=["start", "end"])
         return pd.DataFrame([_tested(source, group) for source, group in samples.items()])
 
     def _by_passage(self) -> Frame:
@@ -107,14 +107,14 @@ def position_effect(
     active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
     """
     checked_name("linearisation", linearisation, LINEARISATIONS)
-    chosen_seeds = _chosen(texts, passages)
+    chosen_passages = _chosen_passages(texts, passages)
     _check_length(tokens)
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
             f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
             f"{edits[0].where}: leave its block, or say untrained=False"
         )
-    prompts = _rotated(model, chosen_seeds, tokens)
+    prompts = _rotated(model, chosen_passages, tokens)
     settings = {
         "linearisation": linearisation,
         "method": method,
@@ -123,7 +123,7 @@ def position_effect(
         "seed": seed,
         "tokens": tokens,
     }
-    provenance = Provenance.collect(model, passages=len(chosen_seeds), own_texts=texts is not None, **settings)
+    provenance = Provenance.collect(model, passages=len(chosen_passages), own_texts=texts is not None, **settings)
     sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
     tables = []
     for index, source in enumerate(sources):
@@ -147,20 +147,21 @@ class _Rotation:
     prompt: Prompt
 
 
-def _chosen(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
+def _chosen_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
     if isinstance(texts, str):
         raise InputError("position_effect: expected a list of texts, found one text: put it into a list with others")
     natural = [passage for passage in PASSAGES if passage.kind in NATURAL]
     every = natural if texts is None else [Passage("own", text) for text in texts]
-    length_list = len(every) if count is None else whole_number("passages", count)
-    if not FEWEST_PASSAGES <= length_list <= len(every):
+    passage_count = len(every) if count is None else whole_number("passages", count)
+    if not FEWEST_PASSAGES <= passage_count <= len(every):
         raise InputError(
-            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {length_list}: a passage is one "
+            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {passage_count}: a passage is "
+            f"one "
             "sample of the test"
         )
     # The kinds in turn, so that few passages are of every kind.
     in_turn = sorted(range(len(every)), key=lambda place: [p.kind for p in every[:place]].count(every[place].kind))
-    return [every[place] for place in sorted(in_turn[:length_list])]
+    return [every[place] for place in sorted(in_turn[:passage_count])]
 
 
 def _check_length(tokens: int) -> None:
@@ -171,13 +172,13 @@ def _check_length(tokens: int) -> None:
         )
 
 
-def _rotated(model: TransformerBridge, chosen_seeds: Sequence[Passage], tokens: int) -> list[_Rotation]:
+def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int) -> list[_Rotation]:
     """Three prompts a passage: special tokens, the rotated text, and the passage's next token, whose y is read."""
     if model.tokenizer is None:
         raise InputError("position_effect: expected a model with a tokenizer, found none: passages are texts")
     before, _ = special_tokens(model.tokenizer)
     rotations = []
-    for number, passage in enumerate(chosen_seeds):
+    for number, passage in enumerate(passages):
         ids = text_ids(model.tokenizer, passage.text)
         if len(ids) <= tokens:
             raise InputError(

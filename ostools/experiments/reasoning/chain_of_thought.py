@@ -15,7 +15,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.reasoning.written import PARTS, REASONING, Written, written
+from ostools.experiments.reasoning.written import PARTS, REASONING, ReasonedPrompt, with_reasoning
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
@@ -92,15 +92,13 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    task_prompts = render_prompt(
-        model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking
-    )
+    task_prompt = render_prompt(model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking)
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(
             f"reasoning: expected it without the answer line, found {opening!r} in it: leave that line out"
         )
-    text = written(model, task_prompts, reasoning, max_new_tokens)
+    text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     result = sensitivity(
         model,
         text.prompt,
@@ -112,25 +110,25 @@ def chain_of_thought(
         progress=progress,
     )
     frame = _with_parts(result.frame, text)
-    arguments: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         **result.provenance.parameters,
         "measurement": "chain-of-thought",
-        **{"task": tasks.label(form), "length": length, "seed": seed, "key": task_prompts.key},
-        **{"chat": task_prompts.chat, **task_prompts.prompt.asked},
+        **{"task": tasks.label(form), "length": length, "seed": seed, "key": task_prompt.key},
+        **{"chat": task_prompt.chat, **task_prompt.prompt.asked},
         **{"reasoning": text.reasoning, "reasoning_source": text.source},
         "max_new_tokens": max_new_tokens if reasoning is None else None,
         **_answer(model, text),
     }
-    provenance = Provenance.collect(model, result.provenance.token_ids, **arguments)
+    provenance = Provenance.collect(model, result.provenance.token_ids, **parameters)
     return ChainOfThought(frame, provenance, _summary(frame, "part"), _lines(frame))
 
 
 def _checked_seed(form: Task, seed: int) -> int:
-    (result,) = seeds_of(form, [seed])
-    return result
+    (checked_seed,) = seeds_of(form, [seed])
+    return checked_seed
 
 
-def _with_parts(frame: pd.DataFrame, text: Written) -> pd.DataFrame:
+def _with_parts(frame: pd.DataFrame, text: ReasonedPrompt) -> pd.DataFrame:
     """A part and a line for every row; the table has all tokens of each linearisation, in their order."""
     parts, lines = dict(enumerate(text.parts)), dict(enumerate(text.lines))
     places: Any = frame["position"]
@@ -140,16 +138,16 @@ def _with_parts(frame: pd.DataFrame, text: Written) -> pd.DataFrame:
 def _summary(frame: Frame, by: str) -> pd.DataFrame:
     """Sums, shares of the whole and means of the norms, a row each linearisation, norm and value of `by`."""
     rows = []
-    for linearisation, here in frame.groupby("linearisation", sort=False):
-        for norm in NORMS if known_norm(here["method"]) == "operator" else ("frobenius",):
-            values = here[f"{norm}_norm"]
-            whole_table = float(values.sum())
-            for value, part in values.groupby(here[by], sort=False):
+    for linearisation, group in frame.groupby("linearisation", sort=False):
+        for norm in NORMS if known_norm(group["method"]) == "operator" else ("frobenius",):
+            values = group[f"{norm}_norm"]
+            norm_sum = float(values.sum())
+            for value, part in values.groupby(group[by], sort=False):
                 total = float(part.sum())
                 counts = {
                     "tokens": len(part),
                     "total": total,
-                    "share": total / whole_table if whole_table else float("nan"),
+                    "share": total / norm_sum if norm_sum else float("nan"),
                 }
                 rows.append(
                     {"linearisation": linearisation, "norm": norm, by: value} | counts | {"mean": total / len(part)}
@@ -173,15 +171,15 @@ def _lines(frame: Frame) -> pd.DataFrame:
     return table.assign(text=table["line"].map(texts))
 
 
-def _answer(model: TransformerBridge, text: Written) -> dict[str, Any]:
+def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
     """The token that the model writes next, the right one, and how likely that is."""
     with torch.no_grad():
         logits: Any = model(text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False)
     log_p = torch.log_softmax(logits[0, -1].double(), dim=-1)
-    chosen_seeds = int(log_p.argmax())
+    top_token = int(log_p.argmax())
     return {
-        "answer_token": token_text(model.tokenizer, chosen_seeds),
-        "right_token": token_text(model.tokenizer, text.wanted),
-        "first_token_right": chosen_seeds == text.wanted,
-        "right_token_probability": float(log_p[text.wanted].exp()),
+        "answer_token": token_text(model.tokenizer, top_token),
+        "right_token": token_text(model.tokenizer, text.answer_token),
+        "first_token_right": top_token == text.answer_token,
+        "right_token_probability": float(log_p[text.answer_token].exp()),
     }

@@ -25,15 +25,15 @@ ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
 PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
 """What a token can be part of. FRAME: tokens that stand for no character of what the user typed."""
-BY_MODEL, BEHIND, GIVEN = "written by the model", "begun behind what the model wrote", "given"
+BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what the model wrote", "given"
 
 
 @dataclass(frozen=True)
-class Written:
+class ReasonedPrompt:
     """What is read up to the token before the answer.
 
     prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
-    source: whose the reasoning and the begun line are. wanted: the first token of the right answer after it.
+    source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
     """
 
     prompt: Prompt
@@ -41,10 +41,12 @@ class Written:
     lines: tuple[int | None, ...]
     reasoning: str
     source: str
-    wanted: int
+    answer_token: int
 
 
-def written(model: TransformerBridge, task_prompts: TaskPrompt, reasoning: str | None, max_new_tokens: int) -> Written:
+def with_reasoning(
+    model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str | None, max_new_tokens: int
+) -> ReasonedPrompt:
     """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
 
     Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
@@ -54,121 +56,123 @@ def written(model: TransformerBridge, task_prompts: TaskPrompt, reasoning: str |
     does not fit the context, and where it is not known which tokens are the items.
     """
     ids: list[int] | None = None
-    suffix, source = reasoning or "", GIVEN
-    if reasoning is None and _opening(task_prompts):
-        (sentences,) = answers(model, [task_prompts.prompt], max_new_tokens=max_new_tokens)
-        kept_rows = sentences.ids[:-1] if sentences.ended == "eos" else sentences.ids
-        ids, suffix, source = _up_to_the_answer(model, task_prompts, kept_rows, sentences.text)
-    if reader_of(task_prompts).still_thinking(suffix):
+    suffix, source = reasoning or "", GIVEN_TEXT
+    if reasoning is None and _opening(task_prompt):
+        (model_answer,) = answers(model, [task_prompt.prompt], max_new_tokens=max_new_tokens)
+        answer_ids = model_answer.ids[:-1] if model_answer.ended == "eos" else model_answer.ids
+        ids, suffix, source = _up_to_the_answer(model, task_prompt, answer_ids, model_answer.text)
+    if reader_of(task_prompt).still_thinking(suffix):
         raise InputError(
-            f"{task_prompts.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
+            f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
             f"raise "
             "max_new_tokens, close them in `reasoning`, or ask without the chat template"
         )
-    prefilled, length_list = _begun(model, task_prompts, suffix)
-    ids = list(prefilled) if ids is None else ids
-    needed, context = len(task_prompts.prompt.ids) + len(ids), context_length(model)
+    prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
+    ids = list(prefix_ids) if ids is None else ids
+    needed, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
     if needed > context:
         raise InputError(
             f"expected at most {context} tokens (the model's context), found {needed} with reasoning and answer line: shorten "
             "the reasoning or the sequence"
         )
-    whole_table = Prompt.from_ids(model, [*task_prompts.prompt.ids.tolist(), *ids])
-    parts, lines = _behind_parts(model, task_prompts, ids)
-    before = _prompt_parts(model, task_prompts)
-    return Written(whole_table, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, length_list)
+    whole_prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
+    parts, lines = _behind_parts(model, task_prompt, ids)
+    before = _prompt_parts(model, task_prompt)
+    return ReasonedPrompt(
+        whole_prompt, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, answer_token
+    )
 
 
-def _opening(task_prompts: TaskPrompt) -> str:
+def _opening(task_prompt: TaskPrompt) -> str:
     """The words of the answer line before the answer."""
-    return task_prompts.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
+    return task_prompt.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
 
 
 def _up_to_the_answer(
-    model: TransformerBridge, task_prompts: TaskPrompt, sentences: Sequence[int], text: str
+    model: TransformerBridge, task_prompt: TaskPrompt, answer_ids: Sequence[int], text: str
 ) -> tuple[list[int] | None, str, str]:
     """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
-    reader = reader_of(task_prompts)
-    result = reader.read(text, "eos")
+    reader = reader_of(task_prompt)
+    reading = reader.read(text, "eos")
     start = reader.answer_start(text)  # thoughts may hold the same line
-    at = text.find(result.line, start) if result.kind == HAS_ANSWER and reader.form is not None else -1
-    place = None if at < 0 or reader.form is None else reader.form.last_in(result.line)
+    at = text.find(reading.line, start) if reading.kind == HAS_ANSWER and reader.form is not None else -1
+    place = None if at < 0 or reader.form is None else reader.form.last_in(reading.line)
     if place is None:
-        return None, text, BEHIND
-    ends = _ends(model, task_prompts, sentences)
+        return None, text, LINE_APPENDED
+    ends = _ends(model, task_prompt, answer_ids)
     over = at + place[1]
     while over < len(text) and text[over].isspace():
         over += 1
-    kept_rows = list(takewhile(lambda pair: pair[1] <= over, zip(sentences, ends, strict=True)))
-    return [token for token, _ in kept_rows], text[:at], BY_MODEL
+    kept_pairs = list(takewhile(lambda pair: pair[1] <= over, zip(answer_ids, ends, strict=True)))
+    return [token for token, _ in kept_pairs], text[:at], BY_MODEL
 
 
-def _begun(model: TransformerBridge, task_prompts: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
+def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
     """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
-    between = task_prompts.task.lead if reasoning.strip() or not task_prompts.chat else ""
+    between = task_prompt.task.lead if reasoning.strip() or not task_prompt.chat else ""
     text = reasoning.rstrip() + between
-    task_prompt, two, right = (
-        line_ids(model, task_prompts.prompt, text + task_prompts.task.answer_line(key)).ids
-        for key in ("1", "2", task_prompts.key)
+    first_line, second_line, right_line = (
+        line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key)).ids
+        for key in ("1", "2", task_prompt.key)
     )
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(task_prompt, two, strict=False))))
-    if not same or right[:same] != task_prompt[:same] or len(right) == same:
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))))
+    if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
-            f"{task_prompts.task.name}: expected an answer line that begins the same for every answer, found that this "
+            f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
             f"tokenizer cuts "
             "it otherwise before different ones: choose a task whose answer is a number"
         )
-    return task_prompt[:same], right[same]
+    return first_line[:same], right_line[same]
 
 
-def _ends(model: TransformerBridge, task_prompts: TaskPrompt, ids: Sequence[int]) -> list[int]:
+def _ends(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> list[int]:
     """For every token after the prompt how many characters of the text after it are there once it is read."""
     tokenizer: Any = model.tokenizer
-    anchor = task_prompts.prompt.ids[-8:].tolist()
+    anchor = task_prompt.prompt.ids[-8:].tolist()
     base = len(decoded(tokenizer, anchor))
-    result, last = [], 0
+    ends, last = [], 0
     for count in range(1, len(ids) + 1):
         last = max(last, len(decoded(tokenizer, [*anchor, *ids[:count]])) - base)
-        result.append(last)
-    return result
+        ends.append(last)
+    return ends
 
 
 def _behind_parts(
-    model: TransformerBridge, task_prompts: TaskPrompt, ids: Sequence[int]
+    model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]
 ) -> tuple[list[str], list[int | None]]:
     """The part of every token after the prompt, and the line of those that are reasoning."""
     tokenizer: Any = model.tokenizer
-    anchor = task_prompts.prompt.ids[-8:].tolist()
+    anchor = task_prompt.prompt.ids[-8:].tolist()
     base = len(decoded(tokenizer, anchor))
     text = decoded(tokenizer, [*anchor, *ids])[base:]
-    opening = _opening(task_prompts)
+    opening = _opening(task_prompt)
     start = text.lower().rfind(opening.lower()) if opening else len(text.rstrip())
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
     parts: list[str] = []
     lines: list[int | None] = []
-    for end in _ends(model, task_prompts, ids):
+    for end in _ends(model, task_prompt, ids):
         inside = end <= start
         parts.append(REASONING if inside else LINE)
         lines.append(text[:end].strip("\n").count("\n") + 1 if inside else None)
     return parts, lines
 
 
-def _prompt_parts(model: TransformerBridge, task_prompts: TaskPrompt) -> list[str]:
+def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str]:
     """The part of every token of the prompt, by the characters that it comes from."""
-    whole_table = task_prompts.prompt.text or ""
-    typed = task_prompts.text.strip()
-    at = whole_table.find(typed)
-    items = item_positions(model, task_prompts)
+    prompt_text = task_prompt.prompt.text or ""
+    typed = task_prompt.text.strip()
+    at = prompt_text.find(typed)
+    items = item_positions(model, task_prompt)
     if at < 0 or not any(item is not None for item in items):
         raise InputError(
-            f"{task_prompts.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
+            f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
             f"tokens are its "
             "items is not known"
         )
-    low, high = _examples(task_prompts)
-    low, high = (at - (len(task_prompts.text) - len(task_prompts.text.lstrip())) + place for place in (low, high))
+    low, high = _examples(task_prompt)
+    low, high = (at - (len(task_prompt.text) - len(task_prompt.text.lstrip())) + place for place in (low, high))
     parts = []
-    for (start, end), item in zip(offsets(model, task_prompts.prompt), items, strict=True):
+    for (start, end), item in zip(offsets(model, task_prompt.prompt), items, strict=True):
         if start == end or end <= at or start >= at + len(typed):
             parts.append(FRAME)
         elif item is not None:
@@ -178,11 +182,11 @@ def _prompt_parts(model: TransformerBridge, task_prompts: TaskPrompt) -> list[st
     return parts
 
 
-def _examples(task_prompts: TaskPrompt) -> tuple[int, int]:
+def _examples(task_prompt: TaskPrompt) -> tuple[int, int]:
     """Where the few-shot examples stand in the text, without the request before them."""
-    task = task_prompts.task
+    task = task_prompt.task
     if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
         return 0, 0
     worked = few_shot(task.name, task.tidy).partition("\n")[2]
-    start = task_prompts.text.index(worked)
+    start = task_prompt.text.index(worked)
     return start, start + len(worked)

@@ -15,7 +15,7 @@ BY_CONSTRUCTION = "holds by construction"
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 
 Numbers: TypeAlias = Mapping[str, float | int | str | None]
-Found: TypeAlias = Mapping[str, Mapping[str, Result]]
+ResultsByPart: TypeAlias = Mapping[str, Mapping[str, Result]]
 """What was measured: by the name of a part, its results by their names."""
 
 
@@ -50,12 +50,12 @@ class Claim:
     place: str
     words: str
     rule: str
-    judge: Callable[[Found], Verdict]
+    judge: Callable[[ResultsByPart], Verdict]
     needs: tuple[str, ...] = ()
     figures: tuple[int, ...] = ()
     construction: str = ""
 
-    def verdict(self, results: Found, refused: Mapping[str, str]) -> Verdict:
+    def verdict(self, results: ResultsByPart, refused: Mapping[str, str]) -> Verdict:
         """The verdict by what was found; `refused`: why a part could not be measured."""
         lacking = [name for name in self.needs if name not in results]
         if lacking:
@@ -71,12 +71,12 @@ class Claim:
         return verdict
 
 
-def decided(agrees: bool, sentence: str, **numbers: float | int | str | None) -> Verdict:
+def decide(agrees: bool, sentence: str, **numbers: float | int | str | None) -> Verdict:
     """A verdict that the data decide."""
     return Verdict(AGREES if agrees else DISAGREES, sentence, numbers)
 
 
-def shown(numbers: Numbers) -> str:
+def numbers_in_words(numbers: Numbers) -> str:
     """The numbers of a verdict in one line."""
     return "; ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in numbers.items())
 

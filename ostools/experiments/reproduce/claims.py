@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ostools.experiments.reproduce import collapse, copying, counting, induction, squashing, statements
-from ostools.experiments.reproduce.claim import Claim, Found, shown
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, numbers_in_words
 from ostools.ground.errors import InputError
 
 CLAIMS: tuple[Claim, ...] = (
@@ -38,7 +38,7 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     return [claim for claim in CLAIMS if set(claim.figures) & set(wanted_figures)]
 
 
-def judged(claims: Iterable[Claim], results: Found, refused: Mapping[str, str]) -> pd.DataFrame:
+def judged(claims: Iterable[Claim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
     """A row a claim: `COLUMNS`. `refused`: why a part was not measured."""
     rows: list[dict[str, Any]] = []
     for claim in claims:
@@ -51,7 +51,7 @@ def judged(claims: Iterable[Claim], results: Found, refused: Mapping[str, str]) 
                 "rule": claim.rule,
                 "outcome": verdict.outcome,
                 "measured": verdict.sentence,
-                "numbers": shown(verdict.numbers),
+                "numbers": numbers_in_words(verdict.numbers),
                 "parts": ", ".join(claim.needs),
                 "figures": ", ".join(map(str, claim.figures)),
             }

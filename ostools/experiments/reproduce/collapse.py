@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.reproduce.weighing import above_zero
 from ostools.ground.words import number
 from ostools.results import Frame
@@ -22,7 +22,7 @@ NEAR_FACTOR = 10.0
 FIT_FROM = 16
 
 
-def _panel(results: Found, panel: str, dtype: str) -> Frame:
+def _panel(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance of one panel: a row a length, heads and seeds averaged."""
     figure: Any = results["figure-5"]["figure"]
     frame = figure.frame
@@ -32,13 +32,13 @@ def _panel(results: Found, panel: str, dtype: str) -> Frame:
     return rows.sort_values("length")
 
 
-def _seeds(results: Found, panel: str, dtype: str) -> Any:
+def _seeds(results: ResultsByPart, panel: str, dtype: str) -> Any:
     """The drawn distance by seed: a column a seed, a row a length."""
     figure: Any = results["figure-5"]["figure"]
-    arguments = figure.provenance.parameters
+    parameters = figure.provenance.parameters
     frame = figure.curves[panel].frame
     for column in ("site", "per", "norm"):
-        frame = frame[frame[column] == arguments[column]]
+        frame = frame[frame[column] == parameters[column]]
     frame = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
     if frame.empty:
         raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
@@ -56,7 +56,7 @@ def _exact(figure: Any) -> str:
     return next((name for name in ("float64", "float32") if name in names), names[0])
 
 
-def arbitrarily_close(results: Found) -> Verdict:
+def arbitrarily_close(results: ResultsByPart) -> Verdict:
     """The law by which the float64 distance of v^(L) in (a) falls."""
     figure: Any = results["figure-5"]["figure"]
     curve = figure.curves["a"].reference_curve(THEOREM, "residual")
@@ -76,7 +76,7 @@ def arbitrarily_close(results: Found) -> Verdict:
         f"from n = {FIT_FROM} to {int(positive.index[-1])} the float64 distance of v^(L) in (a) goes to {ratio:.2%} of what it "
         f"was: {fitted.verdict}{rate}{level}. How close it comes at greater n was not measured"
     )
-    return decided(
+    return decide(
         law is not None and law.level == 0,
         sentence,
         ratio=ratio,
@@ -92,7 +92,7 @@ def _floor(curve: Frame) -> float:
     return 1e-6 * float(sizes.median()) if len(sizes) else 0.0
 
 
-def near_precision_at_50(results: Found) -> Verdict:
+def near_precision_at_50(results: ResultsByPart) -> Verdict:
     """The drawn distance of (a) about n = 50, over the noise of rounding there."""
     rows = _panel(results, "a", LOW)
     rows = rows[rows["length"].isin(AROUND_50)]
@@ -105,10 +105,10 @@ def near_precision_at_50(results: Found) -> Verdict:
         f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
         "rounding (median over these lengths)"
     )
-    return decided(ratio <= NEAR_FACTOR, sentence, over_noise=ratio)
+    return decide(ratio <= NEAR_FACTOR, sentence, over_noise=ratio)
 
 
-def varying_delays(results: Found) -> Verdict:
+def varying_delays(results: ResultsByPart) -> Verdict:
     """log10 of (b) over (a) in the upper half of the lengths, a mean for each seed of (b)."""
     dtype = _exact(results["figure-5"]["figure"])
     ones, varied = _seeds(results, "a", dtype).mean(axis=1), _seeds(results, "b", dtype)
@@ -123,7 +123,7 @@ def varying_delays(results: Found) -> Verdict:
     )
 
 
-def varied_falls(results: Found) -> Verdict:
+def varied_falls(results: ResultsByPart) -> Verdict:
     """The slope of log distance against log length in (b), one for each seed."""
     dtype = _exact(results["figure-5"]["figure"])
     curves = _seeds(results, "b", dtype)
@@ -144,7 +144,7 @@ def _slopes(curves: Any) -> np.ndarray:
     return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
 
 
-def commas_separate(results: Found) -> Verdict:
+def commas_separate(results: ResultsByPart) -> Verdict:
     """The drawn distance of (d) over that of (c), the median of the upper half, and (d) in low precision over its noise."""
     dtype = _exact(results["figure-5"]["figure"])
     plain = _panel(results, "c", dtype).set_index("length")["mean"]
@@ -166,7 +166,7 @@ def commas_separate(results: Found) -> Verdict:
         f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is {number(over['d'])} times the "
         f"noise with commas, and {number(over['c'])} times without{_one_more_digit(results, plain, dtype)}"
     )
-    return decided(
+    return decide(
         helps and separate,
         sentence,
         larger_share=share,
@@ -176,7 +176,7 @@ def commas_separate(results: Found) -> Verdict:
     )
 
 
-def _one_more_digit(results: Found, plain: Any, dtype: str) -> str:
+def _one_more_digit(results: ResultsByPart, plain: Any, dtype: str) -> str:
     """The same of the second pair of (d), one digit more after a comma, where it was measured. It is not judged."""
     figure: Any = results["figure-5"]["figure"]
     frame = figure.frame
@@ -187,13 +187,11 @@ def _one_more_digit(results: Found, plain: Any, dtype: str) -> str:
     if not len(upper):
         return ""
     larger = float((pair.loc[upper] > plain.loc[upper]).mean())
-    descriptions = (
-        f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
-    )
-    return f". {descriptions} of the {len(upper)} lengths from {upper.min()} on"
+    words = f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
+    return f". {words} of the {len(upper)} lengths from {upper.min()} on"
 
 
-def _over_noise(results: Found) -> dict[str, float]:
+def _over_noise(results: ResultsByPart) -> dict[str, float]:
     """The distances of (c) and (d) in low precision over the noise, medians of the upper half."""
     over = {}
     for panel in "cd":
@@ -205,17 +203,17 @@ def _over_noise(results: Found) -> dict[str, float]:
     return over
 
 
-def ones_collapse(results: Found) -> Verdict:
+def ones_collapse(results: ResultsByPart) -> Verdict:
     """The drawn distance of (c) in low precision, over the noise of rounding."""
     over = _over_noise(results)["c"]
-    return decided(
+    return decide(
         over <= NEAR_FACTOR,
         f"in the upper half of the lengths the distance of (c) in {LOW} is {number(over)} times the noise of rounding (median)",
         over_noise=over,
     )
 
 
-def sooner_in_low_precision(results: Found) -> Verdict:
+def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     """Where the first hidden range of every panel begins in the lowest precision, against the highest."""
     figure: Any = results["figure-5"]["figure"]
     table = figure.verdicts
@@ -234,25 +232,26 @@ def sooner_in_low_precision(results: Found) -> Verdict:
         raise UntestedError(
             f"no pair is hidden over a range of lengths in either precision up to n = {n_max}", **numbers
         )
-    low, second = reached_rows[LOW].fillna(np.inf), reached_rows[high].fillna(np.inf)
-    half = 2 * low <= second.clip(upper=n_max)
-    open_ends = ~half & np.isinf(second) & np.isfinite(low)
+    low_ends, high_ends = reached_rows[LOW].fillna(np.inf), reached_rows[high].fillna(np.inf)
+    half = 2 * low_ends <= high_ends.clip(upper=n_max)
+    open_ends = ~half & np.isinf(high_ends) & np.isfinite(low_ends)
     descriptions = [
-        f"({panel}) {_reached(row[LOW])} against {_reached(row[high])}" for (panel, _), row in reached_rows.iterrows()
+        f"({panel}) {_length_words(row[LOW])} against {_length_words(row[high])}"
+        for (panel, _), row in reached_rows.iterrows()
     ]
     numbers |= {"reached": len(reached_rows), "at_most_half": int(half.sum()), "open": int(open_ends.sum())}
     sentence = (
         f"{len(reached_rows)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at "
         f"half the "
         f"length of {high} or less in {int(half.sum())} of them, and {int(open_ends.sum())} are left open because longer "
-        f"lengths would have to be measured ({_counted(descriptions)})"
+        f"lengths would have to be measured ({_with_counts(descriptions)})"
     )
     if bool(open_ends.all()):
         raise UntestedError(sentence, **numbers)
-    return decided(bool((half | open_ends).all()), sentence, **numbers)
+    return decide(bool((half | open_ends).all()), sentence, **numbers)
 
 
-def _counted(descriptions: list[str]) -> str:
+def _with_counts(descriptions: list[str]) -> str:
     """Each once, with how often."""
     return "; ".join(
         f"{sentence}{f' ({descriptions.count(sentence)} seeds)' if descriptions.count(sentence) > 1 else ''}"
@@ -260,11 +259,11 @@ def _counted(descriptions: list[str]) -> str:
     )
 
 
-def _reached(value: Any) -> str:
+def _length_words(value: Any) -> str:
     return "no range" if pd.isna(value) else str(int(value))
 
 
-def synthetic_converges(results: Found) -> Verdict:
+def synthetic_converges(results: ResultsByPart) -> Verdict:
     """The slope of the synthetic layer's distance, one for each seed, in every reading."""
     frame: Any = results["figure-8"]["figure"].frame
     readings = list(frame.groupby("reading", sort=False)) if "reading" in frame else [("the layer", frame)]
@@ -279,7 +278,7 @@ def synthetic_converges(results: Found) -> Verdict:
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
         descriptions.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
-    return decided(
+    return decide(
         converges[0],
         f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}",
         readings=len(readings),
@@ -287,7 +286,7 @@ def synthetic_converges(results: Found) -> Verdict:
     )
 
 
-def variation_decays(results: Found) -> Verdict:
+def variation_decays(results: ResultsByPart) -> Verdict:
     """The slope of Figure 9's total variation after the noisy entries, one for each seed, and our bound of it."""
     figure: Any = results["figure-9"]["figure"]
     frame = figure.frame
@@ -307,10 +306,10 @@ def variation_decays(results: Found) -> Verdict:
     )
     if not np.isfinite(low):
         raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
-    return decided(high < 0 and above == 0, sentence, slope=mean, low=low, high=high, above_bound=above)
+    return decide(high < 0 and above == 0, sentence, slope=mean, low=low, high=high, above_bound=above)
 
 
-_DRAWN = "the distance that Figure 5 draws"
+_DISTANCE_WORDS = "the distance that Figure 5 draws"
 CLAIMS = (
     Claim(
         "arbitrarily-close",
@@ -327,7 +326,7 @@ CLAIMS = (
         "Section 4, Figure 5 (a)",
         "The repeated digits seem to make the collapse occur much sooner with a sequence length of around 50 being near "
         "machine precision",
-        f"agrees if {_DRAWN} is at most {NEAR_FACTOR:.0f} times the noise of rounding in {LOW}, at the lengths "
+        f"agrees if {_DISTANCE_WORDS} is at most {NEAR_FACTOR:.0f} times the noise of rounding in {LOW}, at the lengths "
         f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median over them).",
         near_precision_at_50,
         ("figure-5",),
@@ -337,7 +336,8 @@ CLAIMS = (
         "varying-delays",
         "Section 4, Figure 5 (a, b)",
         "varying the digits seems to delay such a collapse",
-        f"agrees if {_DRAWN} is larger in (b) than in (a) over the upper half of the lengths: the mean log ratio is above 0 "
+        f"agrees if {_DISTANCE_WORDS} is larger in (b) than in (a) over the upper half of the lengths: the mean log ratio is "
+        f"above 0 "
         "(95% Student interval over at least three digit streams). There is no verdict if the interval contains zero.",
         varying_delays,
         ("figure-5",),
@@ -357,7 +357,8 @@ CLAIMS = (
         "ones-collapse-in-copying",
         "Section 4, Figure 5 (c)",
         "the representations collapse for the sequence of ones (c)",
-        f"agrees if {_DRAWN} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of rounding in the upper half of the "
+        f"agrees if {_DISTANCE_WORDS} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of rounding in the upper half of "
+        f"the "
         "lengths (median over them).",
         ones_collapse,
         ("figure-5",),
@@ -367,7 +368,8 @@ CLAIMS = (
         "commas-separate",
         "Section 4, Figure 5 (c, d)",
         "adding commas every third digit (d) helps to keep the representations well-separated",
-        f"agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge {_DRAWN} (the median of (d) "
+        f"agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge {_DISTANCE_WORDS} (the "
+        f"median of (d) "
         f"/ (c) is above 1; this does not speak of every length). “Well-separated”: in {LOW} (d) is above {NEAR_FACTOR:.0f} "
         "times the noise of rounding (median), the opposite of the collapse by which (c) is judged.",
         commas_separate,

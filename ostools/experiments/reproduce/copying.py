@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.reproduce.weighing import LEVEL, Paired, first_is_better, paired
 from ostools.results import Frame
 
@@ -15,19 +15,19 @@ _TESTED = (
 )
 
 
-def _panel(results: Found, panel: str, task: str | None = None) -> Frame:
+def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame:
     frame: Any = results["figure-2"]["figure"].frame
     rows = frame[frame["panel"] == panel]
     return rows if task is None else rows[rows["task"] == task]
 
 
-def first_is_easier(results: Found) -> Verdict:
+def first_is_easier(results: ResultsByPart) -> Verdict:
     """The first element against the last, length by length."""
     first, last = _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last")
     return first_is_better(paired(first, last, ON), "with the first digit", "with the last digit")
 
 
-def says_one(results: Found) -> Verdict:
+def says_one(results: ResultsByPart) -> Verdict:
     """The shortest length up to 300 at which the last digit, a 0, is said to be a 1."""
     last = _panel(results, "a", "copy-last")
     longest = int(last["length"].max())
@@ -37,32 +37,32 @@ def says_one(results: Found) -> Verdict:
     if ones:
         first = min(ones)
         sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
-        return decided(first <= 300, sentence, first_length=first, **numbers)
+        return decide(first <= 300, sentence, first_length=first, **numbers)
     if longest < 300:
         raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for", **numbers)
     if wrong == len(last):
         raise UntestedError("every answer is wrong, and none of them is 'one'", **numbers)
-    return decided(False, f"no answer is 'one' up to length {longest}; {wrong} of {len(last)} are wrong", **numbers)
+    return decide(False, f"no answer is 'one' up to length {longest}; {wrong} of {len(last)} are wrong", **numbers)
 
 
 def _says_one(answers: Frame) -> list[int]:
     """The lengths whose wrong answer ends in a 1, or in the word."""
     line: Any = answers["answer"].astype(str).str.strip()
-    entry = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
-    return sorted(int(n) for n in answers.loc[entry & ~answers["correct"].astype(bool), "length"])
+    ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
+    return sorted(int(n) for n in answers.loc[ends_in_one & ~answers["correct"].astype(bool), "length"])
 
 
-def _helps(results: Found, panel: str, what: str) -> Verdict:
+def _helps(results: ResultsByPart, panel: str, what: str) -> Verdict:
     key = ["task", *ON]
     counts: Paired = paired(_panel(results, panel), _panel(results, "a"), key)
     return first_is_better(counts, what, "as (a) asks them")
 
 
-def hints_help(results: Found) -> Verdict:
+def hints_help(results: ResultsByPart) -> Verdict:
     return _helps(results, "b", "with the hint")
 
 
-def interleaving_helps(results: Found) -> Verdict:
+def interleaving_helps(results: ResultsByPart) -> Verdict:
     return _helps(results, "c", "with zeros and ones in turn")
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.stats import mannwhitneyu
 
 from ostools.experiments.figures.figure3 import PANELS
-from ostools.experiments.reproduce.claim import UNTESTED, Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import UNTESTED, Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.reproduce.weighing import LEVEL, trend
 from ostools.ground.words import number
 from ostools.results import Frame
@@ -25,10 +25,10 @@ _CURVES = (
 )
 
 
-def _answers(results: Found, **wanted_figures: str) -> Frame:
+def _answers(results: ResultsByPart, **column_values: str) -> Frame:
     """The answers to the tasks of the figure, with the error as a number (NaN: no number was read)."""
     frame: Any = results["figure-3"]["figure"].frame
-    for column, value in wanted_figures.items():
+    for column, value in column_values.items():
         frame = frame[frame[column] == value]
     return _numbers(frame)
 
@@ -52,14 +52,14 @@ def _read(answers: Frame) -> Frame:
     return read
 
 
-def deteriorates(results: Found) -> Verdict:
+def deteriorates(results: ResultsByPart) -> Verdict:
     """Every curve: the tasks of Figure 3 and word counting, in three modes, and with the instruction to answer alone."""
-    arguments: Any = results["answer-only"]
-    only = [_numbers(entry.frame).assign(task=task, mode="answer-only") for task, entry in arguments.items()]
+    result_by_task: Any = results["answer-only"]
+    only = [_numbers(result.frame).assign(task=task, mode="answer-only") for task, result in result_by_task.items()]
     return _rising(pd.concat([_answers(results), *only], ignore_index=True))
 
 
-def persists_with_reasoning(results: Found) -> Verdict:
+def persists_with_reasoning(results: ResultsByPart) -> Verdict:
     """The same of the curves with a chain of thought alone."""
     answers = _answers(results)
     return _rising(answers[answers["mode"] != "none"])
@@ -86,7 +86,7 @@ def _rising(every: Frame) -> Verdict:
     sentence = "; ".join(descriptions)
     if not judged:
         raise UntestedError(f"no curve can be judged ({sentence})")
-    return decided(
+    return decide(
         2 * len(rising) > len(judged),
         f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({sentence})",
         rising=len(rising),
@@ -94,31 +94,31 @@ def _rising(every: Frame) -> Verdict:
     )
 
 
-def predicts_hundred(results: Found) -> Verdict:
+def predicts_hundred(results: ResultsByPart) -> Verdict:
     """Which number is answered most to sums of at least 90 ones, where 100 is not right."""
     answers = _answers(results, task="sum-ones", mode="none")
     long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
-    sentence = long["said"].dropna()
-    numbers = {"read": len(sentence), "asked": len(long)}
-    if len(sentence) < FEWEST_LENGTHS:
+    answered_numbers = long["said"].dropna()
+    numbers = {"read": len(answered_numbers), "asked": len(long)}
+    if len(answered_numbers) < FEWEST_LENGTHS:
         raise UntestedError(
-            f"{len(sentence)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
+            f"{len(answered_numbers)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
             f"{FEWEST_LENGTHS} are needed",
             **numbers,
         )
-    share = float((sentence == HUNDRED).mean())
-    favourite = int(sentence.mode().iloc[0])
-    top = int((sentence == favourite).sum())
-    hundreds = int((sentence == HUNDRED).sum())
+    share = float((answered_numbers == HUNDRED).mean())
+    favourite = int(answered_numbers.mode().iloc[0])
+    top = int((answered_numbers == favourite).sum())
+    hundreds = int((answered_numbers == HUNDRED).sum())
     words = (
-        f"{hundreds} of {len(sentence)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
+        f"{hundreds} of {len(answered_numbers)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
         f"{favourite} "
         f"({top} times)"
     )
-    return decided(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)
+    return decide(hundreds == top and hundreds > 1, words, share_of_100=share, favourite=favourite, **numbers)
 
 
-def lower_near_hundred(results: Found) -> Verdict:
+def lower_near_hundred(results: ResultsByPart) -> Verdict:
     """The absolute error at lengths near 100 against lengths on either side, tasks (i) and (ii) without reasoning."""
     frame = _answers(results, mode="none")
     both_tasks: Any = frame[frame["task"].isin(["sum-ones", "count-ones"])]
@@ -139,36 +139,40 @@ def lower_near_hundred(results: Found) -> Verdict:
     sentence = f"the median error is {number(numbers['median_near'])} near 100, and {number(numbers['median_apart'])} beside it"
     if p > LEVEL:
         raise UntestedError(f"{sentence}: undecided (p = {number(p)})", **numbers)
-    return decided(numbers["median_near"] < numbers["median_apart"], f"{sentence} (p = {number(p)})", **numbers)
+    return decide(numbers["median_near"] < numbers["median_apart"], f"{sentence} (p = {number(p)})", **numbers)
 
 
-def hundred_is_commonest(results: Found) -> Verdict:
+def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     """How often each number was answered over the figure's three tasks, without reasoning."""
     answers = _answers(results, mode="none")
     answers = answers[answers["task"].isin(PANELS)]
     longest = int(answers["length"].max())
-    sentence: Any = answers["said"].dropna()
-    numbers: dict[str, Any] = {"read": len(sentence), "asked": len(answers)}
+    answered_numbers: Any = answers["said"].dropna()
+    numbers: dict[str, Any] = {"read": len(answered_numbers), "asked": len(answers)}
     if longest < HUNDRED:
         raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
-    if len(sentence) < FEWEST_ANSWERS:
+    if len(answered_numbers) < FEWEST_ANSWERS:
         raise UntestedError(
-            f"{len(sentence)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed", **numbers
+            f"{len(answered_numbers)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed",
+            **numbers,
         )
     if bool((answers["error"] == 0).all()):
         raise UntestedError("every answer is right, so none is a favourite", **numbers)
-    counts = sentence.value_counts()
+    counts = answered_numbers.value_counts()
     hundreds = int(counts.get(HUNDRED, 0))
-    second = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
-    next_best = None if second == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
+    next_count = int(counts.drop(HUNDRED, errors="ignore").max()) if len(counts) > (HUNDRED in counts) else 0
+    next_best = None if next_count == 0 else int(counts.drop(HUNDRED, errors="ignore").idxmax())
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {second} times"
-    words = f"{hundreds} of {len(sentence)} answers with a number are 100, which is the right answer {right} times{commonest}"
-    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": second}
-    return decided(hundreds >= 2 * max(second, 1) and hundreds > right, words, **numbers)
+    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {next_count} times"
+    words = (
+        f"{hundreds} of {len(answered_numbers)} answers with a number are 100, which is the right answer {right} "
+        f"times{commonest}"
+    )
+    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": next_count}
+    return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, words, **numbers)
 
 
-def less_accurate(results: Found) -> Verdict:
+def less_accurate(results: ResultsByPart) -> Verdict:
     """Nothing that is measured on one model can say it."""
     return Verdict(
         UNTESTED,

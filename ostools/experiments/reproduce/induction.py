@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.reproduce.collapse import FIT_FROM
 from ostools.ground.words import number
 from ostools.theory.statistics.fits import Decay, fit_decay
@@ -31,7 +31,7 @@ def _to_zero(curves: dict[str, Any], what: str, floors: dict[str, float]) -> Ver
     sentence = f"{what}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
     if all(falling) and len(falling) < len(curves):
         raise UntestedError(f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
-    return decided(all(falling), sentence, falling=sum(falling), fitted=len(falling), curves=len(curves))
+    return decide(all(falling), sentence, falling=sum(falling), fitted=len(falling), curves=len(curves))
 
 
 def _law(fitted: Decay) -> str:
@@ -42,7 +42,7 @@ def _law(fitted: Decay) -> str:
     return f"{fitted.verdict}, rate {number(law.rate)}{level}"
 
 
-def _attention(results: Found, quantity: str) -> Verdict:
+def _attention(results: ResultsByPart, quantity: str) -> Verdict:
     """The mean over heads of one quantity of `ost.attention_variation`, a curve for each layer."""
     variation: Any = results[ATTENTION]["variation"]
     frame = variation.over_heads()
@@ -52,27 +52,29 @@ def _attention(results: Found, quantity: str) -> Verdict:
     return _to_zero(curves, f"{quantity}, the mean over heads", dict.fromkeys(curves, ROUNDING))
 
 
-def variation_vanishes(results: Found) -> Verdict:
+def variation_vanishes(results: ResultsByPart) -> Verdict:
     return _attention(results, "delta")
 
 
-def own_weight_vanishes(results: Found) -> Verdict:
+def own_weight_vanishes(results: ResultsByPart) -> Verdict:
     return _attention(results, "own")
 
 
-def every_layer(results: Found) -> Verdict:
+def every_layer(results: ResultsByPart) -> Verdict:
     """The float64 L1 distance of the last tokens after each block; the embedding, where it is 0, is left out."""
     collapse: Any = results[LAYERS]["collapse"]
     frame = collapse.frame
-    chosen = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
-    rows = frame[chosen].drop_duplicates(["layer", "length"])
+    after_blocks = (
+        (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1") & (frame["layer"] > 0)
+    )
+    rows = frame[after_blocks].drop_duplicates(["layer", "length"])
     if rows.empty:
         raise UntestedError("no block was measured")
     curves, floors = {}, {}
-    for layer, entry in rows.groupby("layer"):
+    for layer, layer_rows in rows.groupby("layer"):
         name = f"block {layer}"
-        curves[name] = entry.set_index("length")["float64_distance"].astype(float).sort_index()
-        sizes = (entry["mean"] / entry["relative"]).astype(float)
+        curves[name] = layer_rows.set_index("length")["float64_distance"].astype(float).sort_index()
+        sizes = (layer_rows["mean"] / layer_rows["relative"]).astype(float)
         floors[name] = 1e-6 * float(sizes.median()) if sizes.notna().any() else 0.0
     return _to_zero(curves, "the float64 L1 distance of v^(l)", floors)
 

@@ -64,7 +64,7 @@ def _figure_2(model: TransformerBridge, arguments: Arguments, progress: Progress
 
 
 def _figure_3(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    results = figure_3(
+    result = figure_3(
         model,
         parse_lengths(arguments["lengths"]),
         range(arguments["seeds"]),
@@ -73,7 +73,7 @@ def _figure_3(model: TransformerBridge, arguments: Arguments, progress: Progress
         max_new_tokens=arguments["max_new_tokens"],
         progress=progress,
     )
-    return {"figure": results}
+    return {"figure": result}
 
 
 def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
@@ -81,11 +81,11 @@ def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progr
     results: Results = {}
     for parts_done, name in enumerate(TASKS):
         task = AppendixTask(name, mode="answer-only")
-        descriptions = part_of(progress, parts_done, parts_done + 1, len(TASKS), units=100)
+        part_progress = part_of(progress, parts_done, parts_done + 1, len(TASKS), units=100)
         seeds = tuple(range(arguments["seeds"])) if task.random else (0,)
         lengths = parse_lengths(arguments["lengths"])
         how: Any = {"chat": bool(getattr(model.tokenizer, "chat_template", None)), "probability": False}
-        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=descriptions, **how)
+        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=part_progress, **how)
     return results
 
 
@@ -96,10 +96,10 @@ def _attention(model: TransformerBridge, arguments: Arguments, progress: Progres
 
 def _layers(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     lengths = parse_lengths(arguments["lengths"])
-    results = measure.collapse(
+    result = measure.collapse(
         model, "figure-5a", lengths=lengths, dtypes=arguments["dtypes"], layers="all", progress=progress
     )
-    return {"collapse": results}
+    return {"collapse": result}
 
 
 def _figure_5(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
@@ -130,8 +130,8 @@ def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Pr
     for seed in range(count):
         task_prompt = render_prompt(model, AppendixTask("copy-last", uniform=True), arguments["length"], seed=seed)
         digits = _digits(model, task_prompt)
-        descriptions = part_of(progress, seed, seed + 1, count, units=100)
-        measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=descriptions)
+        part_progress = part_of(progress, seed, seed + 1, count, units=100)
+        measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=part_progress)
         paths = measure.path_sum(model, task_prompt.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = _with(paths, digits=digits)
@@ -159,13 +159,13 @@ def _with(result: Any, **more: Any) -> Any:
 
 
 def _retrieval(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    results = retrieval(model, length=arguments["records"], seeds=range(arguments["seeds"]), progress=progress)
-    return {"retrieval": results}
+    result = retrieval(model, length=arguments["records"], seeds=range(arguments["seeds"]), progress=progress)
+    return {"retrieval": result}
 
 
 def _remedies(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     """The paper's: commas and the hint, on drawn digits, where a model that always says 0 is not always right."""
-    results = study(
+    result = study(
         model,
         AppendixTask("copy-last", uniform=True),
         mitigations=("separator:every=3", "hint"),
@@ -175,7 +175,7 @@ def _remedies(model: TransformerBridge, arguments: Arguments, progress: Progress
         sensitivity_lengths=0,
         progress=progress,
     )
-    return {"study": results}
+    return {"study": result}
 
 
 def _counting(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.weighing import above_zero
 from ostools.ground.words import number
@@ -21,14 +21,14 @@ RATE_WITHIN = 0.01
 """How near the observed rate of the powers must be to the predicted one, at the last power that is above rounding."""
 
 
-def _prompts(found: Found) -> Iterator[tuple[Any, Any, list[int]]]:
+def _prompts(results: ResultsByPart) -> Iterator[tuple[Any, Any, list[int]]]:
     """Of each prompt the measured norms and the path sums by position, and where its digits stand."""
-    results = found[OVER_SQUASHING]
-    for name, measured in results.items():
+    result_by_name = results[OVER_SQUASHING]
+    for name, measured in result_by_name.items():
         if name.startswith("measured-"):
             seed = name.removeprefix("measured-")
-            digits = found[OVER_SQUASHING][f"paths-{seed}"].provenance.parameters["digits"]
-            yield measured.frame, results[f"paths-{seed}"].frame, [int(place) for place in digits]
+            digits = results[OVER_SQUASHING][f"paths-{seed}"].provenance.parameters["digits"]
+            yield measured.frame, result_by_name[f"paths-{seed}"].frame, [int(place) for place in digits]
 
 
 def _norms(measured: Any, linearisation: str) -> Any:
@@ -40,7 +40,7 @@ def _paths(paths: Any, variant: str) -> Any:
     return paths[paths["variant"] == variant].set_index("position")["value"].sort_index()
 
 
-def bound_holds(results: Found) -> Verdict:
+def bound_holds(results: ResultsByPart) -> Verdict:
     """The certified path sum against the measured norm, token by token, under the theorem's two assumptions."""
     least, above, tokens = np.inf, 0, 0
     for measured, paths, _ in _prompts(results):
@@ -56,10 +56,10 @@ def bound_holds(results: Found) -> Verdict:
         f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The printed form has a "
         "constant C that is not given, so a single prompt cannot break it"
     )
-    return decided(above == 0, sentence, tokens=tokens, broken=above, least_ratio=least)
+    return decide(above == 0, sentence, tokens=tokens, broken=above, least_ratio=least)
 
 
-def equation_4_holds(results: Found) -> Verdict:
+def equation_4_holds(results: ResultsByPart) -> Verdict:
     """sigma_psi^L times the printed sum against the measured norm, token by token, under the theorem's two assumptions."""
     below, tokens, least = 0, 0, np.inf
     for measured, paths, _ in _prompts(results):
@@ -78,10 +78,10 @@ def equation_4_holds(results: Found) -> Verdict:
     )
     if below:
         raise UntestedError(f"{sentence}. With a greater sigma_psi the bound may hold", **numbers)
-    return decided(True, sentence, **numbers)
+    return decide(True, sentence, **numbers)
 
 
-def depends_on_position(results: Found) -> Verdict:
+def depends_on_position(results: ResultsByPart) -> Verdict:
     """The measured norms of the sequence's digits: how far the largest and the least of one token are apart."""
     spreads = []
     for measured, _, digits in _prompts(results):
@@ -93,7 +93,7 @@ def depends_on_position(results: Found) -> Verdict:
     if not spreads:
         raise UntestedError("in every prompt each digit stands at one position alone")
     least = min(spreads)
-    return decided(
+    return decide(
         least > 1 + ROUNDING,
         f"by its position in a prompt, the same digit has sensitivities that differ by a factor of "
         f"{number(float(np.median(spreads)))}, largest over smallest (median of {len(spreads)} digits; the least is "
@@ -104,15 +104,15 @@ def depends_on_position(results: Found) -> Verdict:
     )
 
 
-def depends_on_attention(results: Found) -> Verdict:
+def depends_on_attention(results: ResultsByPart) -> Verdict:
     """How much better the path sum ranks the tokens with the model's attention than with equal weights, one for each prompt."""
     samples, ranks = [], []
     for measured, paths, _ in _prompts(results):
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal(len(norms)), norms))
-    descriptions = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
-    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{descriptions}"
+    mean_words = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
+    what = f"rank correlation of path sum and measured norms, with the model's attention minus with equal weights{mean_words}"
     return above_zero(samples, what, "prompts")
 
 
@@ -123,7 +123,7 @@ def _equal(pos: int) -> np.ndarray:
     return (step @ step)[-1]
 
 
-def sooner_keeps_more(results: Found) -> Verdict:
+def sooner_keeps_more(results: ResultsByPart) -> Verdict:
     """Measured: minus the rank correlation of position and norm over the sequence's digits, one for each prompt."""
     samples = [
         -rank_correlation(np.array(digits, dtype=float), _norms(measured, "full").loc[digits].to_numpy())
@@ -134,7 +134,7 @@ def sooner_keeps_more(results: Found) -> Verdict:
     )
 
 
-def paths_grow(results: Found) -> Verdict:
+def paths_grow(results: ResultsByPart) -> Verdict:
     """Predicted: the same of the path sum weighted by attention."""
     samples = [
         -rank_correlation(np.array(digits, dtype=float), _paths(paths, PRINTED).loc[digits].to_numpy())
@@ -143,7 +143,7 @@ def paths_grow(results: Found) -> Verdict:
     return above_zero(samples, "minus the rank correlation of position and weighted paths, over the digits", "prompts")
 
 
-def only_the_first(results: Found) -> Verdict:
+def only_the_first(results: ResultsByPart) -> Verdict:
     """The model's own patterns as Proposition 5.2 has them: (A + I) / 2 of each block, taken again and again."""
     limit: Any = results[OVER_SQUASHING]["spectra"].limit  # pyright: ignore[reportAttributeAccessIssue]
     lazy = limit[limit["matrix"] == "lazy"]
@@ -162,7 +162,7 @@ def only_the_first(results: Found) -> Verdict:
         f"the last token's mass is still off the first token. What is left falls in {int(falls.sum())} of {len(last)} blocks, "
         f"and in {int(near.sum())} at the predicted rate. A finite depth does not reach the limit itself"
     )
-    return decided(
+    return decide(
         bool((simple & falls).all()),
         sentence,
         largest_left=float(remainder.max()),
@@ -171,7 +171,7 @@ def only_the_first(results: Found) -> Verdict:
     )
 
 
-def prevented(results: Found) -> Verdict:
+def prevented(results: ResultsByPart) -> Verdict:
     """The share of the measured sensitivity (sum of norms over all tokens) that is the first token's, at the real depth."""
     shares = []
     for measured, _, _ in _prompts(results):
@@ -179,7 +179,7 @@ def prevented(results: Found) -> Verdict:
         shares.append(float(norms.iloc[0] / norms.sum()))
     if not shares:
         raise UntestedError("no prompt was measured")
-    return decided(
+    return decide(
         max(shares) < DEGENERATE,
         f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity is to the first token",
         largest_share=max(shares),
@@ -187,7 +187,7 @@ def prevented(results: Found) -> Verdict:
     )
 
 
-def _ends(results: Found, quantity: str) -> dict[str, Any]:
+def _ends(results: ResultsByPart, quantity: str) -> dict[str, Any]:
     ends: Any = results["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
     rows = ends[ends["quantity"] == quantity].set_index("end")
     if not {"first", "last"} <= set(rows.index):
@@ -208,10 +208,10 @@ def _u(ends: dict[str, Any], what: str) -> Verdict:
     numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:
         raise UntestedError(f"{sentence}: at least one end is undecided", **numbers)
-    return decided(verdicts == {"above"}, sentence, **numbers)
+    return decide(verdicts == {"above"}, sentence, **numbers)
 
 
-def u_shape_of_retrieval(results: Found) -> Verdict:
+def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     """How likely the wanted record's value is, by where the record stands."""
     frame: Any = results["retrieval"]["retrieval"].frame
     named_count = int(frame["found"].astype(bool).sum())
@@ -228,7 +228,7 @@ def u_shape_of_retrieval(results: Found) -> Verdict:
     )
 
 
-def u_shape_of_sensitivity(results: Found) -> Verdict:
+def u_shape_of_sensitivity(results: ResultsByPart) -> Verdict:
     return _u(_ends(results, "log_sensitivity"), "log sensitivity to the wanted record's tokens")
 
 

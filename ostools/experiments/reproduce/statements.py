@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ostools.experiments.lemmas import STATED
-from ostools.experiments.reproduce.claim import Claim, Found, UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, decide
 from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, SMALLER
 
 _PROVED = "it is a statement about numbers, with a proof and without a model"
 
 
-def _lemma(name: str, results: Found) -> Verdict:
+def _lemma(name: str, results: ResultsByPart) -> Verdict:
     """Every check of a statement under its hypotheses, and of how it breaks without one of them."""
     frame: Any = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
@@ -24,7 +24,7 @@ def _lemma(name: str, results: Found) -> Verdict:
         sentence += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
     failed = stated.loc[~stated["passed"].astype(bool), "computed"]
     sentence += "".join(f"; FAILED: {words}" for words in failed)
-    return decided(
+    return decide(
         passed_count == len(stated),
         sentence,
         held=passed_count,
@@ -44,7 +44,7 @@ def _about(lemma: str, place: str, words: str) -> Claim:
     )
 
 
-def impossible_counts(results: Found) -> Verdict:
+def impossible_counts(results: ResultsByPart) -> Verdict:
     """Neighbouring counts below the noise of their difference, whose right answers begin differently."""
     summary: Any = results["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
     descriptions, tested, twice, once = [], 0, 0, 0
@@ -66,10 +66,10 @@ def impossible_counts(results: Found) -> Verdict:
             f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})",
             **numbers,
         )
-    return decided(twice == 0, sentence, **numbers)
+    return decide(twice == 0, sentence, **numbers)
 
 
-def _remedy(results: Found, mitigation: str, about: str) -> Verdict:
+def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
     """A mitigation's verdict of `ostools.experiments.study`, on answers or on the collapse distance."""
     verdicts: Any = results["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
     rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
@@ -79,16 +79,16 @@ def _remedy(results: Found, mitigation: str, about: str) -> Verdict:
     sentence = str(row["sentence"])
     if row[about] not in (HELPS, HURTS, LARGER, SMALLER):
         raise UntestedError(f"the verdict on {about} is: {row[about]}. {sentence}")
-    return decided(row[about] in (HELPS, LARGER), sentence, **{about: str(row[about])})
+    return decide(row[about] in (HELPS, LARGER), sentence, **{about: str(row[about])})
 
 
-def prompting_matters(results: Found) -> Verdict:
+def prompting_matters(results: ResultsByPart) -> Verdict:
     """The hint's verdict on answers, in either direction."""
     verdict = _remedy(results, "hint", "answers")
-    return decided(True, verdict.sentence, **verdict.numbers)
+    return decide(True, verdict.sentence, **verdict.numbers)
 
 
-def keep_distant(results: Found) -> Verdict:
+def keep_distant(results: ResultsByPart) -> Verdict:
     return _remedy(results, "separator", "collapse")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest, kendalltau
 
-from ostools.experiments.reproduce.claim import UntestedError, Verdict, decided
+from ostools.experiments.reproduce.claim import UntestedError, Verdict, decide
 from ostools.ground.words import number
 from ostools.results import Frame
 from ostools.theory.statistics.bootstrap import FEWEST
@@ -27,8 +27,8 @@ class Paired:
 
     only_first: int
     only_second: int
-    both: int
-    neither: int
+    both_right: int
+    neither_right: int
 
     @property
     def p_value(self) -> float:
@@ -41,8 +41,8 @@ class Paired:
         return {
             "right_only_first": self.only_first,
             "right_only_second": self.only_second,
-            "right_both": self.both,
-            "wrong_both": self.neither,
+            "right_both": self.both_right,
+            "wrong_both": self.neither_right,
             "p_value": self.p_value,
         }
 
@@ -63,22 +63,22 @@ def paired(first: Frame, second: Frame, on: Sequence[str]) -> Paired:
 
 def first_is_better(counts: Paired, first: str, second: str) -> Verdict:
     """The claim that more questions are right with `first` than with `second`; each is a phrase such as "with the hint"."""
-    question_count = counts.only_first + counts.only_second + counts.both + counts.neither
+    question_count = counts.only_first + counts.only_second + counts.both_right + counts.neither_right
     sentence = (
         f"of {question_count} questions, {counts.only_first} are right only {first}, and {counts.only_second} are right "
         f"only {second}"
     )
-    if counts.both == question_count:
+    if counts.both_right == question_count:
         raise UntestedError(
             f"all {question_count} questions are right either way: there is nothing to gain", **counts.numbers
         )
-    if counts.neither == question_count:
+    if counts.neither_right == question_count:
         raise UntestedError(f"all {question_count} questions are wrong either way", **counts.numbers)
     if counts.only_first + counts.only_second < FEWEST_PAIRS:
         raise UntestedError(f"{sentence}: the test needs {FEWEST_PAIRS} that differ", **counts.numbers)
     if counts.p_value > LEVEL:
         raise UntestedError(f"{sentence}: undecided (p = {number(counts.p_value)})", **counts.numbers)
-    return decided(
+    return decide(
         counts.only_first > counts.only_second, f"{sentence} (p = {number(counts.p_value)}, exact)", **counts.numbers
     )
 
@@ -96,10 +96,10 @@ def above_zero(samples: Sequence[float] | np.ndarray, what: str, unit: str = "se
     sentence = f"{what}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     if low <= 0 <= high:
         raise UntestedError(f"{sentence}: undecided, as the interval contains zero", **numbers)
-    return decided(low > 0, sentence, **numbers)
+    return decide(low > 0, sentence, **numbers)
 
 
 def trend(x: Any, y: Any) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
-    results: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-    return float(results.statistic), float(results.pvalue)
+    correlation: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
+    return float(correlation.statistic), float(correlation.pvalue)

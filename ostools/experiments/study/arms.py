@@ -76,17 +76,18 @@ class Arm:
 
     def __post_init__(self) -> None:
         """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
-        self.questions = {(n, seed): self._posed(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
         self._require_room()
         self.no_pair = self._no_pair()
         self.extended = {}
         if self.no_pair is None:
             self.extended = {
-                (n, seed): self.questions.get((n + 1, seed)) or self._posed(n + 1, seed) for n, seed in self.questions
+                (n, seed): self.questions.get((n + 1, seed)) or self._task_prompt(n + 1, seed)
+                for n, seed in self.questions
             }
         self.acted = EffectStatus(self.model, self.mitigation)
 
-    def _posed(self, length: int, seed: int) -> TaskPrompt:
+    def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
             self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
         )
@@ -216,22 +217,22 @@ class Arm:
             (task_prompt.length, task_prompt.seed): task_prompt
             for task_prompt in (*self.questions.values(), *self.extended.values())
         }
-        result = {key: self.acted.status(task_prompts, copy) for key, task_prompts in questions.items()}
-        return {(n, seed): of_pair(result[n, seed], result[n + 1, seed]) for n, seed in self.questions}
+        statuses = {key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()}
+        return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
     def _closely(self, n: int, seed: int) -> None:
         """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
-        task_prompts = self.questions[n, seed]
-        status, reason = self.acted.status(task_prompts, self.work)
+        task_prompt = self.questions[n, seed]
+        status, reason = self.acted.status(task_prompt, self.work)
         names = "sensitivity", "frozen_sensitivity", "bound"
         if status != ACTIVE:
             reason = reason or "not measured again: the mitigation changed nothing here"
             self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
             return
         try:
-            positions = list(carrier_positions(self.model, task_prompts))
+            positions = list(carrier_positions(self.model, task_prompt))
             with running(self.work, self.mitigation):
-                measured: Any = sensitivity(self.work, task_prompts.prompt, method="exact").frame
+                measured: Any = sensitivity(self.work, task_prompt.prompt, method="exact").frame
         except InputError as error:
             refused = Cell(float("nan"), REFUSED, reason=str(error))
             self.cells |= {(name, None, n, seed): refused for name in names}
@@ -240,16 +241,16 @@ class Arm:
             rows = measured[measured["linearisation"] == linearisation].sort_values("position")
             norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
             self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
-        self.cells["bound", None, n, seed] = self._bound(task_prompts, positions, status)
+        self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
 
-    def _bound(self, task_prompts: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
+    def _bound(self, task_prompt: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
-                result: Any = path_sum(self.work, task_prompts.prompt, variants=[BOUND]).frame
+                bounds: Any = path_sum(self.work, task_prompt.prompt, variants=[BOUND]).frame
         except InputError as error:
             return Cell(float("nan"), REFUSED, reason=str(error))
-        values = torch.tensor(result.sort_values("position")["value"].to_numpy(dtype=float))
+        values = torch.tensor(bounds.sort_values("position")["value"].to_numpy(dtype=float))
         return _mean_at(values, positions, status)
 
 

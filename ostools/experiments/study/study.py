@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
 from ostools.ground.errors import InputError
-from ostools.ground.names import several
+from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.elicitation import elicitation_for
@@ -93,7 +93,7 @@ def study(
     or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer
     merges, for a prompt that does not fit the context with n + 1 items or with its answer, and for a layer that is not there.
     """
-    form, given_values = tasks.task(task), _checked(mitigations)
+    form, mitigation_by_name = tasks.task(task), _checked(mitigations)
     length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
@@ -106,13 +106,13 @@ def study(
     )
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
-    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in given_values.items()}
+    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm in arms.values():  # its hooks are refused here if they do not fit the model
         arm.status(length_list[-1], chosen_seeds[0])
     steps = _Steps(progress, sum(arm.steps() for arm in (plain, *arms.values())))
     for arm in (plain, *arms.values()):
         arm.measure(steps)
-    everything = {m.label(None): plain, **arms}
+    arm_by_name = {m.label(None): plain, **arms}
     verdict_level = judging.corrected(level, len(arms))
     provenance = Provenance.collect(
         model,
@@ -129,16 +129,16 @@ def study(
         resamples=judging.RESAMPLES,
         sensitivity_lengths=plan.closely,
         bound=BOUND,
-        runs={name: arm.account for name, arm in everything.items()},
+        runs={name: arm.account for name, arm in arm_by_name.items()},
     )
     trained = (provenance.model.get("trained_lengths") or {}).get(form.trained_as)
     rows = [row for name, arm in arms.items() for row in _paired(name, arm, plain)]
     within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
     frame: Any = pd.DataFrame(rows).assign(within_training=within)
     effects = judging.effects(frame, level, verdict_level)
-    reached_lengths = [{"mitigation": name} | row for name, arm in everything.items() for row in arm.collapse_verdicts]
+    verdict_rows = [{"mitigation": name} | row for name, arm in arm_by_name.items() for row in arm.collapse_verdicts]
     return Study(
-        frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(reached_lengths)
+        frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(verdict_rows)
     )
 
 
@@ -153,19 +153,19 @@ class _Steps:
         tell(self.progress, self.done, self.total)
 
 
-def _checked(given_values: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
+def _checked(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
     """The mitigations by their labels."""
-    tensor = (
-        [given_values]
-        if isinstance(given_values, str | Mitigation)
-        else several("mitigations", given_values, "['separator:every=3']")
+    mitigation_list = (
+        [mitigations]
+        if isinstance(mitigations, str | Mitigation)
+        else checked_list("mitigations", mitigations, "['separator:every=3']")
     )
-    chosen_seeds = [m.mitigation(task_prompt) for task_prompt in tensor]
-    names = [m.label(one) for one in chosen_seeds]
+    parsed = [m.mitigation(mitigation) for mitigation in mitigation_list]
+    names = [m.label(mitigation) for mitigation in parsed]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"study: found {twice!r} twice: give each mitigation once")
-    return dict(zip(names, chosen_seeds, strict=True))
+    return dict(zip(names, parsed, strict=True))
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:
@@ -193,7 +193,7 @@ def _of(arm: Arm) -> Mitigation:
 
 def _row(name: str, key: tuple[str, str | None, int, int], cell: Cell, plain: Cell) -> dict[str, Any]:
     quantity, dtype, length, seed = key
-    refused = next((task_prompt for task_prompt in (cell, plain) if task_prompt.status == judging.REFUSED), None)
+    refused = next((side for side in (cell, plain) if side.status == judging.REFUSED), None)
     return {
         "mitigation": name,
         "length": length,

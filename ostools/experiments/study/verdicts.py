@@ -20,7 +20,7 @@ from ostools.results import Frame
 from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
-HELPS, HURTS, NO_EFFECT, NOTHING, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
+HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 LARGER, SMALLER = "larger", "smaller"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
@@ -84,11 +84,11 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
     counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
-    acted = group[group["status"] == ACTIVE]
+    active_rows = group[group["status"] == ACTIVE]
     # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
     within = group["within_training"].astype("boolean").fillna(True).astype(bool)
     beyond = not bool(within.any())
-    used = acted if beyond else acted[within[acted.index]]
+    used = active_rows if beyond else active_rows[within[active_rows.index]]
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
@@ -133,9 +133,9 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
     if len(samples) < FEWEST:
         return np.nan, np.nan
-    arguments = expanded(level, len(samples))
+    wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
-    low, high = bootstrap_mean(torch.tensor(samples), level=min(arguments, 1 - 1e-12), resamples=RESAMPLES)
+    low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
     return float(low), float(high)
 
 
@@ -144,7 +144,7 @@ def corrected(level: float, mitigations: int) -> float:
     return 1 - (1 - level) / (mitigations * len(ABOUT))
 
 
-def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
+def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
     """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
@@ -153,7 +153,7 @@ def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
     and no logit; "not decided" where there are too few lengths, or nothing could be measured.
     """
     rows = []
-    for mitigation, group in result.groupby("mitigation", sort=False):
+    for mitigation, group in effect_table.groupby("mitigation", sort=False):
         row: dict[str, Any] = {"mitigation": mitigation}
         sentences = []
         for about in ABOUT:
@@ -167,7 +167,7 @@ def verdicts(result: Frame, verdict_level: float) -> pd.DataFrame:
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return NOTHING, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
+        return UNCHANGED, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
@@ -213,11 +213,11 @@ def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") ->
     if limit := bound(row):
         return f"{limit} ×{number(10**effect)}"
     if quantity == "correct":
-        return _shown([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
+        return _interval_words([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
     if QUANTITIES[quantity].scale == RATIO:
-        return _shown([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
-    return _shown([f"{value:+.3g}" for value in (effect, low, high)], "", low)
+        return _interval_words([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
+    return _interval_words([f"{value:+.3g}" for value in (effect, low, high)], "", low)
 
 
-def _shown(words: Sequence[str], unit: str, low: float) -> str:
+def _interval_words(words: Sequence[str], unit: str, low: float) -> str:
     return words[0] + unit + (f" [{words[1]}, {words[2]}]" if np.isfinite(low) else "")

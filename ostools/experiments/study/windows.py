@@ -93,7 +93,7 @@ def windows(
     questions = {
         (n, seed): render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in chosen_seeds
     }
-    longest = max(len(task_prompts.prompt.ids) for task_prompts in questions.values())
+    longest = max(len(task_prompt.prompt.ids) for task_prompt in questions.values())
     alone = next(iter(questions.values())).chat  # without worked examples: a window is compared on one prompt
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
     # Built and tried before anything is measured: what does not fit the model is refused at once.
@@ -118,9 +118,7 @@ def windows(
     tables = []
     for steps_done, (size, arm) in enumerate(arms.items()):
         tell(progress, steps_done, len(arms))
-        sentences: Any = behaviour(
-            model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone
-        ).frame
+        answers: Any = behaviour(model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone).frame
         result = collapse(
             exact,
             form if pairs is None else pairs,
@@ -131,12 +129,12 @@ def windows(
             chat=pairs_in_chat,
         )
         pair_acts = {key: acts(model, arm, ids) for key, ids in extended.items()}
-        rows = sentences[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
+        rows = answers[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
             _distances(result.reference, chosen_seeds, same_seeds), on=["length", "seed"], validate="one_to_one"
         )
         status = [
-            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own_rows
-            for n, seed, own_rows in zip(rows["length"], rows["seed"], rows["status"], strict=True)
+            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own_status
+            for n, seed, own_status in zip(rows["length"], rows["seed"], rows["status"], strict=True)
         ]
         tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
     tell(progress, len(arms), len(arms))
@@ -165,15 +163,15 @@ def summarise(frame: Frame) -> pd.DataFrame:
     used = frame[within] if within.any() else frame
     rows = []
     for window, group in used.groupby("window", sort=False, dropna=False):
-        right, arguments = int(group["correct"].sum()), len(group)
-        low, high = wilson(right, arguments, _LEVEL)
+        right, question_count = int(group["correct"].sum()), len(group)
+        low, high = wilson(right, question_count, _LEVEL)
         distance = np.maximum(group["distance"], group["rounding"])
         rows.append(
             {
                 "window": window,
                 "active": int((group["status"] == "active").sum()),
-                "questions": arguments,
-                "accuracy": right / arguments,
+                "questions": question_count,
+                "accuracy": right / question_count,
                 "wilson_low": low,
                 "wilson_high": high,
                 "log_probability": float(group["log_probability"].mean()),
@@ -183,24 +181,24 @@ def summarise(frame: Frame) -> pd.DataFrame:
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    separation = _apart(table)
+    distances = _tied_distances(table)
     table = table.assign(
-        front=_front(table, separation, "accuracy"), front_probability=_front(table, separation, "log_probability")
+        front=_front(table, distances, "accuracy"), front_probability=_front(table, distances, "log_probability")
     ).drop(columns="unsure")
     floored = table.pop("floored")
     return table.assign(floored=floored)
 
 
-def _apart(table: Frame) -> np.ndarray:
+def _tied_distances(table: Frame) -> np.ndarray:
     """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
     the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
     distance, unsure = table["distance"].to_numpy(dtype=float), table["unsure"].to_numpy(dtype=float)
-    result, largest = distance.copy(), -1
+    tied, largest = distance.copy(), -1
     for place in np.argsort(-distance):
         same = largest >= 0 and np.log(distance[largest] / distance[place]) <= unsure[largest] + unsure[place]
         largest = largest if same else place
-        result[place] = distance[largest]
-    return result
+        tied[place] = distance[largest]
+    return tied
 
 
 def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
@@ -225,9 +223,9 @@ def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sink
     return SlidingWindow(size, layers, sinks)
 
 
-def _checked(given_values: Iterable[int]) -> list[int]:
+def _checked(window_sizes: Iterable[int]) -> list[int]:
     """In ascending order and without doubles; `SlidingWindow` says what is wrong with a size."""
-    sizes = list(given_values) if isinstance(given_values, Iterable) else [given_values]
+    sizes = list(window_sizes) if isinstance(window_sizes, Iterable) else [window_sizes]
     if not sizes:
         raise InputError("windows: expected at least one, found none; for example range(2, 65)")
     if wrong := [size for size in sizes if not isinstance(size, int)]:

@@ -43,7 +43,7 @@ from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.opened import COUNTING, Opened, OpenedPairs
+from ostools.tasks.opened import COUNTING, OpenedPairs, PrefilledPrompt
 
 COLUMNS = {
     **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
@@ -235,7 +235,7 @@ def _require_room(model: TransformerBridge, prefilled_pairs: OpenedPairs, longes
         )
 
 
-def _room(prompts: dict[int, Opened]) -> int:
+def _room(prompts: dict[int, PrefilledPrompt]) -> int:
     """How many tokens an answer may have."""
     return max(len(prefilled.answer) for prefilled in prompts.values()) + _SPARE_TOKENS
 
@@ -244,7 +244,7 @@ def _answers_in(
     model: TransformerBridge,
     precision: Precision,
     form: AppendixTask,
-    prompts: dict[int, Opened],
+    prompts: dict[int, PrefilledPrompt],
     seed: int,
     mitigation: Mitigation | None,
     progress: Progress | None,
@@ -283,7 +283,10 @@ def _answers_in(
 
 
 def _rows(
-    model: TransformerBridge, prompts: dict[int, Opened], answer_by_count: dict[int, Answer], lengths: Sequence[int]
+    model: TransformerBridge,
+    prompts: dict[int, PrefilledPrompt],
+    answer_by_count: dict[int, Answer],
+    lengths: Sequence[int],
 ) -> pd.DataFrame:
     """Rows of the answers at every count, each beside the answer at the next count."""
     right = {n: answer_by_count[n].ids[0] == prefilled.answer[0] for n, prefilled in prompts.items()}

@@ -18,8 +18,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.register import hidden
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, shown
-from ostools.ground.names import several
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import checked_list
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import MitigatedPrompts
 from ostools.measure.passes.arithmetic import true_arithmetic
@@ -87,7 +87,7 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     prompt_list = (
-        [prompts] if isinstance(prompts, str | Prompt | TaskPrompt) else several("prompts", prompts, "['1 1 1', '1 1']")
+        [prompts] if isinstance(prompts, str | Prompt | TaskPrompt) else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     )
     rows: list[dict[str, Any]] = []
     texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
@@ -137,14 +137,14 @@ def _carriers(
             )
         carrier_list = carrier_positions(model, raw_prompt)
     else:
-        carrier_list = tuple(() if carriers is None else several("carriers", carriers, "[3, 4]"))
+        carrier_list = tuple(() if carriers is None else checked_list("carriers", carriers, "[3, 4]"))
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
     if wrong := [place for place in carrier_list if type(place) is not int or not 0 <= place < n]:
-        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {shown(wrong)}")
+        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {short_repr(wrong)}")
     return carrier_list
 
 

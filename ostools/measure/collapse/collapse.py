@@ -175,7 +175,7 @@ def collapse(
         run = Run(views, collapse_task.name, prompts, precisions, mitigation_object, layer_indices)
         call_parameters = {"items": collapse_task.items, "bos": bos, "chat": chat}
         call_parameters |= {"lengths": length_list, "seeds": task_seeds}
-        call_parameters |= collapse_task.told() if isinstance(collapse_task, TaskOfIds) else {}
+        call_parameters |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
         results.append(_measured(run, layers is not None and variation, described, call_parameters, task_progress))
     return results[0] if is_one else results
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
+from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.ground.files.reading import TABLE_LIMIT, read_text
 from ostools.results import Provenance
 from ostools.tasks.questions import Question, checked_questions
@@ -182,19 +182,19 @@ def check_values(place: str, row: Mapping[str, Any]) -> None:
     for key in ("text", "model", "endpoint", "served"):
         value = row.get(key)
         if not isinstance(value, str | None):
-            raise InputError(f"{place}: expected {key} to be text, found {shown(value)}")
+            raise InputError(f"{place}: expected {key} to be text, found {short_repr(value)}")
         if value is not None and not _is_unicode(value):
             raise InputError(
-                f"{place}: expected {key} to be text in Unicode, found half of a character in {shown(value)}"
+                f"{place}: expected {key} to be text in Unicode, found half of a character in {short_repr(value)}"
             )
     for key in ("prompt_tokens", "max_tokens"):
         value = row.get(key)
         if value is not None and (type(value) is not int or not 0 <= value < 2**62):
-            raise InputError(f"{place}: expected {key} to be a whole number of at least 0, found {shown(value)}")
+            raise InputError(f"{place}: expected {key} to be a whole number of at least 0, found {short_repr(value)}")
     for key in ("seconds", "temperature"):
         value = row.get(key)
         if value is not None and (type(value) not in (int, float) or not 0 <= value <= _LARGEST):
-            raise InputError(f"{place}: expected {key} to be a number of at least 0, found {shown(value)}")
+            raise InputError(f"{place}: expected {key} to be a number of at least 0, found {short_repr(value)}")
 
 
 def _is_unicode(text: str) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 
@@ -43,7 +43,7 @@ class Output:
     def of(cls, model: TransformerBridge, towards: str | int | Sequence[str | int]) -> Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
         if not isinstance(towards, str | int | Sequence):
-            raise InputError(f"towards: expected a token or a pair such as (' A', ' B'), found {shown(towards)}")
+            raise InputError(f"towards: expected a token or a pair such as (' A', ' B'), found {short_repr(towards)}")
         targets = [towards] if isinstance(towards, str | int) else list(towards)
         if len(targets) not in (1, 2):
             raise InputError(f"towards: expected one token or a pair such as (' A', ' B'), found {len(targets)}")

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
-from ostools.ground.names import checked_name, several
+from ostools.ground.names import checked_list, checked_name
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.dynamic import view_dynamic
 from ostools.models.precision.rounding import holds, view_rounded
@@ -128,7 +128,7 @@ PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DY
 
 def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
     """The precisions of those names in order, each once; one that there is not, or none at all, is an `InputError`."""
-    names = [dtypes] if isinstance(dtypes, str) else several("dtypes", dtypes, "('float32', 'bfloat16')")
+    names = [dtypes] if isinstance(dtypes, str) else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
     return [
         Precision.of_name(name) for name in dict.fromkeys(checked_name("dtype", name, PRECISIONS) for name in names)
     ]

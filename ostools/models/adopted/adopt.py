@@ -77,26 +77,26 @@ def adopt(
     family = family_of_settings(theirs.config.to_dict(), f"the configuration of {name}")
     config = _config(theirs, family)
     with quiet():
-        held_tensors = weights(model, modules, family, config)
-        require_numbers(held_tensors.values())
-        dtype, device = one_place(held_tensors)
+        weight_by_name = weights(model, modules, family, config)
+        require_numbers(weight_by_name.values())
+        dtype, device = one_place(weight_by_name)
         check_dtype(family, dtype)
-        ours = _built(family, config, held_tensors, dtype, device, name)
+        ours = _built(family, config, weight_by_name, dtype, device, name)
         ours.generation_config = copy.deepcopy(theirs.generation_config)
         without_negative_ids(ours.generation_config)
         same_parts(modules, parts(ours), name)
         probe = probe_of(ours)
-        words = _logits(model, theirs, probe, name)
+        reference_logits = _logits(model, theirs, probe, name)
         if isinstance(model, PreTrainedModel):
-            _require_equal(words, _logits(ours, ours, probe, name), name)
+            _require_equal(reference_logits, _logits(ours, ours, probe, name), name)
         bridge = wrapped(ours, family, name)
-        check_same(words, bridge(probe), name)
+        check_same(reference_logits, bridge(probe), name)
     if isinstance(model, TransformerBridge):
         _same_weights(model, bridge, name)
-    selected: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
-    if selected is not None:
-        _put_tokenizer(bridge, selected, name)
-    remember(bridge, Metadata(name, origin="adopted", check=_Kept(theirs, bridge, name).check))
+    chosen_tokenizer: Any = model.tokenizer if tokenizer is None and isinstance(model, TransformerBridge) else tokenizer
+    if chosen_tokenizer is not None:
+        _put_tokenizer(bridge, chosen_tokenizer, name)
+    remember(bridge, Metadata(name, origin="adopted", check=_AdoptedWeights(theirs, bridge, name).check))
     return bridge
 
 
@@ -139,9 +139,9 @@ def _built(
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
     checkpoint = Checkpoint(Path(name), [], family, config, None)
-    held_tensors: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
+    tensor_by_path: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
     with checkpoint.fitting():
-        ours = checkpoint.filled(held_tensors, dtype, device, lambda stored, path: held_tensors[stored])
+        ours = checkpoint.filled(tensor_by_path, dtype, device, lambda stored, path: tensor_by_path[stored])
     check_finite(ours, Path(name))
     return ours.eval()
 
@@ -164,10 +164,10 @@ def _as_measured(model: nn.Module, config: Any) -> Iterator[None]:
 def _logits(model: Any, theirs: Any, probe: Tensor, name: str) -> Tensor:
     with torch.no_grad(), _as_measured(model, theirs.config):
         try:
-            value = model(probe, **({} if isinstance(model, TransformerBridge) else {"use_cache": False}))
+            output = model(probe, **({} if isinstance(model, TransformerBridge) else {"use_cache": False}))
         except Exception as error:
             raise InputError(f"expected a model that computes, found {name}: {one_line(in_words(error))}") from None
-    return value if isinstance(value, Tensor) else value.logits
+    return output if isinstance(output, Tensor) else output.logits
 
 
 def _require_equal(theirs: Tensor, ours: Tensor, name: str) -> None:
@@ -181,9 +181,9 @@ def _require_equal(theirs: Tensor, ours: Tensor, name: str) -> None:
 
 def _same_weights(theirs: TransformerBridge, ours: TransformerBridge, name: str) -> None:
     """Every tensor that the user's bridge computes with is the new one's (of a joint q, k, v its copies too)."""
-    own_values = dict(ours.named_parameters())
+    own_parameters = dict(ours.named_parameters())
     for path, weight in theirs.named_parameters():
-        mine = own_values.get(path)
+        mine = own_parameters.get(path)
         if mine is not None and weight.data_ptr() != mine.data_ptr() and not torch.equal(weight, mine):
             raise InputError(
                 f"expected {path} of {name} to be part of the weight that it was made of, found it edited apart: edit the "
@@ -191,17 +191,19 @@ def _same_weights(theirs: TransformerBridge, ours: TransformerBridge, name: str)
             )
 
 
-class _Kept:
+class _AdoptedWeights:
     """What was adopted, by the addresses of its weights; of what TransformerLens copied, by its contents."""
 
     def __init__(self, theirs: PreTrainedModel, bridge: TransformerBridge, name: str) -> None:
         self.theirs = weakref.ref(theirs)
         self.name = name
-        value = parameters(parts(theirs))
+        parameter_by_path = parameters(parts(theirs))
         shared = {weight.data_ptr() for weight in bridge.parameters()}
-        self.addresses = {path: weight.data_ptr() for path, weight in value.items()}
+        self.addresses = {path: weight.data_ptr() for path, weight in parameter_by_path.items()}
         self.digests = {
-            path: digest(path, weight.detach()) for path, weight in value.items() if weight.data_ptr() not in shared
+            path: digest(path, weight.detach())
+            for path, weight in parameter_by_path.items()
+            if weight.data_ptr() not in shared
         }
 
     def check(self) -> None:

@@ -29,11 +29,11 @@ _HINT = ": merge adapters, dequantise, and undo what replaced modules before it 
 
 def parts(model: nn.Module) -> dict[str, nn.Module]:
     """The Hugging Face modules by their names there, also where TransformerLens has wrapped them (it adds names of its own)."""
-    value: dict[str, nn.Module] = {}
+    module_by_name: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
         if not type(part).__module__.startswith("transformer_lens"):
-            value.setdefault(f"{name}.".replace(_WRAPPED, "").rstrip("."), part)
-    return value
+            module_by_name.setdefault(f"{name}.".replace(_WRAPPED, "").rstrip("."), part)
+    return module_by_name
 
 
 def parameters(modules: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
@@ -51,25 +51,29 @@ def weights(
     """The parameters that a model of this configuration has, each of them once, and no others."""
     with torch.device("meta"):
         described = getattr(transformers, family.module)(config)
-    value = parameters(modules)
-    selected: dict[str, nn.Parameter] = {}
+    parameter_by_path = parameters(modules)
+    own_weights: dict[str, nn.Parameter] = {}
     for path, required in described.named_parameters():
-        if path not in value or value[path].shape != required.shape:
-            what = f"shape {tuple(value[path].shape)}" if path in value else "none"
+        if path not in parameter_by_path or parameter_by_path[path].shape != required.shape:
+            what = f"shape {tuple(parameter_by_path[path].shape)}" if path in parameter_by_path else "none"
             raise InputError(
                 f"expected the weight {path} of shape {tuple(required.shape)}, as its configuration says, found {what}{_HINT}"
             )
-        selected[path] = value[path]
-    known_names = {id(value[path]) for path, _ in described.named_parameters(remove_duplicate=False) if path in value}
+        own_weights[path] = parameter_by_path[path]
+    known_ids = {
+        id(parameter_by_path[path])
+        for path, _ in described.named_parameters(remove_duplicate=False)
+        if path in parameter_by_path
+    }
     lens = isinstance(model, TransformerBridge)
     extra = [
         path
-        for path, weight in value.items()
-        if id(weight) not in known_names and not (lens and path.split(".")[-2] in _OF_LENS)
+        for path, weight in parameter_by_path.items()
+        if id(weight) not in known_ids and not (lens and path.split(".")[-2] in _OF_LENS)
     ]
     if extra:
         raise InputError(f"expected only weights of its configuration, found {extra[0]}{_HINT}")
-    return selected
+    return own_weights
 
 
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
@@ -109,8 +113,8 @@ def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.devi
                 f"expected all weights in memory, of one {what}, found {', '.join(sorted(values)) or 'none'}: move the whole "
                 "model there with model.to(...), or save it and use load_model"
             )
-    item = next(iter(weights.values()))
-    return item.dtype, item.device
+    first_weight = next(iter(weights.values()))
+    return first_weight.dtype, first_weight.device
 
 
 def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: str) -> None:
@@ -118,9 +122,9 @@ def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: s
     for path, mine in ours.items():
         part = theirs.get(path)
         if part is None or type(part) is not type(mine):
-            found = "none" if part is None else f"{type(part).__module__}.{type(part).__name__}"
+            actual = "none" if part is None else f"{type(part).__module__}.{type(part).__name__}"
             raise InputError(
-                f"expected {type(mine).__name__} in {path or name}, as its configuration says, found {found}{_HINT}"
+                f"expected {type(mine).__name__} in {path or name}, as its configuration says, found {actual}{_HINT}"
             )
         for setting, value in _settings(mine).items():
             if _settings(part).get(setting, value) != value:
@@ -129,17 +133,17 @@ def same_parts(theirs: dict[str, nn.Module], ours: dict[str, nn.Module], name: s
                     f"{_settings(part)[setting]!r}: set it in the configuration before the model is built"
                 )
         for buffer, value in mine._buffers.items():
-            found = part._buffers.get(buffer)
+            actual = part._buffers.get(buffer)
             if value is not None and not (
-                found is not None and found.dtype == value.dtype and torch.equal(found.to(value.device), value)
+                actual is not None and actual.dtype == value.dtype and torch.equal(actual.to(value.device), value)
             ):
                 raise InputError(
                     f"expected {path}.{buffer} as the configuration says, found other numbers (`.half()` and `.to(dtype)` "
                     "round it): load the model with dtype=..., or save it and use load_model"
                 )
         for weight, value in mine._parameters.items():
-            found = part._parameters.get(weight)
-            if value is not None and (found is None or found.data_ptr() != value.data_ptr()):
+            actual = part._parameters.get(weight)
+            if value is not None and (actual is None or actual.data_ptr() != value.data_ptr()):
                 raise InputError(
                     f"expected {path}.{weight} tied as the configuration says, found that it is not: set "
                     "tie_word_embeddings in the configuration to what the model is"

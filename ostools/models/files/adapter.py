@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.shards import read_shard
@@ -124,8 +124,8 @@ def _read_settings(file: Path) -> Mapping[str, Any]:
     for name, expected in _KINDS.items():
         _require(values.get(name) in expected, f"{name} {expected[0]}", name, values, file)
     start = values.get("init_lora_weights", True)
-    known_names = any(type(start) is type(item) and start == item for item in _STARTS)
-    _require(known_names, "a base that training began from as it is", "init_lora_weights", values, file)
+    is_known_start = any(type(start) is type(known_start) and start == known_start for known_start in _STARTS)
+    _require(is_known_start, "a base that training began from as it is", "init_lora_weights", values, file)
     # PEFT writes None, False or nothing for what is off; what a newer version adds is not known.
     for name in sorted(set(values) - _WITHOUT_EFFECT - _GIVEN_TO_PEFT - set(_KINDS)):
         _require(not values[name], "only settings that are known here", name, values, file)
@@ -178,24 +178,24 @@ def _settings_for_peft(
         if type(rank) is not int or not 0 < rank <= max(ranks):  # PEFT would make room for it
             raise InputError(
                 f"expected ranks of 1 to {max(ranks)} in {file}, as the factors have, found "
-                f"{shown(rank)}: are both of one adapter?"
+                f"{short_repr(rank)}: are both of one adapter?"
             )
     outside = {_name_outside(name, tensors, family): name for name in modules}
     for name in _NAMES & set(settings) - {"layers_pattern"}:
         value = settings[name]
         if isinstance(value, str) and name != "modules_to_save":
-            settings[name] = [outside[each] for each in _matched(value, outside, file)]
+            settings[name] = [outside[module] for module in _matched(value, outside, file)]
         else:
             names = [value] if isinstance(value, str) else value
-            settings[name] = [_renamed(f"{each}.", family)[:-1] for each in names]
-    by_name = bool(settings.get("target_modules"))
-    _require(by_name, "names of modules as target_modules", "target_modules", values, file)
+            settings[name] = [_renamed(f"{module}.", family)[:-1] for module in names]
+    has_names = bool(settings.get("target_modules"))
+    _require(has_names, "names of modules as target_modules", "target_modules", values, file)
     changed = {_renamed(name, family) for name in _factors(tensors)}
     for name in _PATTERNS & set(settings):
         settings[name] = {_renamed(key, family): value for key, value in settings[name].items()}
         for key in settings[name]:
-            known_names = any(re.match(rf"(.*\.)?({key})$", module) for module in changed)
-            _require(known_names, f"names of changed modules as {name}", name, values, file)
+            is_known = any(re.match(rf"(.*\.)?({key})$", module) for module in changed)
+            _require(is_known, f"names of changed modules as {name}", name, values, file)
     return settings
 
 
@@ -209,10 +209,10 @@ def _matched(pattern: str, names: Iterable[str], file: Path) -> list[str]:
         remaining = (max(end - time.perf_counter(), 0.01) for _ in itertools.count())
         return [name for name in names if expression.fullmatch(name, timeout=next(remaining))]
     except TimeoutError:
-        value = f"{shown(pattern)}, which takes too long to match"
+        reason = f"{short_repr(pattern)}, which takes too long to match"
     except (regex.error, RecursionError) as error:
-        value = f"one that is neither: {one_line(error)}"
-    raise InputError(f"expected names or regular expressions in {file}, found {value}: {_REMEDY}")
+        reason = f"one that is neither: {one_line(error)}"
+    raise InputError(f"expected names or regular expressions in {file}, found {reason}: {_REMEDY}")
 
 
 def _name_outside(name: str, tensors: Iterable[str], family: Family) -> str:
@@ -239,9 +239,9 @@ def _refuse_one_of_tied(
     tensors: Mapping[str, Tensor], base: PreTrainedModel, tables: tuple[Any, Any], directory: Path
 ) -> None:
     """Factors of a tied table, or two tables that differ: the base has one, PEFT computes with two."""
-    names = [name for name, module in base.named_modules() if any(module is item for item in tables)]
-    whole_tensor = [tensors[key] for name in names if (key := f"{name}.weight") in tensors]
-    differ = len(whole_tensor) == 2 and not torch.equal(*whole_tensor)
+    names = [name for name, module in base.named_modules() if any(module is table for table in tables)]
+    table_tensors = [tensors[key] for name in names if (key := f"{name}.weight") in tensors]
+    differ = len(table_tensors) == 2 and not torch.equal(*table_tensors)
     if differ or _factors(tensors) & set(names):
         raise _changed_apart(directory)
 
@@ -282,4 +282,4 @@ def _require_names(names: Any, setting: str, values: Mapping[str, Any], file: Pa
 
 def _require(good: bool, expected: str, name: str, values: Mapping[str, Any], file: Path) -> None:
     if not good:
-        raise InputError(f"expected {expected} in {file}, found {name} = {shown(values.get(name))}: {_REMEDY}")
+        raise InputError(f"expected {expected} in {file}, found {name} = {short_repr(values.get(name))}: {_REMEDY}")

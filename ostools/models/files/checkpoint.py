@@ -90,9 +90,9 @@ class Checkpoint:
         weight: Callable[[str, str], torch.Tensor],
     ) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
-        held_tensors = placeholders(weights, dtype)
-        module = self.built(dict(held_tensors), dtype)
-        fill(module, held_tensors, device, weight)
+        holders = placeholders(weights, dtype)
+        module = self.built(dict(holders), dtype)
+        fill(module, holders, device, weight)
         return module
 
     def finished(self, module: PreTrainedModel) -> PreTrainedModel:
@@ -109,7 +109,7 @@ class Checkpoint:
         return module.eval()
 
 
-def whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
         checkpoint.check_stored()
@@ -132,7 +132,7 @@ def merged(
     `dtype` where that is another.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    base = whole(checkpoint, wide, torch.device("cpu"))
+    base = load_whole(checkpoint, wide, torch.device("cpu"))
     module, words = merge_adapter(base, directory, checkpoint.family)
     if dtype != wide:
         weights = {name: weight.to(dtype) for name, weight in module.state_dict().items()}
@@ -163,15 +163,16 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
     """A device map and an adapter ask for weights that are computed with as the file holds them, fp8 for matrices."""
     if source.adapter is not None:
         _check_base(family, source, mapped, quantisation)
-    value = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
+    obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
     if mapped and quantisation is not None:
-        value = "weights in fp8, which transformers dequantises"
+        obstacle = "weights in fp8, which transformers dequantises"
     elif mapped and family.copied:
-        value = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-    if value is not None and (mapped or quantisation is not None):
+        obstacle = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
+    if obstacle is not None and (mapped or quantisation is not None):
         what = "device_map" if mapped else quantisation
         raise InputError(
-            f"{what}: expected weights that are computed with as {source.directory} holds them, found {value}: load the model "
+            f"{what}: expected weights that are computed with as {source.directory} holds them, found {obstacle}: load the "
+            f"model "
             "whole, in full precision"
         )
 
@@ -179,10 +180,11 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
 def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
     """An adapter changes matrices of numbers, which lie in memory then."""
     require_peft()
-    value = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
-    value = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else value
-    if value is not None:
+    obstacle = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
+    obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else obstacle
+    if obstacle is not None:
         raise InputError(
-            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {value}: merge "
+            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {obstacle}: "
+            f"merge "
             "it with PEFT (`merge_and_unload`), save the whole model, and load that"
         )

@@ -13,7 +13,7 @@ import torch
 
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import JSON_LIMIT, read_text
-from ostools.models.families import FAMILIES, KNOWN, Family, family_of_config
+from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.quantised import check_quantisation
 
 TEMPLATES = "additional_chat_templates"
@@ -97,15 +97,15 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
             if settings.get(flag):
                 raise InputError(
                     f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
-                    f"{where}: the theory does not cover it; use one of {KNOWN}"
+                    f"{where}: the theory does not cover it; use one of {KNOWN_ARCHITECTURES}"
                 )
     family = family_of_config(config)
     if family is None:
-        known_names = [known for known in FAMILIES if known.model_type == kind]
-        settings = {setting.name: setting.read(config) for family in known_names for setting in family.when}
-        found = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
+        candidates = [family for family in FAMILIES if family.model_type == kind]
+        settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
+        description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
-            f"expected a model of a known family ({KNOWN}), found {found} in {where}: its hooks have not "
+            f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its hooks have not "
             "been held against Hugging Face's own model"
         )
     if family.refused is not None:
@@ -113,10 +113,10 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
             f"{where}: {family.refused}; `ostools models` lists what loads"
         )
-    by_name = config.get("architectures")
-    if by_name and by_name != [family.architecture]:
+    architectures = config.get("architectures")
+    if architectures and architectures != [family.architecture]:
         raise InputError(
-            f"expected architecture {family.architecture} for model_type {kind!r}, found {by_name} in "
+            f"expected architecture {family.architecture} for model_type {kind!r}, found {architectures} in "
             f"{where}: load the language model, not another head on it"
         )
     return family
@@ -133,7 +133,7 @@ def check_files(directory: Path) -> None:
         if (directory / file).exists() and "auto_map" in read_json(directory / file):
             raise InputError(
                 f"expected a model that transformers itself implements, found remote code (auto_map in "
-                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN}"
+                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN_ARCHITECTURES}"
             )
 
 

@@ -63,10 +63,10 @@ def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
         raise ValueError(
             "configuration_files, which send to another file for one version of transformers, are not read"
         )
-    kept_values = without_saved(settings)
-    name = kept_values.pop("model_type", None)
+    own_settings = without_saved(settings)
+    name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
-        "ministral" if name == "mistral" and "layer_types" in kept_values else name, **kept_values
+        "ministral" if name == "mistral" and "layer_types" in own_settings else name, **own_settings
     )
 
 
@@ -88,11 +88,11 @@ def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> 
     """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
     of Ministral."""
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    value = (modules[type(config)] if type(config) in modules else type(config)).__name__
-    if value != family.module:
+    module_name = (modules[type(config)] if type(config) in modules else type(config)).__name__
+    if module_name != family.module:
         raise InputError(
             f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
-            f"{value}: `ostools models` lists what loads"
+            f"{module_name}: `ostools models` lists what loads"
         )
 
 

@@ -44,8 +44,8 @@ class Converted:
 
 def cache_folder() -> Path:
     """Where converted models lie: OSTOOLS_CACHE, else `ostools` in XDG_CACHE_HOME, else ~/.cache/ostools."""
-    if own_values := os.environ.get("OSTOOLS_CACHE"):
-        return Path(own_values).expanduser()
+    if folder := os.environ.get("OSTOOLS_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ostools"
 
 
@@ -86,25 +86,28 @@ def converted(file: Path) -> Converted:
         stamp, sha256 = _stamp(file), file_hash(file)
     except OSError as error:
         raise InputError(f"expected a GGUF file that can be read at {file}: {in_words(error)}") from None
-    if (there := in_cache(sha256)) is not None:
-        return there
+    if (cached := in_cache(sha256)) is not None:
+        return cached
     header = read_header(file)
     folder = _folder(sha256)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (
             FileLock(folder.with_name(f"{folder.name}.lock")),
-            tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as built,
+            tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch,
         ):
-            if (there := in_cache(sha256)) is not None:
-                return there
+            if (cached := in_cache(sha256)) is not None:
+                return cached
             needed, free = 4 * sum(header.sizes), shutil.disk_usage(folder.parent).free
             if needed > free:
                 raise InputError(
                     f"expected {needed / 2**30:.1f} GiB free in {folder.parent} for {file.name} in float32, found "
                     f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
                 )
-            alone, target = Path(built) / "file", Path(built) / "model"  # the reader looks at what lies beside a file
+            alone, target = (
+                Path(scratch) / "file",
+                Path(scratch) / "model",
+            )  # the reader looks at what lies beside a file
             alone.mkdir()
             (alone / file.name).symlink_to(file.resolve())
             with quiet():

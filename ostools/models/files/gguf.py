@@ -27,7 +27,7 @@ from transformers.integrations.gguf import reader
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-from ostools.ground.errors import InputError, InsufficientMemoryError, in_words, shown
+from ostools.ground.errors import InputError, InsufficientMemoryError, in_words, short_repr
 from ostools.ground.memory import free_memory
 from ostools.models.families import Family
 from ostools.models.files.checks import family_of_settings, one_line
@@ -125,9 +125,9 @@ def read_header(file: Path) -> GgufHeader:
     return GgufHeader(str(settings["general.architecture"]), settings, shapes, _quantisation(settings, kinds))
 
 
-def _broken(file: Path, size: int, value: str) -> InputError:
+def _broken(file: Path, size: int, reason: str) -> InputError:
     return InputError(
-        f"expected a whole GGUF file, found {file} truncated or corrupt ({size} bytes; {value}): fetch it again"
+        f"expected a whole GGUF file, found {file} truncated or corrupt ({size} bytes; {reason}): fetch it again"
     )
 
 
@@ -188,7 +188,8 @@ def _config(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedConf
     """The configuration that transformers makes of the settings, which has to say all that they say."""
     if header.settings.get("split.count", 1) not in (0, 1):
         raise InputError(
-            f"expected one GGUF file with all weights, found {name}, one of {shown(header.settings['split.count'])}: merge "
+            f"expected one GGUF file with all weights, found {name}, one of {short_repr(header.settings['split.count'])}: "
+            f"merge "
             "them with llama.cpp's `llama-gguf-split --merge`"
         )
     try:
@@ -217,7 +218,8 @@ def _require_same_settings(config: PreTrainedConfig, header: GgufHeader, name: s
         ours = _of_config(config, _SAME_AS.get(setting))
         if ours is None or not isinstance(value, int | float) or not math.isclose(value, ours, rel_tol=1e-6):
             raise InputError(
-                f"expected settings that transformers' GGUF reader knows, found {key} = {shown(value)} in {name}: the model "
+                f"expected settings that transformers' GGUF reader knows, found {key} = {short_repr(value)} in {name}: the "
+                f"model "
                 "would be computed without it; use the checkpoint that the file was made of"
             )
 
@@ -245,12 +247,12 @@ def _require_all_read(config: PreTrainedConfig, family: Family, header: GgufHead
     with torch.device("meta"):
         described = getattr(transformers, family.module)(config)
     processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=config.to_dict())
-    known_names = get_gguf_hf_weights_map(described, processor)
-    remaining = sorted(tensor for tensor in header.shapes if tensor not in known_names)
-    if remaining:
+    weights_map = get_gguf_hf_weights_map(described, processor)
+    unread_tensors = sorted(tensor for tensor in header.shapes if tensor not in weights_map)
+    if unread_tensors:
         raise InputError(
             f"expected only tensors that transformers reads in {name}, found "
-            f"{', '.join(remaining[:3])}{', ...' * (len(remaining) > 3)}: "
+            f"{', '.join(unread_tensors[:3])}{', ...' * (len(unread_tensors) > 3)}: "
             "the model would be computed without them; use the checkpoint that the file was made of"
         )
 
@@ -264,7 +266,7 @@ def _cut_as_the_file_says(tokenizer: Any, header: GgufHeader, name: str) -> None
     if split not in _SPLIT_DIGITS_FIRST:
         raise InputError(
             f"expected a tokenizer whose way of cutting text transformers' GGUF reader knows, found tokenizer.ggml.pre = "
-            f"{shown(split)} in {name}: texts would become other tokens; use the checkpoint that the file was made of"
+            f"{short_repr(split)} in {name}: texts would become other tokens; use the checkpoint that the file was made of"
         )
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

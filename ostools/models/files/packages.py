@@ -62,12 +62,12 @@ def packaged(name: str) -> Converted:
     Raises `InputError` where its package is not installed, and for a file that is not the one of that hash.
     """
     model = PACKAGED_MODELS[name]
-    if (there := in_cache(model.sha256)) is not None:
-        return there
+    if (cached := in_cache(model.sha256)) is not None:
+        return cached
     with _whole_file(name, model) as file:
-        if (value := file_hash(file)) != model.sha256:
+        if (sha256 := file_hash(file)) != model.sha256:
             raise InputError(
-                f"expected {model.file} with SHA-256 {model.sha256}, found {value}: install the version that ostools knows, "
+                f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the version that ostools knows, "
                 f"{model.install}"
             )
         return converted(file)
@@ -82,22 +82,23 @@ def is_installed(name: str) -> bool:
 def _whole_file(name: str, model: PackagedModel) -> Iterator[Path]:
     """The GGUF file: as it lies in its package, or put together from its pieces for as long as the block runs."""
     pieces = [_place(package, file) for package, file in model.parts]
-    there = [piece for piece in pieces if piece is not None]
-    if len(there) < len(pieces):
+    present_pieces = [piece for piece in pieces if piece is not None]
+    if len(present_pieces) < len(pieces):
         raise InputError(
-            f"expected the packages that hold {name} ({model.title}), found {len(there)} of {len(pieces)}: {model.install} "
+            f"expected the packages that hold {name} ({model.title}), found {len(present_pieces)} of {len(pieces)}: "
+            f"{model.install} "
             "(or `make gemma`)"
         )
-    if len(there) == 1:
-        yield there[0]
+    if len(present_pieces) == 1:
+        yield present_pieces[0]
         return
     with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        whole_tensor = Path(folder) / model.file
-        with whole_tensor.open("wb") as joined:
-            for piece in there:
+        whole_file = Path(folder) / model.file
+        with whole_file.open("wb") as joined:
+            for piece in present_pieces:
                 with piece.open("rb") as part:
                     shutil.copyfileobj(part, joined, 1 << 20)
-        yield whole_tensor
+        yield whole_file
 
 
 def _place(package: str, file: str) -> Path | None:

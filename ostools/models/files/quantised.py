@@ -42,19 +42,20 @@ class Quantisation:
 
         transformers reads a scale's block off its shape, and a matrix without one as it stands.
         """
-        stored = {name: part for shard in shards for name, part in shard.tensors.items()}
+        stored = {name: tensor for shard in shards for name, tensor in shard.tensors.items()}
         scales = {name for name in stored if name.endswith(f".weight{SCALE}")}
-        owners = {name for name, each in stored.items() if each.dtype == FP8}
+        owners = {name for name, tensor in stored.items() if tensor.dtype == FP8}
         for name in sorted(owners | {scale.removesuffix(SCALE) for scale in scales}):
             matrix, scale = stored.get(name), stored.get(f"{name}{SCALE}")
             shapes = {(), (1,), (1, 1)} if self.block is None else {self._grid(matrix)}
             good = matrix is not None and matrix.dtype == FP8
             scaled = scale is not None and scale.dtype in ("F32", "BF16", "F16") and scale.shape in shapes
             if not (good and scaled):
-                value = [f"{each.dtype} {each.shape}" if each else "none" for each in (matrix, scale)]
+                descriptions = [f"{tensor.dtype} {tensor.shape}" if tensor else "none" for tensor in (matrix, scale)]
                 raise InputError(
                     f"expected {name} in {directory} as float8_e4m3fn in whole blocks of {self.block or 'its size'} with "
-                    f"a scale each, found {value[0]} with the scales {value[1]}: use the checkpoint in full precision"
+                    f"a scale each, found {descriptions[0]} with the scales {descriptions[1]}: use the checkpoint in full "
+                    f"precision"
                 )
         if not scales:
             raise InputError(
@@ -66,8 +67,8 @@ class Quantisation:
         if matrix is None or self.block is None or len(matrix.shape) != 2:
             return None
         pairs = list(zip(matrix.shape, self.block, strict=True))
-        whole_tensor = all(size % side == 0 for size, side in pairs)
-        return tuple(size // side for size, side in pairs) if whole_tensor else None
+        fits = all(size % side == 0 for size, side in pairs)
+        return tuple(size // side for size, side in pairs) if fits else None
 
 
 def check_quantisation(config: Mapping[str, Any], directory: Path) -> Quantisation | None:

@@ -18,7 +18,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.files.reading import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
@@ -90,7 +90,8 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path, read:
         for name, stored in shard.tensors.items():
             if stored.dtype not in read and not (family.ignored and re.search(family.ignored, name)):
                 raise InputError(
-                    f"expected weights of 16 bits or more in {directory}, found {shown(name)} of dtype {shown(stored.dtype)} "
+                    f"expected weights of 16 bits or more in {directory}, found {short_repr(name)} of dtype "
+                    f"{short_repr(stored.dtype)} "
                     "and no quantization_config in config.json that says what such numbers stand for: use the original, or "
                     "copy the checkpoint's own config.json there"
                 )
@@ -128,11 +129,11 @@ def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
     """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
     missing = sorted(info["missing_keys"])
     unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
-    mismatched = sorted((key, tuple(value), tuple(want)) for key, value, want in info["mismatched_keys"])
+    mismatched = sorted((key, tuple(actual), tuple(want)) for key, actual, want in info["mismatched_keys"])
     if mismatched:
-        key, found, want = mismatched[0]
+        key, actual, want = mismatched[0]
         raise InputError(
-            f"expected {key} of shape {want} as config.json says, found {found} in {directory}"
+            f"expected {key} of shape {want} as config.json says, found {actual} in {directory}"
             f"{_and_more(len(mismatched))}: weights and config.json belong to different models"
         )
     if missing:
@@ -186,19 +187,21 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index: Path) -> None:
     """Each tensor stands in one file, which is the one that the index names."""
-    held_tensors: dict[str, str] = {}
+    file_by_tensor: dict[str, str] = {}
     for shard in shards:
         for name in shard.tensors:
-            if name in held_tensors:
+            if name in file_by_tensor:
                 raise InputError(
-                    f"expected each tensor in one file of {index.parent}, found {shown(name)} in {held_tensors[name]} and in "
+                    f"expected each tensor in one file of {index.parent}, found {short_repr(name)} in {file_by_tensor[name]} "
+                    f"and in "
                     f"{shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
                 )
-            held_tensors[name] = shard.file.name
+            file_by_tensor[name] = shard.file.name
     for name, file in places.items():
-        if held_tensors.get(name, file) != file:
+        if file_by_tensor.get(name, file) != file:
             raise InputError(
-                f"expected {shown(name)} in {file} as {index} says, found it in {held_tensors[name]}: fetch the checkpoint "
+                f"expected {short_repr(name)} in {file} as {index} says, found it in {file_by_tensor[name]}: fetch the "
+                f"checkpoint "
                 f"again"
             )
 
@@ -211,6 +214,6 @@ def _too_many(where: Path, count: int) -> InputError:
 
 def _no_weights(directory: Path) -> InputError:
     pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
-    value = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
+    listing = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
     remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
-    return InputError(f"expected model.safetensors in {directory}, found {value}: {remedy}")
+    return InputError(f"expected model.safetensors in {directory}, found {listing}: {remedy}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, did_you_mean, shown, unknown_name
+from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
@@ -138,26 +138,33 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
             f"{ADAPTER_WEIGHTS} to a directory of their own"
         )
     settings = read_json(source.directory / ADAPTER_CONFIG)
-    by_name = settings.get("base_model_name_or_path") if base is None else base
-    if not isinstance(by_name, str | os.PathLike) or not os.fspath(by_name):
+    base_name = settings.get("base_model_name_or_path") if base is None else base
+    if not isinstance(base_name, str | os.PathLike) or not os.fspath(base_name):
         raise InputError(
-            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {shown(by_name)}: say where the "
+            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {short_repr(base_name)}: say "
+            f"where the "
             "base model lies with base=... (--base)"
         )
-    commit = settings.get("revision") if base is None and not os.path.isdir(by_name) else None
+    commit = settings.get("revision") if base is None and not os.path.isdir(base_name) else None
     try:
-        value = _located(by_name, commit)
+        base_source = _located(base_name, commit)
     except InputError as error:
         raise InputError(
             f"base model of the adapter {source.name}: {error}; say where it lies with base=... (--base)"
         ) from None
-    if (value.directory / ADAPTER_CONFIG).exists():
+    if (base_source.directory / ADAPTER_CONFIG).exists():
         raise InputError(
-            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {value.directory}: merge "
+            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: "
+            f"merge "
             "that one with PEFT, save it, and give it as base=... (--base)"
         )
     return Source(
-        source.name, value.directory, source.revision, source.directory, value.name, quantisation=value.quantisation
+        source.name,
+        base_source.directory,
+        source.revision,
+        source.directory,
+        base_source.name,
+        quantisation=base_source.quantisation,
     )
 
 
@@ -173,11 +180,11 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
         source = _of_gguf(name, packaged(name), PACKAGED_MODELS[name].title)
     else:
         if not isinstance(name, str | os.PathLike):
-            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {shown(name)}")
+            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
         text = os.fspath(name)
         if not text.strip() or "\0" in text:
-            value = repr(text[:60]) if text.strip() else "an empty name"
-            raise InputError(f"expected a model's name, a directory or nothing, found {value}")
+            description = repr(text[:60]) if text.strip() else "an empty name"
+            raise InputError(f"expected a model's name, a directory or nothing, found {description}")
         path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
         if (file := _gguf_file(path)) is not None:
@@ -185,16 +192,17 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
         elif os.path.isdir(path):
             source = Source(text, path)
         elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
-            value = "a file" if os.path.exists(path) else "nothing"
+            description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
-                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {value} there: give the "
+                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
+                f"give the "
                 "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
             )
         else:
             return _download(text, revision)
     if revision is not None:
         raise InputError(
-            f"expected no revision for {source.name!r}, found {shown(revision)}: only models from the hub have revisions"
+            f"expected no revision for {source.name!r}, found {short_repr(revision)}: only models from the hub have revisions"
         )
     return source
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.files.checks import read_json
 from ostools.models.text.calling import token_ids
 
@@ -86,11 +86,12 @@ def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: P
     """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
     word where that id is taken."""
     for (token, file), where in _declared_ids(declared).items():
-        value = tokenizer.convert_tokens_to_ids(token)
-        if value != where:
+        token_id = tokenizer.convert_tokens_to_ids(token)
+        if token_id != where:
             raise InputError(
-                f"expected the token {shown(token)} with id {shown(where)} as {directory / file} says, found it with id "
-                f"{value} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"expected the token {short_repr(token)} with id {short_repr(where)} as {directory / file} says, found it "
+                f"with id "
+                f"{token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
 
 
@@ -110,8 +111,9 @@ def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> N
     for token, index in vocabulary.items():
         if index in tokens:
             raise InputError(
-                f"expected an id for each token of {directory}, found id {index} for {shown(min(tokens[index], token))} and "
-                f"for {shown(max(tokens[index], token))}: copy the model's own tokenizer there"
+                f"expected an id for each token of {directory}, found id {index} for {short_repr(min(tokens[index], token))} "
+                f"and "
+                f"for {short_repr(max(tokens[index], token))}: copy the model's own tokenizer there"
             )
         tokens[index] = token
 
@@ -122,11 +124,11 @@ def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
     A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything
     that is no whole number.
     """
-    several = value if isinstance(value, list | tuple) else [value]
-    for index in several:
+    values = value if isinstance(value, list | tuple) else [value]
+    for index in values:
         if index is not None and type(index) is not int:
-            raise InputError(f"expected {name} to be a token id, a list of ids or null, found {shown(value)}")
-    return tuple(index for index in several if index is not None and index >= 0)
+            raise InputError(f"expected {name} to be a token id, a list of ids or null, found {short_repr(value)}")
+    return tuple(index for index in values if index is not None and index >= 0)
 
 
 def without_negative_ids(settings: Any) -> None:

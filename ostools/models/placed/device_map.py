@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.memory import free_memory
 from ostools.ground.names import checked_name
 
@@ -23,23 +23,23 @@ Placed = dict[str, str]
 """A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
 
 
-def checked_map(requested: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
+def checked_map(device_map: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
     """The map that was asked for, for the weights of `model`, which may be without numbers (on torch's meta device).
 
     Raises `InputError` for a name that is no map, an unknown module or place, a module that nothing covers, and two places of
     weights that are tied.
     """
-    if isinstance(requested, str):
-        return {"": DISK} if checked_name("device map", requested, NAMED_MAPS) == DISK else _auto(model, dtype, device)
-    if not isinstance(requested, Mapping):
+    if isinstance(device_map, str):
+        return {"": DISK} if checked_name("device map", device_map, NAMED_MAPS) == DISK else _auto(model, dtype, device)
+    if not isinstance(device_map, Mapping):
         raise InputError(
-            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {shown(requested)}"
+            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {short_repr(device_map)}"
         )
-    known_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    module_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     placed = {}
-    for name, place in requested.items():
-        if name not in known_names:
-            raise unknown_name("module in the device map", name, known_names)
+    for name, place in device_map.items():
+        if name not in module_names:
+            raise unknown_name("module in the device map", name, module_names)
         placed[name] = _checked_place(name, place, device)
     _require_whole(placed, model)
     return placed
@@ -95,14 +95,14 @@ def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Placed:
 def filled(sizes: Iterable[tuple[str, int]], rooms: Mapping[str, int]) -> Placed:
     """Each part, in its order, in the first place that has room and lies no nearer than the last part's; else on disk."""
     places, remaining = [*rooms, DISK], dict(rooms)
-    now, value = 0, {}
+    now, place_by_part = 0, {}
     for name, size in sizes:
         while now < len(rooms) and remaining[places[now]] < size:
             now += 1
         if now < len(rooms):
             remaining[places[now]] -= size
-        value[name] = places[now]
-    return value
+        place_by_part[name] = places[now]
+    return place_by_part
 
 
 def _sizes(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, int]]:

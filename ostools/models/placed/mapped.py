@@ -66,6 +66,6 @@ def brought(part: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         return part.to(device, dtype, copy=True)
     span = 1 + sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
     lead = part.storage_offset() % _LINE
-    built = torch.empty(lead + span, dtype=dtype, device=device)
-    built[lead:].copy_(part.as_strided((span,), (1,), part.storage_offset()))
-    return built.as_strided(part.shape, part.stride(), lead)
+    buffer = torch.empty(lead + span, dtype=dtype, device=device)
+    buffer[lead:].copy_(part.as_strided((span,), (1,), part.storage_offset()))
+    return buffer.as_strided(part.shape, part.stride(), lead)

@@ -29,12 +29,12 @@ def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str,
 
     Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
     """
-    built = {}
+    holder_by_name = {}
     for name, weight in weights.items():
-        whole_tensor = None if weight.is_floating_point() else weight.new_zeros(())
-        item = torch.full((), float("nan"), dtype=dtype) if whole_tensor is None else whole_tensor
-        built[name] = item.expand(weight.shape)
-    return built
+        integer_zero = None if weight.is_floating_point() else weight.new_zeros(())
+        scalar = torch.full((), float("nan"), dtype=dtype) if integer_zero is None else integer_zero
+        holder_by_name[name] = scalar.expand(weight.shape)
+    return holder_by_name
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,22 @@ class Placing:
 
 
 def fill(
-    module: nn.Module, held_tensors: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
+    module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
 ) -> None:
     """Put `weight(name, path)` in the place of each placeholder in `held_tensors`, which `module` was built with.
 
     `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.
     """
-    names = {holder.data_ptr(): name for name, holder in held_tensors.items()}
-    built: dict[int, nn.Parameter] = {}
+    names = {holder.data_ptr(): name for name, holder in holders.items()}
+    parameter_by_id: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, buffer in part._buffers.items():
             part._buffers[name] = None if buffer is None else buffer.to(device)
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
-        if id(parameter) not in built:
+        if id(parameter) not in parameter_by_id:
             stored = names.get(parameter.data_ptr())
             if stored is None:
                 raise InputError(f"expected {path} as the file holds it, found it converted by transformers")
-            built[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
+            parameter_by_id[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
         owner, _, name = path.rpartition(".")
-        module.get_submodule(owner)._parameters[name] = built[id(parameter)]
+        module.get_submodule(owner)._parameters[name] = parameter_by_id[id(parameter)]

@@ -54,11 +54,11 @@ def view(
     model: TransformerBridge,
     dtype: torch.dtype,
     reading: Reading,
-    built: Callable[[Tensor], Tensor | None] = lambda weight: None,
+    replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
 
-    `built`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    `replacement`: a tensor of one's own in the place of a weight, None for what `reading` makes.
     """
     refuse_processed(model)
     _refuse_hooked(model)
@@ -69,13 +69,13 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        own_values = built(parameter)
-        seen_names = (
-            _seen(parameter, dtype, *reading(parameter))
-            if own_values is None
-            else nn.Parameter(own_values, requires_grad=False)
+        own_tensor = replacement(parameter)
+        stand_in = (
+            _recast_parameter(parameter, dtype, *reading(parameter))
+            if own_tensor is None
+            else nn.Parameter(own_tensor, requires_grad=False)
         )
-        memo[id(parameter)] = seen_names
+        memo[id(parameter)] = stand_in
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
@@ -112,11 +112,11 @@ def _empty_copies(model: nn.Module) -> dict[int, object]:
     return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
 
 
-def _seen(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
+def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    seen_names = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
-    return nn.Parameter(seen_names, requires_grad=parameter.requires_grad)
+    tensor = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:

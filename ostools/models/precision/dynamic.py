@@ -40,17 +40,17 @@ class DynamicInt8(Recast):
         return self
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
-        built: Any = DynamicInt8(self.read, parts, self.dtype, device=self.device)  # pyright: ignore[reportCallIssue]
-        built.inputs = self.inputs
-        return built
+        recast: Any = DynamicInt8(self.read, parts, self.dtype, device=self.device)  # pyright: ignore[reportCallIssue]
+        recast.inputs = self.inputs
+        return recast
 
-    def product(self, function: Any, other_items: list[Tensor], **kwargs: Any) -> Tensor:
+    def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
         weight, scale = self.parts
         plain = function in (_aten.mm.default, _aten.addmm.default) and not kwargs
         if not plain or scale.stride(0) != 0 or len(weight) != self.inputs:
-            return super().product(function, other_items, **kwargs)
-        built = integer_product(other_items[-1], weight.float(), scale[0])
-        return other_items[0] + built if len(other_items) == 2 else built
+            return super().product(function, operands, **kwargs)
+        products = integer_product(operands[-1], weight.float(), scale[0])
+        return operands[0] + products if len(operands) == 2 else products
 
 
 def integer_product(
@@ -79,10 +79,10 @@ def view_dynamic(model: TransformerBridge) -> TransformerBridge:
     blocks = {id(weight) for weight in model.blocks.parameters() if weight.ndim == 2}
     rounded = reading_of(model, FORMAT)
 
-    def made(weight: Tensor) -> Tensor | None:
+    def replacement(weight: Tensor) -> Tensor | None:
         if id(weight) not in blocks:
             return None
-        _, (own_values, scale) = rounded(weight)
-        return DynamicInt8.of(own_values.detach(), scale)
+        _, (matrix, scale) = rounded(weight)
+        return DynamicInt8.of(matrix.detach(), scale)
 
-    return view(model, torch.float32, rounded, made)
+    return view(model, torch.float32, rounded, replacement)

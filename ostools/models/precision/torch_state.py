@@ -101,11 +101,11 @@ _PROCESS = _ProcessState()
 
 def _own_precision(place: Any) -> str:
     """What is set at this place itself; "none" where it follows torch's setting for all places."""
-    seen_names = place.fp32_precision
+    effective = place.fp32_precision
     place.fp32_precision = "none"
-    own_values = "none" if place.fp32_precision == seen_names else seen_names
-    place.fp32_precision = own_values
-    return own_values
+    own_setting = "none" if place.fp32_precision == effective else effective
+    place.fp32_precision = own_setting
+    return own_setting
 
 
 @contextmanager

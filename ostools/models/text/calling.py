@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ostools.ground.errors import InputError, in_words, shown
+from ostools.ground.errors import InputError, in_words, short_repr
 
 Span = tuple[int, int]
 _PLAIN = {"clean_up_tokenization_spaces": False}
@@ -25,7 +25,8 @@ def tokenizing(what: object) -> Iterator[None]:
         if isinstance(error, InputError) or not is_failure(error):
             raise
         raise InputError(
-            f"expected a tokenizer that can read {shown(what)}, found one that ends in an error ({_short(in_words(error))}): "
+            f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an error "
+            f"({_short(in_words(error))}): "
             "copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)"
         ) from None
 
@@ -44,15 +45,15 @@ def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
 def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
     """The ids of each text, by one call."""
     with tokenizing(texts[0] if texts else ""):
-        value = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options).input_ids
-    return [list(ids) for ids in value]
+        rows = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options).input_ids
+    return [list(ids) for ids in rows]
 
 
 def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
     with tokenizing(text):
-        value = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
-    return list(value.input_ids), [(int(start), int(end)) for start, end in value.offset_mapping]
+        encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
+    return list(encoding.input_ids), [(int(start), int(end)) for start, end in encoding.offset_mapping]
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:

@@ -39,8 +39,8 @@ def _markers(
     marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
     ids = frozenset(marks | set(special))
     names = {str(tokenizer.convert_ids_to_tokens(index)) for index in ids}
-    value = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 2)
-    return ids, re.compile(value) if value else None
+    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 2)
+    return ids, re.compile(pattern) if pattern else None
 
 
 @lru_cache(maxsize=1024)

@@ -42,11 +42,11 @@ _WIDE = re.compile(r"[%:{][^a-zA-Z{}]*\d{6,}")
 class _Budget:
     """The work that is left to a trial, in characters and turns of a loop."""
 
-    left: int | float
+    remaining: int | float
 
     def take(self, work: int | float) -> None:
-        self.left -= work
-        if self.left < 0 or work > _AT_ONCE:
+        self.remaining -= work
+        if self.remaining < 0 or work > _AT_ONCE:
             raise InputError(
                 "expected a chat template that writes a text about as long as the message, found one that makes far longer "
                 "ones or does not end: use the model's own template, or leave chat out"
@@ -108,7 +108,7 @@ def _environment() -> _Counting:
         lstrip_blocks=theirs.lstrip_blocks,
         extensions=[type(extension) for extension in theirs.extensions.values()],
     )
-    ours.filters |= {name: _counted(call) for name, call in theirs.filters.items()}
+    ours.filters |= {name: _counting_calls(call) for name, call in theirs.filters.items()}
     ours.filters |= {"random": _refuse_random, _TURNS: _turns}
     ours.globals |= theirs.globals | {"lipsum": _refuse_random}
     return ours
@@ -154,14 +154,19 @@ class _Counting(ImmutableSandboxedEnvironment):
     def joined(self, parts: tuple[Any, ...]) -> str:
         return self.concat([str(part) for part in parts])
 
-    def call_binop(self, context: Any, operator: str, remaining: Any, right: Any) -> Any:
+    def call_binop(self, context: Any, operator: str, left_operand: Any, right_operand: Any) -> Any:
         if operator == "+":
-            _take(_size(remaining) + _size(right))
+            _take(_size(left_operand) + _size(right_operand))
         elif operator == "**":
-            _take(abs(right) * _bits(remaining) if isinstance(right, int) else 1)
+            _take(abs(right_operand) * _bits(left_operand) if isinstance(right_operand, int) else 1)
         else:
-            _take(_most("format" if operator == "%" and isinstance(remaining, str) else operator, (remaining, right)))
-        return super().call_binop(context, operator, remaining, right)
+            _take(
+                _most(
+                    "format" if operator == "%" and isinstance(left_operand, str) else operator,
+                    (left_operand, right_operand),
+                )
+            )
+        return super().call_binop(context, operator, left_operand, right_operand)
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
@@ -170,7 +175,7 @@ class _Counting(ImmutableSandboxedEnvironment):
         return super().call(context, function, *args, **kwargs)
 
 
-def _counted(call: Callable[..., Any]) -> Callable[..., Any]:
+def _counting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     def counting(*args: Any, **kwargs: Any) -> Any:
         _take(_most(getattr(call, "__name__", ""), (*args, *kwargs.values())))

@@ -16,8 +16,8 @@ from ostools.experiments.study.verdicts import (
     HURTS,
     LARGER,
     NO_EFFECT,
-    NOTHING,
     SMALLER,
+    UNCHANGED,
     in_words,
 )
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
@@ -226,7 +226,7 @@ def _decided(verdict: str) -> str:
 def _tried(study: Study) -> str:
     """Each mitigation with its verdict on the answers in words: what was inactive or not decided was not tested."""
     told = {
-        NOTHING: "inactive, it changed nothing",
+        UNCHANGED: "inactive, it changed nothing",
         UNDECIDED_ANSWERS: "not decided",
         NO_EFFECT: "no measurable effect",
     }

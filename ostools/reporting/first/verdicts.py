@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostools.experiments.position.position_effect import PositionEffect
-from ostools.experiments.study.verdicts import HELPS, NOTHING
+from ostools.experiments.study.verdicts import HELPS, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
 from ostools.reporting.findings.collapse import cases
@@ -88,6 +88,6 @@ def _mitigations(found: Measurements) -> str:
     told = set(found.study.verdicts["answers"])
     if HELPS in told:
         return FOUND
-    if told <= {NOTHING}:
+    if told <= {UNCHANGED}:
         return UNTESTED
     return OPEN if UNDECIDED_ANSWERS in told else NOT_FOUND

@@ -104,7 +104,8 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
         )
     if missing := found.of("missing"):
         names = [
-            f"{cell.wanted.cell} ({len(cell.missing)} of {len(cell.wanted.cell.lengths)} lengths)" for cell in missing
+            f"{cell.keyed_cell.cell} ({len(cell.missing)} of {len(cell.keyed_cell.cell.lengths)} lengths)"
+            for cell in missing
         ]
         rest = [f"and {len(names) - TOLD} more"] if len(names) > TOLD else []
         said = ["The same `ostools run` command measures them. What stands below is of the cells that are there."]
@@ -131,15 +132,15 @@ def _asked(found: Reading) -> Table:
     """A row a measurement, model and task."""
     grouped: dict[tuple[str, str, str], list[AskedCell]] = {}
     for cell in found.cells:
-        one = cell.wanted.cell
+        one = cell.keyed_cell.cell
         grouped.setdefault((one.measurement, one.task, one.model), []).append(cell)
     rows = []
     for key, cells in grouped.items():
         values = {
-            name: ", ".join(dict.fromkeys(str(cell.wanted.cell.columns[name]) for cell in cells))
+            name: ", ".join(dict.fromkeys(str(cell.keyed_cell.cell.columns[name]) for cell in cells))
             for name in ("dtype", "mitigation", "seed")
         }
-        lengths = sorted({length for cell in cells for length in cell.wanted.cell.lengths})
+        lengths = sorted({length for cell in cells for length in cell.keyed_cell.cell.lengths})
         states = Counter(cell.state for cell in cells)
         rows.append([*key, *values.values(), _span(lengths)] + [str(states[state]) for state in STATES])
     columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]

@@ -32,7 +32,13 @@ _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")
-_KNOWN = {"hooks", "mitigations", "ostools", *sys.stdlib_module_names, *(name.replace("-", "_") for name in _VERSIONS)}
+_OWN_PACKAGES = {
+    "hooks",
+    "mitigations",
+    "ostools",
+    *sys.stdlib_module_names,
+    *(name.replace("-", "_") for name in _VERSIONS),
+}
 """Packages that the version of the code speaks for."""
 
 
@@ -43,73 +49,79 @@ def to_load(cell: Cell) -> tuple[str, str]:
 
 def cells_of(sweep: Sweep) -> list[Cell]:
     """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
-    entries: dict[Cell, None] = {}
+    cells: dict[Cell, None] = {}
     form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
-    options = {sweep_part: sweep_part.as_json for sweep_part in sweep.measurements}
-    for asked, model, task, spec in itertools.product(sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations):
-        form, name = form_once(task, asked.name)
+    options = {measurement: measurement.as_json for measurement in sweep.measurements}
+    for measurement, model, task, spec in itertools.product(
+        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
+    ):
+        form, name = form_once(task, measurement.name)
         # What draws nothing is the same under every seed.
-        seeds = sweep.seeds if form.random or asked.draws == "by seed" else (0,)
-        for dtype, seed in itertools.product(asked.dtypes or sweep.dtypes, seeds):
+        seeds = sweep.seeds if form.random or measurement.draws == "by seed" else (0,)
+        for dtype, seed in itertools.product(measurement.dtypes or sweep.dtypes, seeds):
             which = model, name, dtype, mitigation_once(spec)
-            entries[Cell(*which, seed, asked.name, options[asked], sweep.lengths)] = None
-    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, entries)))}
-    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in entries))}
-    return sorted(entries, key=lambda cell: (models[cell.model], order[to_load(cell)]))
+            cells[Cell(*which, seed, measurement.name, options[measurement], sweep.lengths)] = None
+    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, cells)))}
+    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in cells))}
+    return sorted(cells, key=lambda cell: (models[cell.model], order[to_load(cell)]))
 
 
 def _mitigation_label(spec: str) -> str:
     if spec == NONE:
         return NONE
-    given = mitigations.mitigation(spec)
-    return _said(mitigations.label(given), given, spec)
+    mitigation = mitigations.mitigation(spec)
+    return _label_or_spec(mitigations.label(mitigation), mitigation, spec)
 
 
 def _form_and_label(spec: str, measurement: str) -> tuple[Task | CollapseTask, str]:
     form = form_of(spec, measurement)
-    return form, _said(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+    return form, _label_or_spec(tasks.label(form), form, spec) if isinstance(form, Task) else spec
 
 
-def _said(label: str, given: object, spec: str) -> str:
+def _label_or_spec(label: str, mitigation: object, spec: str) -> str:
     """The label, or the text as it was given where no text makes an equal one: of a class that compares by identity."""
-    return spec if label == repr(given) else label
+    return spec if label == repr(mitigation) else label
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
     """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its lengths where a row depends on
-    the others (`Measurement.whole`).
+    the others (`Measurement.depends_on_lengths`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    other_entries: list[Any] = [form_of(cell.task, cell.measurement)]
+    definitions: list[Any] = [form_of(cell.task, cell.measurement)]
     if cell.mitigated is not None:
-        other_entries += mitigations.parts(cell.mitigated)
+        definitions += mitigations.parts(cell.mitigated)
     return digest(
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].whole else None,
+            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].depends_on_lengths else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
-            **sources(other_entries),
+            **sources(definitions),
         }
     )
 
 
-def sources(spec: Sequence[Any]) -> dict[str, Any]:
+def sources(definitions: Sequence[Any]) -> dict[str, Any]:
     """What defines tasks and mitigations beside this package's code: the packages that their classes come from, and the files
     that they name, as hashes."""
     return {
-        "plugins": [_plugin_source(type(entry)) for entry in spec],
-        "files": [_files(one) for one in spec],
+        "plugins": [_plugin_source(type(definition)) for definition in definitions],
+        "files": [_files(definition) for definition in definitions],
     }
 
 
-def _files(spec: object) -> dict[str, str]:
+def _files(definition: object) -> dict[str, str]:
     """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
-    names = [entry.name for entry in fields(spec)] if is_dataclass(spec) else getattr(spec, "__dict__", {})
-    values = {name: getattr(spec, name) for name in names}
+    names = (
+        [field.name for field in fields(definition)]
+        if is_dataclass(definition)
+        else getattr(definition, "__dict__", {})
+    )
+    values = {name: getattr(definition, name) for name in names}
     paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
     return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
 
@@ -129,17 +141,17 @@ def _file_hash(path: Path) -> str:
 def _plugin_source(kind: type) -> list[str]:
     """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
     of every file, as a class may call or read any of them."""
-    names = {entry.__module__.partition(".")[0] for entry in kind.__mro__} - _KNOWN
-    entries = []
+    names = {base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES
+    hashes = []
     for name in sorted(names):
         package = sys.modules[name]
         roots = [Path(root) for root in getattr(package, "__path__", ())]
         files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
         if not roots and getattr(package, "__file__", None):
             files = [("", Path(str(package.__file__)))]
-        kept_entries = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
-        entries.append(digest([[place, _file_hash(file)] for place, file in kept_entries]))
-    return entries
+        source_files = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
+        hashes.append(digest([[place, _file_hash(file)] for place, file in source_files]))
+    return hashes
 
 
 def lengths_key(lengths: Iterable[int]) -> str:
@@ -156,12 +168,12 @@ def checkpoint_hash(source: Source) -> str:
     """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of an adapter its base's too.
 
     Cost: reading them once."""
-    entries = hashlib.sha256()
+    sha = hashlib.sha256()
     for folder in (source.directory, *([] if source.adapter is None else [source.adapter])):
         paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
         for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
-            entries.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
-    return entries.hexdigest()
+            sha.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+    return sha.hexdigest()
 
 
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -180,9 +192,9 @@ def code_version(*more: str) -> str:
 def _sources(rooms: tuple[str, ...]) -> Mapping[str, str]:
     roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
     home = Path(__file__).parents[2]
-    entries: dict[str, str] = {}
+    hash_by_file: dict[str, str] = {}
     for root in (*roots, *(home / name for name in rooms)):
         files = [root] if root.suffix else sorted(root.rglob("*.py"))
         for file in files:
-            entries[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
-    return entries
+            hash_by_file[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
+    return hash_by_file

@@ -58,7 +58,7 @@ def _measurement(value: Any) -> Any:
 
 
 def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> Any:
-    kinds = tuple(entry.options for entry in MEASUREMENTS.values())
+    kinds = tuple(measurement.options for measurement in MEASUREMENTS.values())
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
 
@@ -87,11 +87,11 @@ class Sweep(Strict):
 
     def checked(self) -> Sweep:
         """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
-        entry = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
-        cells = entry * sum(len(sweep_part.dtypes or self.dtypes) for sweep_part in self.measurements)
+        cells_per_dtype = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        cells = cells_per_dtype * sum(len(measurement.dtypes or self.dtypes) for measurement in self.measurements)
         if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
             raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
-        names = dict.fromkeys(asked.name for asked in self.measurements)
+        names = dict.fromkeys(measurement.name for measurement in self.measurements)
         for spec, name in itertools.product(dict.fromkeys(self.tasks), names):
             form_of(spec, name)
         self._require_seeds_that_act()
@@ -100,17 +100,19 @@ class Sweep(Strict):
         ):  # in their order: the first that is wrong is told, in every process
             if spec != NONE:
                 mitigations.mitigation(spec)
-        for asked in self.measurements:
-            casts = MEASUREMENTS[asked.name].casts
-            known_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
-            for name in asked.dtypes or self.dtypes:
-                if name not in known_names:
-                    raise unknown_name(f"dtype of {asked.name}", name, known_names)
+        for measurement in self.measurements:
+            casts = MEASUREMENTS[measurement.name].casts
+            dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
+            for name in measurement.dtypes or self.dtypes:
+                if name not in dtype_names:
+                    raise unknown_name(f"dtype of {measurement.name}", name, dtype_names)
         return self
 
     def _require_seeds_that_act(self) -> None:
         """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
-        sampled = next((sweep_part.name for sweep_part in self.measurements if sweep_part.draws == "by sample"), None)
+        sampled = next(
+            (measurement.name for measurement in self.measurements if measurement.draws == "by sample"), None
+        )
         if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):
@@ -161,15 +163,15 @@ def sweep_of(values: dict[Any, Any]) -> Sweep:
 def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     # An unknown key before one that is missing: it is most often the missing one, misspelled.
-    first = min(error.errors(include_url=False), key=lambda entries: entries["type"] != "extra_forbidden")
+    first = min(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
     if first["type"] == "extra_forbidden":
-        names_in_error = [part for part in first["loc"] if part in MEASUREMENTS]
-        owner = f"the measurement {names_in_error[0]}" if names_in_error else "a sweep"
-        known_names = MEASUREMENTS[names_in_error[0]].options if names_in_error else Sweep
-        return str(unknown_name(f"key of {owner}", first["loc"][-1], known_names.model_fields))
+        measurement_names = [part for part in first["loc"] if part in MEASUREMENTS]
+        owner = f"the measurement {measurement_names[0]}" if measurement_names else "a sweep"
+        schema = MEASUREMENTS[measurement_names[0]].options if measurement_names else Sweep
+        return str(unknown_name(f"key of {owner}", first["loc"][-1], schema.model_fields))
     if first["type"] == "missing":
         return f"expected the key {where!r}, found none"
     cause = first.get("ctx", {}).get("error")
-    words = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    return f"{where}: {words}; found {str(first['input'])[:60]!r}"
+    reason = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{where}: {reason}; found {str(first['input'])[:60]!r}"

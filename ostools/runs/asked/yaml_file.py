@@ -32,16 +32,16 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen_entries: set[str] = set()
+        seen_keys: set[str] = set()
         for key, _ in node.value:
-            if str(key.value) in seen_entries:
+            if str(key.value) in seen_keys:
                 raise _refused(f"the key {key.value!r} stands twice", key)
-            seen_entries.add(str(key.value))
+            seen_keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
-def _refused(why: str, there: Any) -> yaml.YAMLError:
-    return yaml.constructor.ConstructorError(None, None, why, there.start_mark)
+def _refused(why: str, node: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
 _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])

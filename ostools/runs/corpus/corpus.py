@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import mitigations
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
@@ -31,11 +31,11 @@ from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
 from ostools.runs.corpus.result import KIND, Corpus, assembled, bins_of, read_corpus
 from ostools.runs.corpus.texts import read_texts, texts_hash
-from ostools.runs.corpus.windows import Drawn, Window, draw
+from ostools.runs.corpus.windows import Window, WindowSet, draw
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.store import Store, Wanted, file_of, missing
+from ostools.runs.stored.store import KeyedCell, Store, file_of, missing
 
-TOGETHER = 1024
+TOKENS_PER_CELL = 1024
 """Tokens of the windows of one cell. They share their passes, and an interrupt loses at most one cell."""
 _MOST_SEED = 2**31 - 1
 
@@ -44,7 +44,7 @@ _MOST_SEED = 2**31 - 1
 class _Batch:
     """Windows of one length, the first of which is number `first` of that length, as a cell of the store."""
 
-    wanted: Wanted
+    keyed_cell: KeyedCell
     number: int
     first: int
     windows: tuple[Window, ...]
@@ -182,18 +182,18 @@ def corpus(
     before stay.
     """
     described = describe(model)
-    what = Measure.asked(measure, linearisation, method, dtypes, described.d_model, mitigation)
-    selected, seed = checked_lengths(lengths), whole_number("seed", seed)
+    what = Measure.from_options(measure, linearisation, method, dtypes, described.d_model, mitigation)
+    length_list, seed = checked_lengths(lengths), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
     most, words = context_length(model), "the context"
     if measure == PAIRS:
         most, words = most - 1, "the context, less the token that is repeated"
-    if (longest := selected[-1]) > most:
+    if (longest := length_list[-1]) > most:
         raise InputError(f"lengths: expected at most {most} tokens ({words}), found {longest}")
-    bins_of(bins, measure, selected)
+    bins_of(bins, measure, length_list)
     if not isinstance(out, str | Path | None):
-        raise InputError(f"out: expected a directory or None, found {shown(out)}")
+        raise InputError(f"out: expected a directory or None, found {short_repr(out)}")
     edits = hooks.active_edits(model)
     if out is not None and edits:
         raise InputError(
@@ -205,42 +205,42 @@ def corpus(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {what.mitigation!r}: give a "
             "name with options, or leave out away"
         )
-    sampled = drawn_from(tokenizer_of(model), read_texts(texts, field), selected, count, per_text, seed, say)
-    question = {**sampled.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
+    sample = sample_windows(tokenizer_of(model), read_texts(texts, field), length_list, count, per_text, seed, say)
+    question = {**sample.question, **what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     provenance = Provenance.collect(model, corpus=question)
     device = next(model.parameters()).device.type
-    batches = list(_batches(sampled.drawn, question, what.mitigation, provenance, device))
+    batches = list(_batches(sample.window_sets, question, what.mitigation, provenance, device))
     run = _Run(model, what, seed, max_memory, provenance)
     if out is None:
-        entries = [
+        measured_batches = [
             run.rows(batch, part_of(progress, k, k + 1, len(batches), units=100)) for k, batch in enumerate(batches)
         ]
-        seconds = dict.fromkeys(selected, 0.0)
-        for batch, (_, built) in zip(batches, entries, strict=True):
-            seconds[batch.length] += built.parameters["cell_seconds"]
-        rows = pd.concat([table for table, _ in entries], ignore_index=True)
-        return assembled(rows, seconds, entries[0][1].as_dict(), bins)
+        seconds = dict.fromkeys(length_list, 0.0)
+        for batch, (_, batch_provenance) in zip(batches, measured_batches, strict=True):
+            seconds[batch.length] += batch_provenance.parameters["cell_seconds"]
+        rows = pd.concat([table for table, _ in measured_batches], ignore_index=True)
+        return assembled(rows, seconds, measured_batches[0][1].as_dict(), bins)
     _store_all(run, batches, Store(Path(out), say), say, progress, interrupted)
     return read_corpus(out, bins=bins)
 
 
-def _made_by_name(spec: Mitigation) -> bool:
+def _made_by_name(mitigation: Mitigation) -> bool:
     """Whether the label, which stands in the keys of cells, makes an equal mitigation."""
     try:
-        return mitigations.mitigation(mitigations.label(spec)) == spec
+        return mitigations.mitigation(mitigations.label(mitigation)) == mitigation
     except mitigations.MitigationError:
         return False
 
 
 @dataclass(frozen=True)
-class Question:
+class WindowSample:
     """Windows that were drawn, and what they were drawn by."""
 
-    drawn: tuple[Drawn, ...]
+    window_sets: tuple[WindowSet, ...]
     question: dict[str, Any]
 
 
-def drawn_from(
+def sample_windows(
     tokenizer: Any,
     texts: Sequence[str],
     lengths: Sequence[int],
@@ -248,43 +248,47 @@ def drawn_from(
     per_text: int,
     seed: int,
     say: Callable[[str], None] = _nothing_said,
-) -> Question:
+) -> WindowSample:
     """The windows of a corpus, by its tokenizer alone: no model is loaded for a forecast."""
     count = None if count is None else whole_number("count", count, 1)
     per_text = whole_number("per_text", per_text, 1)
-    sampled = tuple(draw(tokenizer, texts, lengths, count=count, per_text=per_text, seed=seed))
-    for entry in sampled:
-        entries = len({window.text for window in entry.windows})
-        if entry.too_short or (count is not None and entries < count):
+    window_sets = tuple(draw(tokenizer, texts, lengths, count=count, per_text=per_text, seed=seed))
+    for window_set in window_sets:
+        text_count = len({window.text for window in window_set.windows})
+        if window_set.too_short or (count is not None and text_count < count):
             asked_for = "" if count is None else f" of {count} asked for"
-            say(f"length {entry.length}: {entries} texts{asked_for}; {entry.too_short} were too short and passed over")
-    messages = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
-    short = {str(one.length): one.too_short for one in sampled}
-    return Question(sampled, {**messages, "seed": seed, "lengths": list(lengths), "too_short": short})
+            say(
+                f"length {window_set.length}: {text_count} texts{asked_for}; {window_set.too_short} were too short "
+                "and passed over"
+            )
+    settings = {"texts_sha256": texts_hash(texts), "of_texts": len(texts), "count": count, "per_text": per_text}
+    short = {str(window_set.length): window_set.too_short for window_set in window_sets}
+    return WindowSample(window_sets, {**settings, "seed": seed, "lengths": list(lengths), "too_short": short})
 
 
 def _batches(
-    sampled: Sequence[Drawn],
+    window_sets: Sequence[WindowSet],
     question: dict[str, Any],
-    spec: Mitigation | None,
+    mitigation: Mitigation | None,
     provenance: Provenance,
     device: str,
 ) -> Iterator[_Batch]:
-    """The cells: windows of one length, as many as `TOGETHER` tokens hold, each under a key of all that defines its rows."""
+    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
+    defines its rows."""
     number, code = 0, code_version("runs/corpus")
-    label, beside = mitigations.label(spec), sources(list(mitigations.parts(spec)))
+    label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype = str(provenance.model["name"]), str(provenance.model["dtype"])
-    for entry in sampled:
-        step = max(1, TOGETHER // entry.length)
-        for first in range(0, len(entry.windows), step):
-            windows = entry.windows[first : first + step]
-            own_entries = {"batch": number, "windows": digest([asdict(window) for window in windows])}
-            options = json.dumps({"corpus": question, **own_entries}, sort_keys=True)
+    for window_set in window_sets:
+        step = max(1, TOKENS_PER_CELL // window_set.length)
+        for first in range(0, len(window_set.windows), step):
+            windows = window_set.windows[first : first + step]
+            batch_options = {"batch": number, "windows": digest([asdict(window) for window in windows])}
+            options = json.dumps({"corpus": question, **batch_options}, sort_keys=True)
             kind = KIND + question["measure"]
-            cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (entry.length,))
-            built = {**cell.columns, "options": options, "code": code, "device": device, **beside}
-            built |= {"attention": provenance.model["attention_implementation"]}
-            yield _Batch(Wanted(cell, digest(built)), number, first, windows)
+            cell = Cell(name, "corpus", dtype, label, question["seed"], kind, options, (window_set.length,))
+            key = {**cell.columns, "options": options, "code": code, "device": device, **source_hashes}
+            key |= {"attention": provenance.model["attention_implementation"]}
+            yield _Batch(KeyedCell(cell, digest(key)), number, first, windows)
             number += 1
 
 
@@ -298,19 +302,26 @@ def _store_all(
 ) -> None:
     """Measure and store every cell that is not there. Each appears whole or not at all."""
     with store.locked():
-        ours = {batch.wanted.identity for batch in batches}
-        if any(entry.identity not in ours for entry in store.asked()):
+        ours = {batch.keyed_cell.identity for batch in batches}
+        if any(keyed_cell.identity not in ours for keyed_cell in store.planned_cells()):
             raise InputError(
                 f"{store.directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
             )
-        if replaced := store.ask([batch.wanted for batch in batches]):
+        if replaced := store.ask([batch.keyed_cell for batch in batches]):
             say(f"{replaced} cells were measured before with other code or versions, and are measured again")
-        there = store.stored()
-        pending = [one for one in batches if missing(one.wanted, there.get(one.wanted.base, [])) is not None]
+        stored = store.stored()
+        pending = [
+            batch for batch in batches if missing(batch.keyed_cell, stored.get(batch.keyed_cell.base, [])) is not None
+        ]
         tell(progress, 0, max(len(pending), 1))
-        for cells_done, batch in enumerate(pending):
-            rows, built = run.rows(batch, part_of(progress, cells_done, cells_done + 1, len(pending), units=100))
+        for batches_done, batch in enumerate(pending):
+            rows, provenance = run.rows(
+                batch, part_of(progress, batches_done, batches_done + 1, len(pending), units=100)
+            )
             if interrupted():
                 raise KeyboardInterrupt
-            store.add(batch.wanted, file_of(batch.wanted, rows, built, code=code_version("runs/corpus"), checkpoint=""))
+            store.add(
+                batch.keyed_cell,
+                file_of(batch.keyed_cell, rows, provenance, code=code_version("runs/corpus"), checkpoint=""),
+            )

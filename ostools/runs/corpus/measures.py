@@ -43,7 +43,7 @@ class Measure:
     mitigation: Mitigation | None = None
 
     @classmethod
-    def asked(
+    def from_options(
         cls,
         name: str,
         linearisation: str | None,
@@ -55,7 +55,9 @@ class Measure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
-        spec = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
+        pass_mitigation = of_the_pass(
+            "corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite"
+        )
         if dtypes is not None and name != PAIRS:
             raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
         if name != "sensitivity":
@@ -64,12 +66,12 @@ class Measure:
                     raise InputError(
                         f"{option}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
                     )
-            kept_entries = checked_dtypes(dtypes) if name == PAIRS else ()
-            return cls(name, "", "", kept_entries, spec)
+            dtype_names = checked_dtypes(dtypes) if name == PAIRS else ()
+            return cls(name, "", "", dtype_names, pass_mitigation)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method not in (None, *METHOD_KINDS):
             raise unknown_name("method", method, METHOD_KINDS)
-        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=spec)
+        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=pass_mitigation)
 
     @property
     def kind(self) -> str:
@@ -88,10 +90,10 @@ class Measure:
     @property
     def as_dict(self) -> dict[str, Any]:
         """Its fields and what they make of its values."""
-        own_entries = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
-        own_entries |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
-        own_entries |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
-        return {**own_entries, "kind": self.kind, "quantity": self.quantity}
+        columns = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
+        columns |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
+        columns |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
+        return {**columns, "kind": self.kind, "quantity": self.quantity}
 
     def rows(
         self,
@@ -140,9 +142,9 @@ class Measure:
         if self.name == "sensitivity":
             how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
             how |= {"mitigation": self.mitigation, "max_memory": max_memory, "progress": progress or False}
-            entries = sensitivity(model, list(prompts), **how)
+            results = sensitivity(model, list(prompts), **how)
             column = "operator_norm" if self.method == "exact" else "frobenius_norm"
-            return [entry.frame[column].to_numpy(dtype=float) for entry in entries]
+            return [result.frame[column].to_numpy(dtype=float) for result in results]
         with MitigatedPrompts.of("corpus", model, prompts, self.mitigation).acting(model):
             return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
 
@@ -152,7 +154,7 @@ class Measure:
             return pairs_bytes(shape, length, self.dtypes, self.mitigation)
         if self.name == "sensitivity":
             kinds = (self.linearisation,)
-            held_cells = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
+            held_bytes = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
         else:
-            held_cells = patterns_bytes(shape, length)
-        return max(held_cells, acting_bytes(shape, length, self.mitigation))
+            held_bytes = patterns_bytes(shape, length)
+        return max(held_bytes, acting_bytes(shape, length, self.mitigation))

@@ -82,20 +82,25 @@ def pair_rows(
         longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
         MitigatedPrompts.of("corpus", model, longer, mitigation).require_acting(model)
     tasks = [RepeatedIds(window.ids, name=f"window {first + index}") for index, window in enumerate(windows)]
-    entries = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
-    for entry in entries:
-        entry.require_finite("corpus")
+    results = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=mitigation, progress=progress or False)
+    for result in results:
+        result.require_finite("corpus")
     tables = []
-    for index, (window, entry) in enumerate(zip(windows, entries, strict=True)):
-        frame: Any = entry.frame
-        whole_table = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")]
+    for index, (window, result) in enumerate(zip(windows, results, strict=True)):
+        frame: Any = result.frame
+        vector_rows = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")]
         at_y, logits = (
-            whole_table[whole_table["site"] == site].set_index("dtype").loc[list(dtypes)] for site in ("y", "logits")
+            vector_rows[vector_rows["site"] == site].set_index("dtype").loc[list(dtypes)] for site in ("y", "logits")
         )
-        own_entries = {"length": len(window.ids), "window": first + index, "text": window.text, "start": window.start}
+        window_columns = {
+            "length": len(window.ids),
+            "window": first + index,
+            "text": window.text,
+            "start": window.start,
+        }
         read = at_y.rename(columns={"mean": "distance"})[_READ].reset_index(names="compared")
         same = logits["same_top_token"].to_numpy(dtype=bool)
-        tables.append(read.assign(**own_entries, token_id=window.ids[-1], same_top_token=same))
+        tables.append(read.assign(**window_columns, token_id=window.ids[-1], same_top_token=same))
     return pd.concat(tables, ignore_index=True)[COLUMNS]
 
 
@@ -109,17 +114,17 @@ def assembled_pairs(rows: Frame, seconds: Mapping[int, float], provenance: Prove
     table: Any = rows[COLUMNS].rename(columns={"compared": "dtype"})
     hidden = is_hidden(table["float64_distance"], table["pair_noise"], table["distance"])
     table = table.assign(hidden=hidden)
-    sweep_part: Any = provenance.parameters
+    parameters: Any = provenance.parameters
     frame = [
         {"length": length, "dtype": dtype}
         | _over_texts(table[(table["length"] == length) & (table["dtype"] == dtype)])
-        | {"too_short": sweep_part["too_short"][str(length)], "seconds": seconds[length]}
-        for length in sweep_part["lengths"]
-        for dtype in sweep_part["dtypes"]
+        | {"too_short": parameters["too_short"][str(length)], "seconds": seconds[length]}
+        for length in parameters["lengths"]
+        for dtype in parameters["dtypes"]
     ]
-    messages: Any = pd.DataFrame(frame)
-    messages = messages.assign(tokens_per_second=messages["length"] * messages["windows"] / messages["seconds"])
-    return CorpusCollapse(messages, provenance, table.reset_index(drop=True))
+    summary: Any = pd.DataFrame(frame)
+    summary = summary.assign(tokens_per_second=summary["length"] * summary["windows"] / summary["seconds"])
+    return CorpusCollapse(summary, provenance, table.reset_index(drop=True))
 
 
 def _over_texts(rows: Frame) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, shown
+from ostools.ground.errors import InputError, short_repr
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
@@ -58,50 +58,50 @@ def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | C
     Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of a corpus of pairs.
     """
     if not isinstance(directory, str | Path):
-        raise InputError(f"directory: expected one that ost.corpus made, found {shown(directory)}")
+        raise InputError(f"directory: expected one that ost.corpus made, found {short_repr(directory)}")
     broken: list[str] = []
-    entries = read(directory, say=broken.append)
-    cells = entries.cells
-    if not cells or not all(cell.wanted.cell.measurement.startswith(KIND) for cell in cells):
+    reading = read(directory, say=broken.append)
+    cells = reading.cells
+    if not cells or not all(cell.keyed_cell.cell.measurement.startswith(KIND) for cell in cells):
         raise InputError(f"{directory}: expected a directory that ost.corpus made, found another")
-    if broken or (remaining := len(cells) - len(entries.of("measured"))):
-        why = broken[0] if broken else f"{remaining} of {len(cells)} cells are missing"
+    if broken or (missing_count := len(cells) - len(reading.of("measured"))):
+        why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
         raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
     sources = [cell.sources[0] for cell in cells]
     seconds: dict[int, float] = {}
     for cell, source in zip(cells, sources, strict=True):
-        (length,) = cell.wanted.cell.lengths
+        (length,) = cell.keyed_cell.cell.lengths
         seconds[length] = seconds.get(length, 0.0) + float(source["parameters"]["cell_seconds"])
-    return assembled(entries.rows(cells[0].wanted.cell.measurement), seconds, sources[0], bins)
+    return assembled(reading.rows(cells[0].keyed_cell.cell.measurement), seconds, sources[0], bins)
 
 
 def assembled(
     rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int | None
 ) -> Corpus | CorpusCollapse:
     """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
-    sweep_part = source["parameters"]["corpus"]
-    selected = bins_of(bins, sweep_part["measure"], sweep_part["lengths"])
+    corpus_parameters = source["parameters"]["corpus"]
+    bin_count = bins_of(bins, corpus_parameters["measure"], corpus_parameters["lengths"])
     model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
-    messages = {**sweep_part, **({} if selected is None else {"bins": selected})}
-    provenance = Provenance(model, messages, None, versions, edits, source["time"], source.get("arithmetic", {}))
-    if selected is None:
+    parameters = {**corpus_parameters, **({} if bin_count is None else {"bins": bin_count})}
+    provenance = Provenance(model, parameters, None, versions, edits, source["time"], source.get("arithmetic", {}))
+    if bin_count is None:
         return assembled_pairs(rows, seconds, provenance)
-    return _profiles(rows, seconds, provenance, selected)
+    return _profiles(rows, seconds, provenance, bin_count)
 
 
 def _profiles(rows: Frame, seconds: Mapping[int, float], provenance: Provenance, bins: int) -> Corpus:
-    sweep_part: Any = provenance.parameters
+    parameters: Any = provenance.parameters
     frames, summary, shapes, windows = [], [], [], []
-    for length in sweep_part["lengths"]:
+    for length in parameters["lengths"]:
         part: Any = rows.loc[rows["length"] == length, COLUMNS].reset_index(drop=True)
         shares, texts = _shares(part, length), part["text"].to_numpy()[::length]
         windows.append(part.assign(share=shares.ravel()))
         frames.append(_binned(shares, texts, length, bins))
         shapes += [
-            {"length": length, "kept": kept_entries} | _shape(shares, texts, kept_entries)
-            for kept_entries in (NO_SINK, BETWEEN)
+            {"length": length, "kept": kept_tokens} | _shape(shares, texts, kept_tokens)
+            for kept_tokens in (NO_SINK, BETWEEN)
         ]
-        summary.append(_summary(shares, texts, sweep_part, length, seconds[length]))
+        summary.append(_summary(shares, texts, parameters, length, seconds[length]))
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
 
@@ -130,16 +130,16 @@ def _shares(part: Any, length: int) -> np.ndarray:
 
 
 def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd.DataFrame:
-    entries = corpora.binned(shares, bins)
-    means = corpora.text_means(entries, texts)
+    binned_shares = corpora.binned(shares, bins)
+    means = corpora.text_means(binned_shares, texts)
     low, high = corpora.interval_of_mean(means)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
-    quantiles = {name: np.quantile(entries, part, axis=0) for name, part in corpora.QUANTILES.items()}
+    quantiles = {name: np.quantile(binned_shares, part, axis=0) for name, part in corpora.QUANTILES.items()}
     return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
 
 
-def _summary(shares: np.ndarray, texts: np.ndarray, sweep_part: Mapping[str, Any], length: int, seconds: float) -> dict:
+def _summary(shares: np.ndarray, texts: np.ndarray, parameters: Mapping[str, Any], length: int, seconds: float) -> dict:
     spread = np.array([effective_tokens(share) for share in shares])
     means = corpora.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
     sink, last, effective = means.mean(0).tolist()
@@ -147,8 +147,8 @@ def _summary(shares: np.ndarray, texts: np.ndarray, sweep_part: Mapping[str, Any
         "length": length,
         "texts": len(means),
         "windows": len(shares),
-        "too_short": sweep_part["too_short"][str(length)],
-        **{name: sweep_part[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        "too_short": parameters["too_short"][str(length)],
+        **{name: parameters[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
         "sink_share": sink,
         "last_share": last,
         "effective_tokens": effective,
@@ -157,22 +157,22 @@ def _summary(shares: np.ndarray, texts: np.ndarray, sweep_part: Mapping[str, Any
     }
 
 
-def _shape(shares: np.ndarray, texts: np.ndarray, kept_entries: str) -> dict[str, Any]:
+def _shape(shares: np.ndarray, texts: np.ndarray, kept_tokens: str) -> dict[str, Any]:
     """The contrasts of the ends as columns; a verdict in words where there can be none."""
-    selected = shares[:, 1:-1] if kept_entries == BETWEEN else shares[:, 1:]
-    count, zeros = len(np.unique(texts)), int((selected == 0).any(1).sum())
-    nothing = {
+    kept_shares = shares[:, 1:-1] if kept_tokens == BETWEEN else shares[:, 1:]
+    count, zeros = len(np.unique(texts)), int((kept_shares == 0).any(1).sum())
+    no_contrasts = {
         f"{end}_contrast{part}": float("nan") for end in ("start", "end") for part in ("", "_low", "_high", "_p")
     }
-    if selected.shape[1] < corpora.FEWEST_TOKENS:
-        return {"verdict": f"not tested: {selected.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **nothing}
+    if kept_shares.shape[1] < corpora.FEWEST_TOKENS:
+        return {"verdict": f"not tested: {kept_shares.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **no_contrasts}
     if count < FEWEST:
-        return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **nothing}
+        return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **no_contrasts}
     if zeros:
-        return {"verdict": f"not tested: {zeros} of {len(selected)} windows have tokens of value 0", **nothing}
-    entries = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(selected)), texts))
-    columns = {"verdict": entries.verdict}
-    for name, interval in (("start", entries.start), ("end", entries.end)):
+        return {"verdict": f"not tested: {zeros} of {len(kept_shares)} windows have tokens of value 0", **no_contrasts}
+    contrasts = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(kept_shares)), texts))
+    columns = {"verdict": contrasts.verdict}
+    for name, interval in (("start", contrasts.start), ("end", contrasts.end)):
         for field in fields(interval):
             column = f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
             columns[column] = getattr(interval, field.name)

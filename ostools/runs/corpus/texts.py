@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from ostools.ground.errors import InputError, shown, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.files.reading import TABLE_LIMIT, read_text, require_regular
 
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")
@@ -29,25 +29,25 @@ def read_texts(texts: str | Path | Sequence[str], field: str = "text") -> list[s
     text, and where there are none.
     """
     if isinstance(texts, str | Path):
-        entries, where = _of_file(Path(texts), field), str(texts)
+        text_list, where = _of_file(Path(texts), field), str(texts)
     elif not isinstance(texts, Sequence):
-        raise InputError(f"texts: expected a file or a list of texts, found {shown(texts)}")
+        raise InputError(f"texts: expected a file or a list of texts, found {short_repr(texts)}")
     else:
-        entries, where = list(texts), "texts"
-        if wrong := [(place, text) for place, text in enumerate(entries) if not isinstance(text, str)]:
-            raise InputError(f"texts: expected texts, found {shown(wrong[0][1])} at {wrong[0][0]}")
-    if not any(text.strip() for text in entries):
+        text_list, where = list(texts), "texts"
+        if wrong := [(place, text) for place, text in enumerate(text_list) if not isinstance(text, str)]:
+            raise InputError(f"texts: expected texts, found {short_repr(wrong[0][1])} at {wrong[0][0]}")
+    if not any(text.strip() for text in text_list):
         raise InputError(f"{where}: expected at least one text, found none")
-    return entries
+    return text_list
 
 
 def texts_hash(texts: Sequence[str]) -> str:
     """The SHA-256 of the texts in their order; of each its length first, so that no two lists have the same."""
-    entries = hashlib.sha256()
+    sha = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
-        entries.update(f"{len(content)}\n".encode() + content)
-    return entries.hexdigest()
+        sha.update(f"{len(content)}\n".encode() + content)
+    return sha.hexdigest()
 
 
 def _of_file(path: Path, field: str) -> list[str]:
@@ -82,13 +82,13 @@ def _of_jsonl(path: Path, field: str) -> Iterator[str]:
             try:
                 row: Any = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, line {number}: expected a JSON object, found {shown(line)}") from error
+                raise InputError(f"{path}, line {number}: expected a JSON object, found {short_repr(line)}") from error
             if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: expected a JSON object, found {shown(row)}")
+                raise InputError(f"{path}, line {number}: expected a JSON object, found {short_repr(row)}")
             if field not in row:
                 raise InputError(f"{path}, line {number}: {unknown_name('field', field, map(str, row))}")
             if not isinstance(row[field], str):
-                raise InputError(f"{path}, line {number}: expected text in {field!r}, found {shown(row[field])}")
+                raise InputError(f"{path}, line {number}: expected text in {field!r}, found {short_repr(row[field])}")
             yield row[field]
 
 

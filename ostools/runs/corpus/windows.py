@@ -28,7 +28,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class WindowSet:
     """The windows of one length, and what was passed over: how many texts are too short for one of them."""
 
     length: int
@@ -38,7 +38,7 @@ class Drawn:
 
 def draw(
     tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, count: int | None, per_text: int, seed: int
-) -> list[Drawn]:
+) -> list[WindowSet]:
     """Of each length the windows of `count` texts (None: of all that are long enough), at most `per_text` of each.
 
     Texts are gone through in a random order, those that are too short passed over and counted. Windows of one text do not
@@ -46,32 +46,32 @@ def draw(
     for a text that cannot be encoded, by its place.
     """
     around = frame(tokenizer)
-    known_names: dict[int, list[int]] = {}
+    ids_by_place: dict[int, list[int]] = {}
     order: list[int] = np.random.default_rng(seed).permutation(len(texts)).tolist()
-    entries = []
+    window_sets = []
     for length in lengths:
         piece = length - len(around[0]) - len(around[1])
         if piece < 1:
             raise InputError(f"lengths: expected room for text beside {length - piece} special tokens, found {length}")
-        windows, taken_entries, short, longest = [], 0, 0, 0
+        windows, taken_texts, short, longest = [], 0, 0, 0
         for place in order:
-            if taken_entries == count:
+            if taken_texts == count:
                 break
-            if place not in known_names:
-                known_names[place] = _ids(tokenizer, texts[place], place)
-            longest = max(longest, len(known_names[place]))
-            starts = _starts(len(known_names[place]), piece, per_text, (seed, place, length))
-            taken_entries, short = taken_entries + bool(starts), short + (not starts)
+            if place not in ids_by_place:
+                ids_by_place[place] = _ids(tokenizer, texts[place], place)
+            longest = max(longest, len(ids_by_place[place]))
+            starts = _starts(len(ids_by_place[place]), piece, per_text, (seed, place, length))
+            taken_texts, short = taken_texts + bool(starts), short + (not starts)
             for start in starts:
-                ids = (*around[0], *known_names[place][start : start + piece], *around[1])
+                ids = (*around[0], *ids_by_place[place][start : start + piece], *around[1])
                 windows.append(Window(place, start, ids))
         if not windows:
             raise InputError(
                 f"lengths: expected a text of at least {piece} tokens for windows of {length}, found {len(texts)} texts of at "
                 f"most {longest}: take shorter windows, or longer texts"
             )
-        entries.append(Drawn(length, tuple(windows), short))
-    return entries
+        window_sets.append(WindowSet(length, tuple(windows), short))
+    return window_sets
 
 
 def _ids(tokenizer: Any, text: str, place: int) -> list[int]:

@@ -15,7 +15,8 @@ from ostools.runs.measurements.record import Cell, Measurement, Rows
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 
 MEASUREMENTS: dict[str, Measurement[Any]] = {
-    one.name: one for one in (BEHAVIOUR, FATE, DECODABLE, READOUT, COLLAPSE, SENSITIVITY, PATH_SUM)
+    measurement.name: measurement
+    for measurement in (BEHAVIOUR, FATE, DECODABLE, READOUT, COLLAPSE, SENSITIVITY, PATH_SUM)
 }
 
 

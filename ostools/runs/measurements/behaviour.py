@@ -44,10 +44,10 @@ class BehaviourOptions(Options):
 
 
 def _measure(model: TransformerBridge, cell: Cell) -> Rows:
-    entries = behaviour(
+    result = behaviour(
         model, cell.task, lengths=cell.lengths, seeds=[cell.seed], mitigation=cell.mitigated, **cell.arguments
     )
-    return entries.frame, entries.provenance
+    return result.frame, result.provenance
 
 
 def _read(rows: Frame, provenance: Provenance) -> Behaviour:

@@ -23,7 +23,7 @@ class CollapseOptions(Options):
 
 
 def _measure(model: TransformerBridge, cell: Cell) -> Rows:
-    entries = collapse(
+    result = collapse(
         model,
         cell.task,
         lengths=cell.lengths,
@@ -33,13 +33,13 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
         mitigation=cell.mitigated,
         **cell.arguments,
     )
-    return as_rows(entries), entries.provenance
+    return as_rows(result), result.provenance
 
 
 def _memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     layers = cell.arguments["layers"]
-    kept_entries = shape.n_layers + 1 if layers == "all" else 1 + len(layers or ())
-    return collapse_bytes(shape, longest.tokens, len(cell.lengths), [cell.dtype], layers=kept_entries)
+    layer_count = shape.n_layers + 1 if layers == "all" else 1 + len(layers or ())
+    return collapse_bytes(shape, longest.tokens, len(cell.lengths), [cell.dtype], layers=layer_count)
 
 
 COLLAPSE = Measurement(CollapseOptions, _memory, _measure, from_rows, pairs=True, casts=True)

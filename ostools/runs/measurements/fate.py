@@ -34,23 +34,23 @@ from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows
 
 
-class _Drawn(Options):
+class _SequenceOptions(Options):
     sequences: int = Field(24, ge=FEWEST_GROUPS, le=10_000)
     """Drawn ones of every length; those of seed s of the sweep begin at s times as many."""
 
 
-class FateOptions(_Drawn):
+class FateOptions(_SequenceOptions):
     name: Literal["fate"] = "fate"
     target: Literal["number", "token"] | None = None
 
 
-class DecodableOptions(_Drawn):
+class DecodableOptions(_SequenceOptions):
     name: Literal["decodable"] = "decodable"
     target: Literal["number", "token", "position"] | None = None
     random_weights: bool = True
 
 
-class ReadoutOptions(_Drawn):
+class ReadoutOptions(_SequenceOptions):
     name: Literal["readout"] = "readout"
 
 
@@ -59,33 +59,33 @@ def _seeds(cell: Cell) -> list[int]:
     return list(range(cell.seed * count, (cell.seed + 1) * count)) if tasks.task(cell.task).random else [0]
 
 
-def _asked(cell: Cell) -> dict[str, Any]:
+def _probe_options(cell: Cell) -> dict[str, Any]:
     """What `decodable` and `readout` take of a cell."""
     return {"lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": _seeds(cell), "mitigation": cell.mitigated}
 
 
 def _judged(model: TransformerBridge, cell: Cell) -> Rows:
     target = cell.arguments["target"]
-    sweep_part = ProbeTask.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
-    entries = arm(sweep_part, [cell.dtype])
-    provenance = entries.probes.provenance
-    return entries.frame[list(COLUMNS)].astype(COLUMNS), replace(
+    probe_task = ProbeTask.of(model, cell.task, cell.lengths, _seeds(cell), target, cell.mitigated, None)
+    arm_result = arm(probe_task, [cell.dtype])
+    provenance = arm_result.probes.provenance
+    return arm_result.frame[list(COLUMNS)].astype(COLUMNS), replace(
         provenance, parameters={**provenance.parameters, "measurement": "fate"}
     )
 
 
 def _probed(model: TransformerBridge, cell: Cell) -> Rows:
     options = {name: cell.arguments[name] for name in ("target", "random_weights")}
-    entries = decodable(model, cell.task, **_asked(cell), **options)
-    target = entries.provenance.parameters["target"]
+    result = decodable(model, cell.task, **_probe_options(cell), **options)
+    target = result.provenance.parameters["target"]
     # A row's seed is the sweep's: that of the drawn sequence stands beside it.
-    return entries.predictions.rename(columns={"seed": "sequence"}).assign(target=target), entries.provenance
+    return result.predictions.rename(columns={"seed": "sequence"}).assign(target=target), result.provenance
 
 
 def _read_out(model: TransformerBridge, cell: Cell) -> Rows:
-    entries = readout(model, cell.task, **_asked(cell))
+    result = readout(model, cell.task, **_probe_options(cell))
     over = ", ".join(map(str, cell.lengths))
-    return entries.frame.assign(length=max(cell.lengths), over_lengths=over), entries.provenance
+    return result.frame.assign(length=max(cell.lengths), over_lengths=over), result.provenance
 
 
 def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
@@ -99,12 +99,12 @@ def _verdicts(rows: Frame, provenance: Provenance) -> Fate:
 def _probes(rows: Frame, provenance: Provenance) -> Decodable:
     """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of several."""
     names = {name: _one_of(rows, name) for name in ("task", "mitigation", "target")}
-    words: Any = rows[SAID].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
+    predictions: Any = rows[PREDICTION_COLUMNS].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
     # The length alone is in no dtype: every cell has the same rows of it.
-    of_length = words["site"] == LENGTH.site
-    alone = words[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
-    words = pd.concat([alone, words[~of_length]], ignore_index=True)
-    return of_predictions(words, names, tasks.task(names["task"]).random, provenance)
+    of_length = predictions["site"] == LENGTH.site
+    alone = predictions[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
+    predictions = pd.concat([alone, predictions[~of_length]], ignore_index=True)
+    return of_predictions(predictions, names, tasks.task(names["task"]).random, provenance)
 
 
 def _readings(rows: Frame, provenance: Provenance) -> Readout:
@@ -116,10 +116,10 @@ def _readings(rows: Frame, provenance: Provenance) -> Readout:
 
 def _one_of(rows: Frame, name: str) -> str:
     """The value of a column in which all rows are alike. Raises `InputError` where they are not."""
-    entries = rows[name].unique()
-    if len(entries) != 1:
-        raise InputError(f"expected rows of one {name}, found {len(entries)}: read those of each by themselves")
-    return str(entries[0])
+    values = rows[name].unique()
+    if len(values) != 1:
+        raise InputError(f"expected rows of one {name}, found {len(values)}: read those of each by themselves")
+    return str(values[0])
 
 
 def _fate_memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
@@ -131,9 +131,21 @@ def _probes_memory(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
     return probes_bytes(shape, longest, [cell.dtype], lengths=len(cell.lengths), seeds=len(_seeds(cell)), random=random)
 
 
-SAID = ["dtype", "test", "length", "sequence", "group", "label", "said", "right", "common", "trained", "penalty"]
-SAID += ["control", "depth", "site", "layer"]
+PREDICTION_COLUMNS = [
+    "dtype",
+    "test",
+    "length",
+    "sequence",
+    "group",
+    "label",
+    "said",
+    "right",
+    "common",
+    "trained",
+    "penalty",
+]
+PREDICTION_COLUMNS += ["control", "depth", "site", "layer"]
 """Of the rows of `decodable`: its predictions."""
-FATE = Measurement(FateOptions, _fate_memory, _judged, _verdicts, casts=True, whole=True)
-DECODABLE = Measurement(DecodableOptions, _probes_memory, _probed, _probes, casts=True, whole=True)
-READOUT = Measurement(ReadoutOptions, _probes_memory, _read_out, _readings, casts=True, whole=True)
+FATE = Measurement(FateOptions, _fate_memory, _judged, _verdicts, casts=True, depends_on_lengths=True)
+DECODABLE = Measurement(DecodableOptions, _probes_memory, _probed, _probes, casts=True, depends_on_lengths=True)
+READOUT = Measurement(ReadoutOptions, _probes_memory, _read_out, _readings, casts=True, depends_on_lengths=True)

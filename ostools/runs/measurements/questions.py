@@ -18,14 +18,14 @@ from ostools.runs.measurements.record import Cell, Rows
 
 def each_question(model: TransformerBridge, cell: Cell, work: Callable[[Prompt], Result]) -> Rows:
     """`work` on the prompt of each length, under the mitigation; `status` says whether that changed its text or a logit."""
-    spec, form = cell.mitigated, tasks.task(cell.task)
-    acted = EffectStatus(model, spec)
+    mitigation, form = cell.mitigated, tasks.task(cell.task)
+    effect = EffectStatus(model, mitigation)
     tables, last = [], None
     for length in cell.lengths:
-        task_prompts = render_prompt(model, form, length, seed=cell.seed, mitigation=spec)
-        with mitigations.running(model, spec):
-            last = work(task_prompts.prompt)
-        tables.append(last.frame.assign(length=length, status=acted.status(task_prompts)[0]))
+        task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
+        with mitigations.running(model, mitigation):
+            last = work(task_prompt.prompt)
+        tables.append(last.frame.assign(length=length, status=effect.status(task_prompt)[0]))
     if last is None:
         raise RuntimeError("a cell without lengths was planned")
     return pd.concat(tables, ignore_index=True), last.provenance

@@ -19,7 +19,7 @@ from ostools.results import Frame, Provenance, Result
 
 Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
-Given = TypeVar("Given", bound=Result)
+ResultType = TypeVar("ResultType", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Cell:
         return None if self.mitigation == NONE else mitigations.mitigation(self.mitigation)
 
     def __str__(self) -> str:
-        under = "" if self.mitigation == NONE else f" under {self.mitigation}"
+        mitigation_words = "" if self.mitigation == NONE else f" under {self.mitigation}"
         lengths = f"{self.lengths[0]}" if len(self.lengths) == 1 else f"{self.lengths[0]} to {self.lengths[-1]}"
         where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
-        return f"{self.measurement} of {self.task}{under} on {where}"
+        return f"{self.measurement} of {self.task}{mitigation_words} on {where}"
 
 
 def listed(value: Any) -> Any:
@@ -92,7 +92,7 @@ class Options(Strict):
 
 
 @dataclass(frozen=True)
-class Measurement(Generic[Given]):
+class Measurement(Generic[ResultType]):
     """A measurement of a sweep: what may be asked of it, the memory it takes, how it is measured, and
     its stored rows read back."""
 
@@ -100,13 +100,13 @@ class Measurement(Generic[Given]):
     memory: Callable[[Shape, Cell, LongestPrompt], int]
     """Bytes that a cell holds beside the model, from the model's shape and the tokens of its longest prompt."""
     measure: Callable[[TransformerBridge, Cell], Rows]
-    read: Callable[[Frame, Provenance], Given]
+    read: Callable[[Frame, Provenance], ResultType]
     """The result of stored rows."""
     pairs: bool = False
     """It compares pairs of prompts, which are in no chat, and knows the tasks that have pairs and no answer."""
     casts: bool = False
     """It casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded in."""
-    whole: bool = False
+    depends_on_lengths: bool = False
     """A row depends on which other lengths were asked: a cell at other lengths is another one, measured anew."""
 
     @property

@@ -27,20 +27,20 @@ class HowFar:
     running: whether a process that can be seen from here holds the directory's lock; None where that cannot be known.
     """
 
-    asked: int
+    cell_count: int
     measured: int
     failed: int
     failures: tuple[str, ...]
     running: bool | None
 
     @property
-    def left(self) -> int:
-        return self.asked - self.measured - self.failed
+    def remaining_count(self) -> int:
+        return self.cell_count - self.measured - self.failed
 
     @property
     def over(self) -> bool:
         """Whether every cell is measured or failed, and nobody is seen to try again."""
-        return self.asked > 0 and self.left == 0 and not self.running
+        return self.cell_count > 0 and self.remaining_count == 0 and not self.running
 
 
 class Following:
@@ -61,9 +61,9 @@ class Following:
         running = lock_held(self.store.directory / LOCK)  # before the files: what is written after it is seen below
         files, failures = self.store.files(), by_base(self.store.failures())
         cells = []
-        for entry in self.store.asked():
-            lengths = [n for path in files.get(entry.base, ()) for n in self._lengths_of(path)]
-            cells.append(AskedCell.of(entry, lengths, failures.get(entry.base, ())))
+        for keyed_cell in self.store.planned_cells():
+            lengths = [n for path in files.get(keyed_cell.base, ()) for n in self._lengths_of(path)]
+            cells.append(AskedCell.of(keyed_cell, lengths, failures.get(keyed_cell.base, ())))
         messages = [str(record) for cell in cells if cell.state == "failed" for record in cell.failures]
         states = [cell.state for cell in cells]
         return HowFar(len(cells), states.count("measured"), states.count("failed"), tuple(messages), running)
@@ -72,8 +72,8 @@ class Following:
         """The lengths in a file, whose name is of its bytes; none of a broken one, which the run will measure again."""
         if path.name not in self._lengths:
             try:
-                kept_entries: Any = json.loads(parquet.read_schema(path).metadata[b"PANDAS_ATTRS"])["ostools"]
-                self._lengths[path.name] = frozenset(map(int, kept_entries["lengths"]))
+                attributes: Any = json.loads(parquet.read_schema(path).metadata[b"PANDAS_ATTRS"])["ostools"]
+                self._lengths[path.name] = frozenset(map(int, attributes["lengths"]))
             except OSError:
                 return frozenset()  # of this moment: it may be read the next time
             except UNREADABLE:

@@ -22,7 +22,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
 from ostools.results import Frame
-from ostools.runs.stored.store import MANIFEST, CellFile, Failure, Store, Wanted, why_broken
+from ostools.runs.stored.store import MANIFEST, CellFile, Failure, KeyedCell, Store, why_broken
 from ostools.runs.stored.table import UNREADABLE
 
 _PLACE = "__cell__"
@@ -39,28 +39,31 @@ class AskedCell:
     """A cell that was asked for, and what there is of it: the lengths that are `measured`, the records of the others that
     failed, and of each of its files what its numbers come from (`Provenance` as a mapping)."""
 
-    wanted: Wanted
+    keyed_cell: KeyedCell
     measured: tuple[int, ...]
     failures: tuple[Failure, ...] = ()
     sources: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(
-        cls, entry: Wanted, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
+        cls, keyed_cell: KeyedCell, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
     ) -> AskedCell:
         """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
         have = set(lengths)
-        measured = tuple(length for length in entry.cell.lengths if length in have)
-        remaining = set(entry.cell.lengths) - have
+        measured = tuple(length for length in keyed_cell.cell.lengths if length in have)
+        lacking_lengths = set(keyed_cell.cell.lengths) - have
         return cls(
-            entry, measured, tuple(record for record in failures if remaining & set(record.lengths)), tuple(sources)
+            keyed_cell,
+            measured,
+            tuple(record for record in failures if lacking_lengths & set(record.lengths)),
+            tuple(sources),
         )
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The lengths that are neither measured nor recorded as failed."""
-        known_names = {*self.measured, *(length for record in self.failures for length in record.lengths)}
-        return tuple(length for length in self.wanted.cell.lengths if length not in known_names)
+        known_lengths = {*self.measured, *(length for record in self.failures for length in record.lengths)}
+        return tuple(length for length in self.keyed_cell.cell.lengths if length not in known_lengths)
 
     @property
     def state(self) -> str:
@@ -84,8 +87,8 @@ class Reading:
 
     def rows(self, measurement: str) -> Frame:
         """The rows of one measurement, with its own columns only; empty where there are none."""
-        entries = self.tables.get(measurement)
-        return pd.DataFrame() if entries is None else entries.drop(columns=_PLACE)
+        table = self.tables.get(measurement)
+        return pd.DataFrame() if table is None else table.drop(columns=_PLACE)
 
     @property
     def frame(self) -> Frame:
@@ -102,14 +105,14 @@ class Reading:
         the measurements, when they were made; and how much of what was asked is there."""
         sources = [source for cell in self.cells for source in cell.sources]
         times = sorted(str(source.get("time", "")) for source in sources)
-        options = {(cell.wanted.cell.measurement, cell.wanted.cell.options): None for cell in self.cells}
+        options = {(cell.keyed_cell.cell.measurement, cell.keyed_cell.cell.options): None for cell in self.cells}
         return {
             "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
-            "checkpoints": distinct(messages for source in sources if (messages := source.get("checkpoint"))),
+            "checkpoints": distinct(checkpoint for source in sources if (checkpoint := source.get("checkpoint"))),
             "code": distinct(source.get("code", "") for source in sources),
-            "measurements": [{"measurement": name, **json.loads(spec)} for name, spec in options],
+            "measurements": [{"measurement": name, **json.loads(option_text)} for name, option_text in options],
             "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
             "time": [times[0], times[-1]] if times else [],
         }
@@ -129,32 +132,34 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     is NA. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
     without a sweep. A file that is not as it was written is left out, and `say` is told of it.
     """
-    entries = read(directory, say=say)
-    table = entries.frame
-    table.attrs["ostools"] = entries.provenance
+    reading = read(directory, say=say)
+    table = reading.frame
+    table.attrs["ostools"] = reading.provenance
     return table
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
     store = Store(require_sweep(directory), say)
-    sweep_part = store.asked()
+    keyed_cells = store.planned_cells()
     failures = by_base(store.failures())
     files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
-        loaded = list(threads.map(lambda entry: [_load(path) for path in files.get(entry.base, ())], sweep_part))
-    tables, cells = _Tables(_schemas(sweep_part, loaded)), []
-    for place, (one, entries) in enumerate(zip(sweep_part, loaded, strict=True)):
+        loaded = list(
+            threads.map(lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())], keyed_cells)
+        )
+    tables, cells = _Tables(_schemas(keyed_cells, loaded)), []
+    for place, (keyed_cell, loaded_files) in enumerate(zip(keyed_cells, loaded, strict=True)):
         lengths: set[int] = set()
         sources = []
-        for file in entries:
-            if isinstance(file, str) or not tables.add(one, place, file, lengths):
+        for file in loaded_files:
+            if isinstance(file, str) or not tables.add(keyed_cell, place, file, lengths):
                 say(file if isinstance(file, str) else _left_out(file.path, ValueError()))
             else:
                 lengths |= file.lengths
                 sources.append(file.source)
-        cells.append(AskedCell.of(one, lengths, failures.get(one.base, ()), sources))
-    return Reading(store.directory, tuple(cells), tables.joined(sweep_part))
+        cells.append(AskedCell.of(keyed_cell, lengths, failures.get(keyed_cell.base, ()), sources))
+    return Reading(store.directory, tuple(cells), tables.joined(keyed_cells))
 
 
 def require_sweep(directory: str | Path) -> Path:
@@ -167,10 +172,10 @@ def require_sweep(directory: str | Path) -> Path:
 
 
 def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
-    entries: dict[str, list[Failure]] = defaultdict(list)
+    failures_by_base: dict[str, list[Failure]] = defaultdict(list)
     for record in failures:
-        entries[record.base].append(record)
-    return entries
+        failures_by_base[record.base].append(record)
+    return failures_by_base
 
 
 @dataclass(frozen=True)
@@ -183,11 +188,13 @@ class _Loaded(CellFile):
 def _load(path: Path) -> _Loaded | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
-        entries = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
-        table = entries.table.replace_schema_metadata({b"pandas": entries.table.schema.metadata[b"pandas"]})
+        cell_file = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
+        table = cell_file.table.replace_schema_metadata({b"pandas": cell_file.table.schema.metadata[b"pandas"]})
         if {_PLACE, *MADE_BY} & set(table.column_names):
             raise ValueError("a column that is ours to add")
-        return _Loaded(path, entries.lengths, table, entries.kept, _source(entries.kept["provenance"]))
+        return _Loaded(
+            path, cell_file.lengths, table, cell_file.attributes, _source(cell_file.attributes["provenance"])
+        )
     except UNREADABLE as error:
         return _left_out(path, error)
 
@@ -196,22 +203,22 @@ def _left_out(path: Path, error: Exception) -> str:
     return f"{path}: {why_broken(error)}; it is left out"
 
 
-def _source(messages: Any) -> dict[str, Any]:
+def _source(stored_source: Any) -> dict[str, Any]:
     """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
     forms = {"model": dict, "versions": dict, "parameters": dict, "edits": list, "time": str}
-    spec = {**dict.fromkeys(MADE_BY, ""), **messages}
+    source = {**dict.fromkeys(MADE_BY, ""), **stored_source}
     for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
-        if not isinstance(spec[name], form):
-            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(spec[name]).__name__}")
-    json.dumps(spec, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
-    return spec
+        if not isinstance(source[name], form):
+            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(source[name]).__name__}")
+    json.dumps(source, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
+    return source
 
 
-def _schemas(sweep_part: Iterable[Wanted], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
+def _schemas(keyed_cells: Iterable[KeyedCell], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
     """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
-    for entry, entries in zip(sweep_part, loaded, strict=True):
-        counts[entry.cell.measurement].update(file.table.schema for file in entries if isinstance(file, _Loaded))
+    for keyed_cell, files in zip(keyed_cells, loaded, strict=True):
+        counts[keyed_cell.cell.measurement].update(file.table.schema for file in files if isinstance(file, _Loaded))
     joined: dict[str, Any] = {}
     for kind, schemas in counts.items():
         for schema, _ in schemas.most_common():
@@ -236,32 +243,36 @@ class _Tables:
         self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
-    def add(self, entry: Wanted, place: int, file: _Loaded, have: set[int]) -> bool:
+    def add(self, keyed_cell: KeyedCell, place: int, file: _Loaded, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
-        kind, table = entry.cell.measurement, file.table
+        kind, table = keyed_cell.cell.measurement, file.table
         schema = self.schemas[kind]
         try:
-            if (messages := table.schema.metadata[b"pandas"]) not in self.known:
+            if (pandas_metadata := table.schema.metadata[b"pandas"]) not in self.known:
                 if table.slice(0, 0).to_pandas().columns.tolist() != table.column_names:
                     return False  # it tells of an index
-                self.known.add(messages)
+                self.known.add(pandas_metadata)
             if not table.schema.equals(schema):
                 table = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
             if not table.schema.equals(schema):
                 return False
-            selected = np.isin(table.column("length").to_numpy(), list((file.lengths & set(entry.cell.lengths)) - have))
+            is_wanted = np.isin(
+                table.column("length").to_numpy(), list((file.lengths & set(keyed_cell.cell.lengths)) - have)
+            )
         except UNREADABLE:
             return False
-        rows = table if selected.all() else table.filter(selected)
+        rows = table if is_wanted.all() else table.filter(is_wanted)
         for name in MADE_BY:
             rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
         self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
         return True
 
-    def joined(self, sweep_part: list[Wanted]) -> dict[str, Frame]:
+    def joined(self, keyed_cells: list[KeyedCell]) -> dict[str, Frame]:
         """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
-        columns, entries = (
-            pd.DataFrame([{**entry.cell.columns, "options": entry.cell.options} for entry in sweep_part]),
+        columns, table_by_kind = (
+            pd.DataFrame(
+                [{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]
+            ),
             {},
         )
         for kind, parts in self.parts.items():
@@ -277,5 +288,5 @@ class _Tables:
             for index, name in enumerate(MADE_BY, len(columns.columns)):
                 table.insert(index, name, table.pop(name).astype("str"))
             table.attrs = {}
-            entries[kind] = table
-        return entries
+            table_by_kind[kind] = table
+        return table_by_kind

@@ -39,7 +39,7 @@ _FORM = 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class KeyedCell:
     """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
 
     cell: Cell
@@ -55,7 +55,7 @@ class Wanted:
         """What the names of its files begin with."""
         return f"{self.base}.{lengths_key(self.cell.lengths)}"
 
-    def at(self, lengths: Iterable[int]) -> Wanted:
+    def at(self, lengths: Iterable[int]) -> KeyedCell:
         """The same cell at other lengths."""
         return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
 
@@ -88,7 +88,7 @@ class Store:
         lock = FileLock(self.directory / LOCK)
         try:
             # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
-            with _told(self.directory, "cannot be written"):
+            with _disk_errors(self.directory, "cannot be written"):
                 self.directory.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
         except Timeout:
@@ -96,22 +96,22 @@ class Store:
                 f"{self.directory}: another run is writing there; wait for it, or give another --out"
             ) from None
         try:
-            with _told(self.directory, "cannot be written"):
+            with _disk_errors(self.directory, "cannot be written"):
                 for folder in (self.cells, self.failed):
                     folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
-                    for remaining in files_in(folder, _HALF):
-                        remaining.unlink(missing_ok=True)
+                    for leftover in files_in(folder, _HALF):
+                        leftover.unlink(missing_ok=True)
             self._mine = True
             yield
         finally:
             self._mine = False
-            with _told(self.directory, "cannot be unlocked"):
+            with _disk_errors(self.directory, "cannot be unlocked"):
                 lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a directory that holds something, and not a sweep."""
-        with _told(self.directory, "cannot be read"):
+        with _disk_errors(self.directory, "cannot be read"):
             if not self.directory.exists():
                 return
             if not self.directory.is_dir():
@@ -125,19 +125,19 @@ class Store:
                     f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
                 )
 
-    def asked(self) -> list[Wanted]:
+    def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
-            with _told(path, "cannot be read"):
+            with _disk_errors(path, "cannot be read"):
                 if not path.is_file():
                     if os.path.lexists(path):
                         raise InputError(f"{path}: expected a file, found something else")
                     return []
-                held_cells = json.loads(read_bytes(path, TABLE_LIMIT))
-            if held_cells["form"] != _FORM:
+                manifest = json.loads(read_bytes(path, TABLE_LIMIT))
+            if manifest["form"] != _FORM:
                 raise ValueError("of another form")
-            return [_wanted(row) for row in held_cells["cells"]]
+            return [_keyed_cell(row) for row in manifest["cells"]]
         except InputError:
             raise
         except UNREADABLE as error:
@@ -146,40 +146,45 @@ class Store:
                 f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
             ) from error
 
-    def ask(self, wanted_cells: list[Wanted]) -> int:
+    def ask(self, keyed_cells: list[KeyedCell]) -> int:
         """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
 
         Gives the number of cells that were measured and are replaced: their files stay, and the tables leave them out.
         """
-        known_names, replaced = {entry.identity: entry for entry in self.asked()}, 0
-        there = self.files()
-        for one in wanted_cells:
-            before = known_names.get(one.identity)
-            if before is not None and before.base != one.base:
-                replaced += before.base in there
-            earlier = before.cell.lengths if before is not None and before.base == one.base else ()
-            known_names[one.identity] = one.at(earlier + one.cell.lengths)
-        rows = [{"base": one.base, "cell": asdict(one.cell)} for one in known_names.values()]
+        cell_by_identity, replaced = {keyed_cell.identity: keyed_cell for keyed_cell in self.planned_cells()}, 0
+        files_by_base = self.files()
+        for keyed_cell in keyed_cells:
+            before = cell_by_identity.get(keyed_cell.identity)
+            if before is not None and before.base != keyed_cell.base:
+                replaced += before.base in files_by_base
+            earlier = before.cell.lengths if before is not None and before.base == keyed_cell.base else ()
+            cell_by_identity[keyed_cell.identity] = keyed_cell.at(earlier + keyed_cell.cell.lengths)
+        rows = [{"base": keyed_cell.base, "cell": asdict(keyed_cell.cell)} for keyed_cell in cell_by_identity.values()]
         text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
         return replaced
 
-    def add(self, entry: Wanted, content: bytes) -> None:
+    def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
         """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
-        with _told(self.failed, "cannot be written"):
-            (self.failed / f"{entry.stem}.json").unlink(missing_ok=True)
-        path = self.cells / f"{entry.stem}.{file_hash(content)}.parquet"
+        with _disk_errors(self.failed, "cannot be written"):
+            (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
+        path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
 
-    def fail(self, entry: Wanted, error: str) -> None:
+    def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        record = {"base": entry.base, "cell": str(entry.cell), "lengths": list(entry.cell.lengths), "error": error}
+        record = {
+            "base": keyed_cell.base,
+            "cell": str(keyed_cell.cell),
+            "lengths": list(keyed_cell.cell.lengths),
+            "error": error,
+        }
         text = json.dumps(record, indent=1)
-        write_atomically(self.failed / f"{entry.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(self.failed / f"{keyed_cell.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
-        entries = []
+        failures = []
         for path in files_in(self.failed, _FAILED):
             content = self._read(path)
             if content is None:
@@ -187,21 +192,21 @@ class Store:
             try:
                 record = json.loads(content)
                 lengths = tuple(map(int, record["lengths"]))
-                entries.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
+                failures.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
             except UNREADABLE:
                 self._drop(path, "no record of a failure")
-        return entries
+        return failures
 
     def files(self) -> dict[str, list[Path]]:
         """The files of cells by their base, whole or not."""
-        entries: dict[str, list[Path]] = defaultdict(list)
+        files_by_base: dict[str, list[Path]] = defaultdict(list)
         for path in files_in(self.cells, _CELL):
-            entries[path.name.partition(".")[0]].append(path)
-        return entries
+            files_by_base[path.name.partition(".")[0]].append(path)
+        return files_by_base
 
     def stored(self) -> dict[str, list[frozenset[int]]]:
         """The lengths in each whole file, by its base; a broken one is said and removed."""
-        entries: dict[str, list[frozenset[int]]] = defaultdict(list)
+        lengths_by_base: dict[str, list[frozenset[int]]] = defaultdict(list)
         for base, paths in self.files().items():
             for path in paths:
                 content = self._read(path)
@@ -212,13 +217,13 @@ class Store:
                 except UNREADABLE as error:
                     self._drop(path, why_broken(error))
                 else:
-                    entries[base].append(lengths)
-        return entries
+                    lengths_by_base[base].append(lengths)
+        return lengths_by_base
 
     def _drop(self, path: Path, reason: str) -> None:
         self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
         if self._mine:
-            with _told(path, "cannot be removed"):
+            with _disk_errors(path, "cannot be removed"):
                 path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> bytes | None:
@@ -232,15 +237,15 @@ class Store:
             return None
 
 
-def file_of(entry: Wanted, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
     """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
 
     Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
     """
-    kept_entries = table.copy()
-    messages = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
-    kept_entries.attrs["ostools"] = {"lengths": list(entry.cell.lengths), "provenance": messages}
-    content = kept_entries.to_parquet(index=False)
+    stored_table = table.copy()
+    source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
+    stored_table.attrs["ostools"] = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
+    content = stored_table.to_parquet(index=False)
     rows_of(content)
     return content
 
@@ -264,33 +269,33 @@ class CellFile:
     path: Path
     lengths: frozenset[int]
     table: Any
-    kept: dict[str, Any]
+    attributes: dict[str, Any]
 
     @classmethod
     def of(cls, path: Path, content: bytes) -> CellFile:
         """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
         if file_hash(content) != path.name.split(".")[2]:
             raise BytesChangedError
-        table, kept_entries = rows_of(content)
-        return cls(path, frozenset(map(int, kept_entries["lengths"])), table, kept_entries)
+        table, attributes = rows_of(content)
+        return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
 
 
-def missing(entry: Wanted, stored: list[frozenset[int]]) -> Wanted | None:
+def missing(keyed_cell: KeyedCell, stored: list[frozenset[int]]) -> KeyedCell | None:
     """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
-    remaining = set(entry.cell.lengths).difference(*stored)
-    return entry.at(remaining) if remaining else None
+    missing_lengths = set(keyed_cell.cell.lengths).difference(*stored)
+    return keyed_cell.at(missing_lengths) if missing_lengths else None
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
-    with _told(folder, "cannot be read"):
+    with _disk_errors(folder, "cannot be read"):
         if not folder.is_dir():
             return []
         return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _disk_errors(path: Path, what: str) -> Iterator[None]:
     """What the disk refuses, in one line that names the place."""
     try:
         yield
@@ -300,7 +305,7 @@ def _told(path: Path, what: str) -> Iterator[None]:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
 
 
-def _wanted(row: dict[str, Any]) -> Wanted:
+def _keyed_cell(row: dict[str, Any]) -> KeyedCell:
     """A cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
     values, base = row["cell"], row["base"]
     words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
@@ -309,10 +314,10 @@ def _wanted(row: dict[str, Any]) -> Wanted:
     cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
     options = json.loads(cell.options)
     json.dumps([words, options], ensure_ascii=False, allow_nan=False).encode()  # no half of a character, no NaN
-    known_names = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
-    if not known_names or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
+    is_sound = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
+    if not is_sound or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
         raise ValueError("a key, options, a seed and at least one length")
-    return Wanted(cell, base)
+    return KeyedCell(cell, base)
 
 
 def file_hash(content: bytes) -> str:

@@ -56,9 +56,9 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
 
 def _require_bounded(content: bytes, file: Any) -> None:
     """Sizes by what the file says of itself; then of its words, as one long text may stand in millions of rows."""
-    messages, schema = file.metadata, file.schema_arrow
-    packed = sum(messages.row_group(index).total_byte_size for index in range(messages.num_row_groups))
-    size = max(packed, 8 * messages.num_rows * messages.num_columns)
+    metadata, schema = file.metadata, file.schema_arrow
+    packed = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    size = max(packed, 8 * metadata.num_rows * metadata.num_columns)
     if size <= LARGEST and (words := [field.name for field in schema if any(is_one(field.type) for is_one in _WORDS)]):
         source = parquet.ParquetFile(pa.BufferReader(content), read_dictionary=words)
         size += sum(map(_unpacked, source.read(columns=words, use_threads=False).columns))
@@ -70,9 +70,9 @@ def _require_bounded(content: bytes, file: Any) -> None:
 
 def _unpacked(column: Any) -> int:
     """The bytes of a column of words that is read as its different words, and which of them stands where."""
-    built: Any = compute  # its functions are made when it is imported
-    lengths = (built.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
-    return sum(built.sum(entry.cast(pa.int64())).as_py() or 0 for entry in lengths)
+    arrow: Any = compute  # its functions are made when it is imported
+    lengths = (arrow.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
+    return sum(arrow.sum(lengths_of_part.cast(pa.int64())).as_py() or 0 for lengths_of_part in lengths)
 
 
 def _require_finite(table: Any) -> None:

@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from ostools.runs.forecast import Forecast
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Wanted
+from ostools.runs.stored.store import KeyedCell
 
 
 @dataclass(frozen=True)
 class Job:
     """A cell that is to be measured, and the memory that it is forecast to take."""
 
-    wanted: Wanted
+    keyed_cell: KeyedCell
     forecast: Forecast
 
 
@@ -34,7 +34,7 @@ class Terms:
     device_map: str | None = None
 
 
-Done: TypeAlias = tuple[Wanted, Rows | str]
+CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]
 """A cell with its rows and their provenance, or with the error in words."""
 
 
@@ -42,9 +42,9 @@ class Executor(ABC):
     """Who measures: this process, or the workers of a cluster."""
 
     @abstractmethod
-    def device(self, sweep_part: str) -> str:
+    def device(self, device: str) -> str:
         """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
 
     @abstractmethod
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         """Every job once, in any order. Closed early where a run ends early."""

@@ -23,15 +23,15 @@ from ostools.runs.asked.cells import base_key, checkpoint_hash, code_version, to
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements import measure
 from ostools.runs.measurements.record import Cell, Rows
-from ostools.runs.stored.store import Wanted
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.stored.store import KeyedCell
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 
 
 @dataclass(frozen=True)
 class _Lacked:
     """Memory ran out: in words, and whether the model itself did not fit."""
 
-    said: str
+    message: str
     loading: bool
 
 
@@ -42,16 +42,16 @@ class Bench:
         self.terms = terms
         self._held: tuple[tuple[str, str], TransformerBridge] | None = None
 
-    def measure_planned(self, wanted_cells: Wanted) -> Rows | str:
+    def measure_planned(self, keyed_cell: KeyedCell) -> Rows | str:
         """`measure`, where the plugins and files that the key was made of are still, and here, what they were."""
-        cell, terms = wanted_cells.cell, self.terms
+        cell, terms = keyed_cell.cell, self.terms
         try:
-            entries = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
+            key = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
         except INTERRUPTS:
             raise
         except BaseException as error:  # a file that is gone, a plugin that another node lacks
             return in_words(error)
-        if entries != wanted_cells.base:
+        if key != keyed_cell.base:
             return (
                 f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
             )
@@ -65,11 +65,11 @@ class Bench:
         """
         lacked, share = "", 1.0
         while share >= SMALLEST:
-            entries = self._attempt(cell, share)
-            if not isinstance(entries, _Lacked):
-                return f"{lacked}; in smaller chunks: {entries}" if lacked and isinstance(entries, str) else entries
-            lacked = lacked or entries.said
-            if entries.loading:
+            outcome = self._attempt(cell, share)
+            if not isinstance(outcome, _Lacked):
+                return f"{lacked}; in smaller chunks: {outcome}" if lacked and isinstance(outcome, str) else outcome
+            lacked = lacked or outcome.message
+            if outcome.loading:
                 break
             share /= 2
         return lacked
@@ -121,10 +121,10 @@ class Bench:
 class ThisProcess(Executor):
     """The executor of one machine: one cell after the other."""
 
-    def device(self, sweep_part: str) -> str:
-        return str(resolve_device(sweep_part))
+    def device(self, device: str) -> str:
+        return str(resolve_device(device))
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         bench = Bench(terms)
         for job in jobs:
-            yield job.wanted, bench.measure_planned(job.wanted)
+            yield job.keyed_cell, bench.measure_planned(job.keyed_cell)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ostools.ground.errors import InputError, in_words
 from ostools.models.load import resolve_device
-from ostools.runs.workers.executor import Done, Executor, Job, Terms
+from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
 from ostools.runs.workers.ray_workers import Crew, Needs, alive
 
 AUTO = "auto"
@@ -64,21 +64,21 @@ class RayCluster(Executor):
         self.address = None if address is None else _checked_form(address)
         self.workers, self.cpus, self.say = workers, cpus, say
 
-    def device(self, sweep_part: str) -> str:
+    def device(self, device: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
-        if sweep_part not in (AUTO, "cpu", "cuda"):
+        if device not in (AUTO, "cpu", "cuda"):
             raise InputError(
-                f"device {sweep_part!r}: expected auto, cpu or cuda on a Ray cluster, which gives each worker a GPU of its own"
+                f"device {device!r}: expected auto, cpu or cuda on a Ray cluster, which gives each worker a GPU of its own"
             )
         if self.address is None and not self.ray.is_initialized():
-            return str(resolve_device(sweep_part))
+            return str(resolve_device(device))
         with self._connected():
             gpus = sum(node.get("GPU", 0) for node in alive(self.ray))
-        if sweep_part == "cuda" and gpus < 1:
+        if device == "cuda" and gpus < 1:
             raise InputError("device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'")
-        return sweep_part if sweep_part != AUTO else "cuda" if gpus >= 1 else "cpu"
+        return device if device != AUTO else "cuda" if gpus >= 1 else "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[Done, None, None]:
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         if not jobs:
             return
         with self._connected():
@@ -97,24 +97,26 @@ class RayCluster(Executor):
             return 0
         return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in alive(self.ray))
 
-    def _fitting(self, jobs: Sequence[Job], needs: Needs) -> tuple[list[Job], list[Done]]:
+    def _fitting(self, jobs: Sequence[Job], needs: Needs) -> tuple[list[Job], list[CellOutcome]]:
         """The jobs that some node has the memory for, and the others as failures. Raises `InputError` where no worker fits."""
         nodes = [node for node in alive(self.ray) if needs.room([node], 0)]
         gpus = f" and {needs.gpus} GPU{'s' * (needs.gpus > 1)}" if needs.gpus else ""
-        sweep_part = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
+        needs_words = f"{needs.cpus} CPU{'s' * (needs.cpus > 1)}{gpus}"
         if not nodes:
-            entries = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray))
-            raise InputError(f"expected a node with {sweep_part} for a worker, found nodes with {entries}")
+            node_words = "; ".join(
+                f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in alive(self.ray)
+            )
+            raise InputError(f"expected a node with {needs_words} for a worker, found nodes with {node_words}")
         most = needs.room(nodes, 0)
         if self.address is None and needs.workers is not None and needs.workers > most:
             raise InputError(
-                f"{needs.workers} workers of {sweep_part}: expected at most {most} on this machine; give fewer, or the "
+                f"{needs.workers} workers of {needs_words}: expected at most {most} on this machine; give fewer, or the "
                 f"address of "
                 "a cluster"
             )
         largest = max(node.get("memory", 0) for node in nodes)
         fitting: list[Job] = []
-        too_large: list[Done] = []
+        too_large: list[CellOutcome] = []
         for job in jobs:
             if needs.resources(job.forecast.memory)["memory"] <= largest:
                 fitting.append(job)
@@ -123,7 +125,7 @@ class RayCluster(Executor):
                 f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
                 f"more than {largest / 2**30:.2f} GiB for workers"
             )
-            too_large.append((job.wanted, words))
+            too_large.append((job.keyed_cell, words))
         return fitting, too_large
 
     @contextmanager
@@ -149,16 +151,16 @@ class RayCluster(Executor):
                 self.ray.shutdown()
 
     def _connect(self, scratch: str) -> None:
-        words = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        options = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         try:
             with _own_sigterm():
                 if self.address is None:
                     with _own_files():
                         self.ray.init(
-                            "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **words
+                            "local", include_dashboard=False, object_store_memory=_OBJECTS, _temp_dir=scratch, **options
                         )
                 else:
-                    self.ray.init(_answering(self.address), **words)
+                    self.ray.init(_answering(self.address), **options)
         except InputError:
             raise
         except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
@@ -180,11 +182,11 @@ def _checked_form(address: str) -> str:
         raise InputError(
             f"Ray address {address!r}: {form}; ray:// is for programs outside of the cluster: run on a node of it"
         )
-    _, entries, port = address.rpartition(":")
+    _, host, port = address.rpartition(":")
     if address != AUTO and not (
         re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16
     ):
-        raise InputError(f"Ray address {address!r}: {form}{'' if entries else '; a port is missing'}")
+        raise InputError(f"Ray address {address!r}: {form}{'' if host else '; a port is missing'}")
     return address
 
 
@@ -195,11 +197,13 @@ def _answering(address: str) -> str:
         return address  # Ray looks for the processes of a cluster on this machine, and says so where it finds none
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as there:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as connection:
             if os.environ.get("RAY_USE_TLS") in (None, "", "0"):
-                there.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))  # and empty SETTINGS
-                there.settimeout(_SECONDS)
-                if there.recv(9)[3:4] != b"\x04":
+                connection.sendall(
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+                )  # and empty SETTINGS
+                connection.settimeout(_SECONDS)
+                if connection.recv(9)[3:4] != b"\x04":
                     raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")
     except (OSError, UnicodeError) as error:
         raise InputError(
@@ -231,11 +235,11 @@ def _own_sigterm() -> Iterator[None]:
 def _muted(ray: Any) -> Iterator[None]:
     """Ray prints nothing: even with log_to_driver=False it tells stdout of a lost worker."""
     internal = ray._private.worker
-    internal._worker_logs_enabled, displayed = False, internal._worker_logs_enabled
+    internal._worker_logs_enabled, was_enabled = False, internal._worker_logs_enabled
     try:
         yield
     finally:
-        internal._worker_logs_enabled = displayed
+        internal._worker_logs_enabled = was_enabled
 
 
 @contextmanager

@@ -27,8 +27,8 @@ import torch
 from ostools.ground.errors import InputError
 from ostools.runs.asked.cells import code_version, to_load
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Wanted
-from ostools.runs.workers.executor import Done, Job, Terms
+from ostools.runs.stored.store import KeyedCell
+from ostools.runs.workers.executor import CellOutcome, Job, Terms
 from ostools.runs.workers.local import Bench
 
 RETRIES = 2
@@ -59,7 +59,7 @@ class Worker:
 
     def measure(self, job: Job) -> Rows | str:
         """The rows of a cell, or what went wrong."""
-        return self._bench.measure_planned(job.wanted)
+        return self._bench.measure_planned(job.keyed_cell)
 
 
 class Queue:
@@ -68,7 +68,7 @@ class Queue:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs: dict[Loads, deque[Job]] = {}
         for job in sorted(jobs, key=lambda job: job.forecast.memory, reverse=True):
-            self._jobs.setdefault(to_load(job.wanted.cell), deque()).append(job)
+            self._jobs.setdefault(to_load(job.keyed_cell.cell), deque()).append(job)
         self.memory = {loads: max(job.forecast.memory for job in group) for loads, group in self._jobs.items()}
 
     def __len__(self) -> int:
@@ -81,12 +81,12 @@ class Queue:
         return self._jobs[loads].popleft()
 
     def give_back(self, job: Job) -> None:
-        self._jobs[to_load(job.wanted.cell)].appendleft(job)
+        self._jobs[to_load(job.keyed_cell.cell)].appendleft(job)
 
     def neediest(self, holders: Counter[Loads]) -> Loads | None:
         """The model with most cells, if one more worker than `holders` counts shares them; None: nothing is left."""
-        remaining = [loads for loads in self._jobs if self.has(loads)]
-        return max(remaining, key=lambda loads: len(self._jobs[loads]) / (1 + holders[loads]), default=None)
+        pending_loads = [loads for loads in self._jobs if self.has(loads)]
+        return max(pending_loads, key=lambda loads: len(self._jobs[loads]) / (1 + holders[loads]), default=None)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Needs:
 
     def room(self, nodes: Sequence[dict[str, float | int]], memory: int) -> int:
         """How many workers of `memory` bytes the nodes have room for, whoever else is there."""
-        sweep_part = [(name, amount) for name, amount in self.resources(memory).items() if amount]
-        return sum(min(int(node.get(name, 0) // amount) for name, amount in sweep_part) for node in nodes)
+        amounts = [(name, amount) for name, amount in self.resources(memory).items() if amount]
+        return sum(min(int(node.get(name, 0) // amount) for name, amount in amounts) for node in nodes)
 
     def resources(self, memory: int) -> dict[str, int]:
         """In Ray's names. The memory forecast for a GPU is the GPU's own, of which Ray keeps no account."""
@@ -129,11 +129,11 @@ class Crew:
         self.ray, self.terms, self.needs, self.say = ray, terms, needs, say
         self._queue = Queue(jobs)
         self._under_way: dict[Any, _Member] = {}
-        self._tries: Counter[Wanted] = Counter()
+        self._tries: Counter[KeyedCell] = Counter()
         self._false_starts = 0
         self._kind = ray.remote(Worker)
 
-    def measure(self) -> Iterator[Done]:
+    def measure(self) -> Iterator[CellOutcome]:
         """Every job once. A worker's next cell is under way before its last one is stored: at most one result a worker."""
         progressed = time.monotonic()
         while self._queue or any(member.job for member in self._under_way.values()):
@@ -146,9 +146,9 @@ class Crew:
                     "cells are left; the same command goes on with them"
                 )
             for ref in self._ready():
-                cells_done = self._finish(ref)
-                if cells_done is not None:
-                    yield cells_done
+                outcome = self._finish(ref)
+                if outcome is not None:
+                    yield outcome
 
     def dismiss_all(self) -> None:
         for member in self._under_way.values():
@@ -172,8 +172,8 @@ class Crew:
             memory = self._queue.memory[loads]
             # A worker of which n have room takes an n-th of the cluster.
             shares = [
-                self.needs.room(nodes, sweep_part)
-                for sweep_part in (memory, *(m.memory for m in self._under_way.values()))
+                self.needs.room(nodes, worker_memory)
+                for worker_memory in (memory, *(m.memory for m in self._under_way.values()))
             ]
             if 0 in shares or sum(1 / share for share in shares) > 1 + 1e-9:
                 return
@@ -183,37 +183,37 @@ class Crew:
         return self._queue.neediest(Counter(member.loads for member in self._under_way.values()))
 
     def _start(self, memory: int, loads: Loads) -> None:
-        sweep_part = self.needs.resources(memory)
+        resources = self.needs.resources(memory)
         actor = self._kind.options(
-            num_cpus=sweep_part["CPU"],
-            num_gpus=sweep_part["GPU"],
-            memory=sweep_part["memory"],
+            num_cpus=resources["CPU"],
+            num_gpus=resources["GPU"],
+            memory=resources["memory"],
             max_restarts=0,  # a cell is not bound to its worker: it is tried again on whichever is free
             scheduling_strategy="SPREAD",
         ).remote()
         self._under_way[actor.begin.remote(self.terms, os.getcwd(), self.needs.cpus)] = _Member(actor, memory, loads)
 
-    def _finish(self, ref: Any) -> Done | None:
+    def _finish(self, ref: Any) -> CellOutcome | None:
         """What came of the cell of a worker, which has its next one by then; None where it only began, or was lost."""
         member = self._under_way.pop(ref)
-        entries: Any
+        rows: Any
         try:
-            entries = self.ray.get(ref)
+            rows = self.ray.get(ref)
         except self.ray.exceptions.RayTaskError as error:  # not of the cell: what a cell raises is given back in words
-            entries = _in_words(error)
+            rows = _in_words(error)
         except self.ray.exceptions.RayError as error:
             self._dismiss(member)
             return self._lost(member, _in_words(error))
         job, member.job = member.job, None
-        cells_done = None if job is None else (job.wanted, entries)
+        outcome = None if job is None else (job.keyed_cell, rows)
         if job is None:
-            if entries is not None:
-                raise InputError(str(entries))
+            if rows is not None:
+                raise InputError(str(rows))
             self._false_starts = 0
         self._occupy(member)
-        return cells_done
+        return outcome
 
-    def _lost(self, member: _Member, why: str) -> Done | None:
+    def _lost(self, member: _Member, why: str) -> CellOutcome | None:
         if member.job is None:
             self._false_starts += 1
             if self._false_starts > _FALSE_STARTS:
@@ -221,12 +221,12 @@ class Crew:
                 hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
                 raise InputError(f"the workers of the cluster do not begin: {why}{hint}")
             return None
-        wanted_cells = member.job.wanted
-        self._tries[wanted_cells] += 1
-        if self._tries[wanted_cells] > RETRIES:
-            return wanted_cells, f"its worker was lost {self._tries[wanted_cells]} times: {why}"
+        keyed_cell = member.job.keyed_cell
+        self._tries[keyed_cell] += 1
+        if self._tries[keyed_cell] > RETRIES:
+            return keyed_cell, f"its worker was lost {self._tries[keyed_cell]} times: {why}"
         self._queue.give_back(member.job)
-        self.say(f"{wanted_cells.cell}: {why}; it is tried again")
+        self.say(f"{keyed_cell.cell}: {why}; it is tried again")
         return None
 
     def _occupy(self, member: _Member) -> None:
@@ -243,7 +243,7 @@ class Crew:
     def _suits(self, member: _Member, memory: int) -> bool:
         """Whether a worker asked for enough, and not for so much that more workers would have room without it."""
         nodes, most = alive(self.ray), self.needs.workers or 1 << 30
-        mine, theirs = (min(self.needs.room(nodes, sweep_part), most) for sweep_part in (member.memory, memory))
+        mine, theirs = (min(self.needs.room(nodes, room_memory), most) for room_memory in (member.memory, memory))
         return member.memory >= memory and mine >= theirs
 
     def _dismiss(self, member: _Member) -> None:

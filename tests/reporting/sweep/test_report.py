@@ -19,7 +19,7 @@ from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import Store, Wanted, file_of
+from ostools.runs.stored.store import KeyedCell, Store, file_of
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
 pytestmark = pytest.mark.slow  # a sweep is measured first
@@ -143,8 +143,8 @@ def test_every_measurement_of_a_sweep_has_a_section() -> None:
     assert all(SECTIONS[name].measurement is one for name, one in MEASUREMENTS.items())
 
 
-def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> Wanted:
-    return Wanted(Cell(model, task, "float32", "none", seed, measurement, "{}", (3, 4)), f"{seed:016x}")
+def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> KeyedCell:
+    return KeyedCell(Cell(model, task, "float32", "none", seed, measurement, "{}", (3, 4)), f"{seed:016x}")
 
 
 def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_path: Path) -> None:

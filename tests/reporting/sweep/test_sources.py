@@ -15,7 +15,7 @@ from ostools.reporting.sweep.report import SECTIONS
 from ostools.results import Provenance
 from ostools.runs.measurements.record import Cell
 from ostools.runs.stored.reading import Reading, read
-from ostools.runs.stored.store import Store, Wanted, file_of
+from ostools.runs.stored.store import KeyedCell, Store, file_of
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity
 
 ROUTE = {"route": "prefix", "route_reason": "x"}
@@ -25,12 +25,12 @@ def source(weights: str = "0", dtype: str = "float32") -> Provenance:
     return Provenance({"name": "made", "weight_hash": weights, "dtype": dtype}, ROUTE, None, {"torch": "1"})
 
 
-def cell(measurement: str, seed: int = 0, dtype: str = "float32", lengths: tuple[int, ...] = (3,)) -> Wanted:
+def cell(measurement: str, seed: int = 0, dtype: str = "float32", lengths: tuple[int, ...] = (3,)) -> KeyedCell:
     base = f"{hash((measurement, seed, dtype)) % 2**63:016x}"
-    return Wanted(Cell("made", "copy-last", dtype, "none", seed, measurement, "{}", lengths), base)
+    return KeyedCell(Cell("made", "copy-last", dtype, "none", seed, measurement, "{}", lengths), base)
 
 
-def keep(directory: Path, one: Wanted, table: Any, given: Provenance, checkpoint: str = "", code: str = "c") -> None:
+def keep(directory: Path, one: KeyedCell, table: Any, given: Provenance, checkpoint: str = "", code: str = "c") -> None:
     store = Store(directory)
     with store.locked():
         store.ask([one])
@@ -140,7 +140,7 @@ def test_failures_of_a_cell_that_misses_lengths_are_told(tmp_path: Path) -> None
     one, store = cell("collapse", lengths=(3, 4, 5)), Store(tmp_path)
     with store.locked():
         store.ask([one])
-        store.fail(Wanted(replace(one.cell, lengths=(4,)), one.base), "no room at all")
+        store.fail(KeyedCell(replace(one.cell, lengths=(4,)), one.base), "no room at all")
     told = page(tmp_path)
     assert "1 are still to be measured (1 of them failed at other lengths)" in told
     assert "no room at all" in told

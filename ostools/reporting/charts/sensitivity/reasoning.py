@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from ostools.experiments.reasoning.chain_of_thought import ChainOfThought
-from ostools.experiments.reasoning.written import BEHIND, BY_MODEL, PARTS
+from ostools.experiments.reasoning.written import BY_MODEL, LINE_APPENDED, PARTS
 from ostools.ground.names import known_norm
 from ostools.ground.words import short_name
 from ostools.reporting.charts.sensitivity.over_tokens import NORMS
@@ -58,7 +58,7 @@ def _source(parameters: Mapping[str, Any]) -> str:
     source, some = parameters["reasoning_source"], bool(parameters["reasoning"])
     if source == BY_MODEL:
         return "The model wrote the reasoning and began the answer line" if some else "The model began the answer line"
-    if source == BEHIND:
+    if source == LINE_APPENDED:
         what = "the reasoning" if some else "nothing"
         return f"The model wrote {what}; the answer line was begun for it"
     return "The reasoning was given" if some else "No reasoning; the answer line was begun"
