@@ -92,7 +92,8 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    task_prompt = render_prompt(model, form, length, seed=_checked_seed(form, seed), chat=chat, system=system, thinking=thinking)
+    how = {"chat": chat, "system": system, "thinking": thinking}
+    task_prompt = render_prompt(model, form, length, seed=_checked_seed(form, seed), **how)
     opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
     if reasoning is not None and opening and opening in reasoning:
         raise InputError(
