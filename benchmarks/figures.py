@@ -19,7 +19,7 @@ LIMIT = 300.0  # seconds, on two cores
 def main() -> None:
     """Print the seconds of each figure, the sum of the three commands, and the answers a second."""
     model = ost.load_model()
-    torch.set_num_threads(1)  # as `ostools figure` does for a model this small
+    torch.set_num_threads(1)  # as `ostools reproduce figure` does for a model this small
     lengths = (len(figure2.LENGTHS), len(figure3.LENGTHS))
     print(f"figures 2 to 4 on the embedded model, {lengths[0]} and {lengths[1]} lengths, {len(figure3.SEEDS)} seeds")
     start = time.perf_counter()

@@ -42,8 +42,8 @@ COMMANDS = {
     "collapse, figure-5a, 1:64, bfloat16": (
         "collapse --task figure-5a --lengths 1:64 --dtype bfloat16 --load-dtype bfloat16"
     ),
-    "sensitivity, estimate": f"sensitivity --method estimate --dtype bfloat16 --prompt '{PROMPT}'",
-    "behaviour, a greedy answer": "behaviour --task copy-last --lengths 4 --max-new-tokens 8 --dtype bfloat16",
+    "sensitivity, estimate": f"sensitivity --method estimate --load-dtype bfloat16 --prompt '{PROMPT}'",
+    "behaviour, a greedy answer": "evaluate --task copy-last --lengths 4 --max-new-tokens 8 --load-dtype bfloat16",
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 

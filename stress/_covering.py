@@ -21,7 +21,7 @@ _COVERED = [
     "ostools.models.files.checks",
     "ostools.models.files.shards",
     "ostools.cli",
-    "typer",
+    "click",
 ]
 
 
@@ -44,7 +44,7 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         try:
             app([*content.decode("utf-8", "surrogateescape").split("\n"), "--help"], standalone_mode=False)
         except Exception as error:
-            if hasattr(error, "format_message"):  # a usage error of typer's click
+            if hasattr(error, "format_message"):  # a usage error of click
                 return
             raise
 
@@ -68,7 +68,10 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         ),
         "weights": (lambda content: read_shards(written("model.safetensors", content)), [weights]),
         "manifest": (lambda content: Store(written(MANIFEST, content)).planned_cells(), [manifest]),
-        "words": (words, [b"run\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"]),
+        "words": (
+            words,
+            [b"sweep\nrun\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"],
+        ),
     }
     return readers[name]
 

@@ -137,7 +137,16 @@ def _command(out: Path, within: float) -> int:
     """The exit code of the real command, after kill -9 where it has not ended `within` seconds. RuntimeError for any other."""
     file = out.with_suffix(".yaml")
     file.write_text(json.dumps(SWEEP))  # JSON is YAML
-    command = [sys.executable, "-c", "from ostools.cli import main; main()", "run", str(file), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-c",
+        "from ostools.cli import main; main()",
+        "sweep",
+        "run",
+        str(file),
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         _, told = process.communicate(timeout=within)

@@ -1,5 +1,5 @@
-"""SIGINT, SIGTERM and SIGHUP at random moments of the real `ostools run`: its exit code is the signal's, there is no traceback,
-and the same command ends with the uninterrupted table.
+"""SIGINT, SIGTERM and SIGHUP at random moments of the real `ostools sweep run`: its exit code is the signal's, there is no
+traceback, and the same command ends with the uninterrupted table.
 
 While Python itself starts, nothing of ours stands that could answer: SIGTERM and SIGHUP end it as they end any program, and
 SIGINT is Python's own. A shell shows the same exit codes for these.
@@ -62,7 +62,7 @@ def run(cases: int, seed: int) -> int:
 
 def _started(out: Path) -> subprocess.Popen[str]:
     file = str(out.parent / "sweep.yaml")
-    command = [sys.executable, "-c", "from ostools.cli import main; main()", "run", file, "--out", str(out)]
+    command = [sys.executable, "-c", "from ostools.cli import main; main()", "sweep", "run", file, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

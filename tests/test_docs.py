@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import typer
 from filelock import FileLock
 from transformers import AutoModelForCausalLM
 
@@ -291,18 +291,45 @@ def test_docstrings_cite_sections_that_the_page_has() -> None:
 
 @pytest.mark.slow
 def test_every_command_and_option_is_on_the_page_of_the_command_line(site: Path) -> None:
-    from ostools.cli import app
+    from ostools.cli.commands import COMMANDS
+    from ostools.cli.options import declared
 
-    group: Any = typer.main.get_command(app)
     text = (site / "command-line.html").read_text("utf-8")
-    sections = dict(re.findall(r'<h3 id="[^"]*">ostools ([\w-]+)<.*?</h3>(.*?)(?=<h3|</article>)', text, re.DOTALL))
-    assert set(sections) == set(group.commands)
-    for name, command in group.commands.items():
-        shown = html.unescape(re.sub(r"<[^>]+>", "", sections[name]))
-        assert (command.help or "").split("\n")[0] in shown
-        for parameter in command.params:
+    sections = dict(re.findall(r'<h3 id="[^"]*">ostools ([\w -]+?)<.*?</h3>(.*?)(?=<h3|</article>)', text, re.DOTALL))
+    assert set(sections) == {command.name for command in COMMANDS.values()}
+    for command in COMMANDS.values():
+        shown = html.unescape(re.sub(r"<[^>]+>", "", sections[command.name]))
+        for parameter in declared(command):
             for option in (*parameter.opts, *parameter.secondary_opts) if parameter.opts[0].startswith("-") else ():
-                assert option in shown, (name, option)
+                assert option in shown, (command.name, option)
+
+
+def _command_lines(page: Path) -> list[str]:
+    """Command lines of code blocks, and those in the running text that have an option with its value."""
+    text = page.read_text("utf-8").replace("\\\n", " ")
+    code = "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)) if page.suffix == ".md" else text
+    blocks = re.findall(r"^(?:# |\$ |\t)?(?:\.venv/bin/|\$\(BIN\)/)?ostools ([^\n]*)", code, re.MULTILINE)
+    spans = re.findall(r"`ostools ([^`\n]* --[\w-]+ [^`\n]*)`", text)
+    return [re.split(r"\s+#\s|\s+\||\s+&&\s", line)[0].strip() for line in (*blocks, *spans)]
+
+
+WITH_COMMANDS = [
+    *PAGES,
+    *(ROOT / name for name in ("README.md", "SECURITY.md", "Makefile")),
+    *sorted((ROOT / "tutorials").glob("*.py")),
+    *sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".md", ".yaml")),
+]
+NOT_LINES = ("VERB", "--", "...", "installed")
+"""How a line begins that stands for any command."""
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if _command_lines(page)], ids=lambda page: page.stem)
+def test_every_command_line_on_a_page_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.cli.asking import accepted
+
+    for line in _command_lines(page):
+        if not line.startswith(NOT_LINES) and not re.search(r"\.\.\.|<", line):
+            accepted(shlex.split(line))
 
 
 def _python(page: Path) -> list[tuple[str, str | None]]:

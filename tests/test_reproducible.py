@@ -23,14 +23,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisation", "frozen", "--layers", "all"),
     "estimate": ("sensitivity", "--prompt", PROMPT, "--method", "estimate"),
     "path-sum": (
-        "path-sum",
+        "bounds",
         "--prompt",
         PROMPT,
         *(f"--variant={name}" for name in ("local", "windowed(1)", "theorem-5.1")),
     ),
-    "contributions": ("contributions", "--prompt", PROMPT),
+    "contributions": ("sensitivity", "attribution", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),
-    "spectra": ("spectra", "--prompt", PROMPT),
+    "spectra": ("bounds", "spectra", "--prompt", PROMPT),
     "collapse": ("collapse", "--task", "figure-5a", "--lengths", "1:6", "--dtype", "float32"),
 }
 """What is measured; by the name of its table."""
@@ -86,8 +86,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for dtype in DTYPES:
             (found[way] / dtype).mkdir(parents=True)
         asked = [
-            [*arguments, "--model", str(checkpoint), "--out", str(found[way] / dtype / f"{name}.json")]
-            + (["--load-dtype", dtype] if name == "collapse" else ["--dtype", dtype])
+            [
+                *arguments,
+                "--model",
+                str(checkpoint),
+                "--out",
+                str(found[way] / dtype / f"{name}.json"),
+                "--load-dtype",
+                dtype,
+            ]
             for dtype in DTYPES
             for name, arguments in COMMANDS.items()
         ]

@@ -198,8 +198,8 @@ print((Path("..") / "examples" / "plugin" / "pyproject.toml").read_text(encoding
 # %% [markdown]
 # ```
 # pip install --no-deps -e examples/plugin      # not run here
-# ostools mitigations                           # now lists chunked-attention, and whose it is
-# ostools study --task copy-last --mitigation chunked-attention:chunk=32 --lengths 4:40
+# ostools list mitigations                           # now lists chunked-attention, and whose it is
+# ostools mitigate --task copy-last --mitigation chunked-attention:chunk=32 --lengths 4:40
 # ```
 #
 # The fields of the dataclass become options, read by their types. A name that is taken, a class that cannot be

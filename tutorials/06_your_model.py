@@ -125,7 +125,7 @@ for folder in ("incomplete", "wordless", "my-gema"):
 #
 # ```
 # export HF_TOKEN=...
-# ostools report --model google/gemma-7b --dtype bfloat16 --device cuda --out gemma.html
+# ostools report --model google/gemma-7b --load-dtype bfloat16 --device cuda --out gemma.html
 # ```
 #
 # ```python
@@ -216,7 +216,7 @@ forecast.round(1)
 # `ostools report` measures everything, and everything is a lot. Choose:
 #
 # ```
-# ostools report --model google/gemma-7b --dtype bfloat16 --device cuda --section sensitivity --section attention
+# ostools report --model google/gemma-7b --load-dtype bfloat16 --device cuda --section sensitivity --section attention
 # ```
 #
 # | you want | cheapest way | cost |

@@ -13,7 +13,7 @@
 #
 # One chart is an anecdote. A study is tasks × lengths × number formats × mitigations × seeds, and such a thing runs
 # for hours, is interrupted, is extended next week, and is read by somebody who was not there. Four rules make that
-# bearable, and `ostools run` keeps them:
+# bearable, and `ostools sweep run` keeps them:
 #
 # 1. **one file a cell**, written whole or not at all: an interrupted sweep goes on where it stopped;
 # 2. **a file is named by what defines its numbers**: parameters, checkpoint, code, versions. Nothing is computed twice, and
@@ -57,8 +57,8 @@ print(len(plan.wanted), "cells,", len(plan.pending), "of them missing; the first
 assert len(plan.pending) == 16
 
 # %% [markdown]
-# In a terminal, this is `ostools run sweep.yaml --out counting --dry-run`. What does not fit is refused before anything is
-# loaded, with the nearest name that does:
+# In a terminal, this is `ostools sweep run sweep.yaml --out counting --dry-run`. What does not fit is refused before anything
+# is loaded, with the nearest name that does:
 
 # %%
 try:
@@ -117,7 +117,7 @@ assert (outcome.measured, len(outcome.failed)) == (1, 1)
 # %% [markdown]
 # ## Read it back as one table
 #
-# `ostools results counting --out table.csv` in a terminal; one row is one question.
+# `ostools sweep results counting --out table.csv` in a terminal; one row is one question.
 
 # %%
 everything = ost.runs.results(results)
@@ -177,8 +177,8 @@ assert shift.abs().median() < 0.1
 # ## Many texts in place of one prompt
 #
 # A sweep asks questions of the paper. `ost.corpus` asks one measurement of windows out of your own texts: a list, or a file
-# (`ostools corpus texts.jsonl`). It keeps its cells in a directory as a sweep does, and the same call goes on where it was
-# cut off. Eight first lines of old books, 24 tokens of each; every interval is over texts.
+# (`ostools sweep corpus --texts texts.jsonl`). It keeps its cells in a directory as a sweep does, and the same call goes on
+# where it was cut off. Eight first lines of old books, 24 tokens of each; every interval is over texts.
 #
 # **Before you run it**: which end of a window should weigh more for the last token, the first third or the last one?
 

@@ -5,31 +5,31 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import typer
-
-from ostools.cli import app
+from ostools.cli.commands import COMMANDS, Command
+from ostools.cli.options import declared
+from ostools.cli.signature import signature_of
 
 MARKER = "<!-- every command, from the program itself -->"
 
 
 def reference() -> str:
     """Markdown: every command with its purpose, its arguments and options, and its examples."""
-    group: Any = typer.main.get_command(app)  # typer's own group, which shows no public type.
-    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
+    return "\n\n".join(map(_command, COMMANDS.values()))
 
 
-def _command(name: str, command: Any) -> str:
-    text = re.sub(r"[\b\f]", "", command.help or "")
-    purpose, _, examples = text.partition("Example:")
-    lines = [f"### ostools {name}", "", _escaped(purpose.strip()), "", "| option | |", "|---|---|"]
-    lines += [_row(parameter) for parameter in command.params]
-    shown = [line.strip() for line in examples.strip().splitlines()]
-    return "\n".join([*lines, "", *(["```", *shown, "```"] if shown else [])])
+def _command(command: Command) -> str:
+    signature = signature_of(command.function)
+    purpose = f"{signature.summary}\n\n{signature.description}".strip()
+    module, _, name = command.function.partition(":")
+    python = f"Python: `{module}.{name}`." if not module.startswith("ostools.cli") else ""
+    lines = [f"### ostools {command.name}", "", _escaped(purpose), "", python, ""]
+    lines += ["| option | |", "|---|---|", *map(_row, declared(command))]
+    return "\n".join([*lines, "", "```", *command.examples, "```"])
 
 
 def _row(parameter: Any) -> str:
     value = parameter.metavar or parameter.name.upper()
-    if getattr(parameter, "is_flag", None) is None:
+    if getattr(parameter, "is_flag", None) is None:  # an argument, which has no name
         shown = f"`{value}`"
     else:
         names = " / ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
@@ -37,8 +37,6 @@ def _row(parameter: Any) -> str:
     said = _escaped(parameter.help or "")
     if parameter.required:
         said += " Required."
-    elif isinstance(parameter.default, str | int | float) and not isinstance(parameter.default, bool):
-        said += f" Default: `{parameter.default}`."
     return f"| {shown} | {said} |"
 
 

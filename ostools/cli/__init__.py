@@ -1,122 +1,212 @@
-"""The command line. Each command is declared and done in one file of a room: `measure`, `experiments`, `runs`, `about`; what
-they share is in `kit`.
+"""The command line: `ostools VERB [WHAT]`, made of the public functions (`commands`).
 
-No module here imports torch, pandas or rich before a command runs, so that `--help` answers at once. Results go to stdout,
-progress and refusals to stderr.
+No module here imports torch, pandas or rich before a command runs, so that `--help` answers at
+once. Results go to stdout, progress and refusals to stderr.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from functools import cache, partial
+from typing import Any, NoReturn
 
-import typer
+import click
 
-from ostools.cli.about.doctor import doctor
-from ostools.cli.about.listings import mitigations, models, tasks
-from ostools.cli.experiments.ablate import ablate
-from ostools.cli.experiments.figure import figure
-from ostools.cli.experiments.reasoning import chain_of_thought
-from ostools.cli.experiments.repeats import repeats
-from ostools.cli.experiments.retrieval import retrieval
-from ostools.cli.experiments.study import study
-from ostools.cli.experiments.windows import windows
-from ostools.cli.kit.manners import on_one_line, with_manners
-from ostools.cli.kit.panels import Panels
-from ostools.cli.measure.attention import attention
-from ostools.cli.measure.behaviour import behaviour
-from ostools.cli.measure.collapse import collapse
-from ostools.cli.measure.counting import counting
-from ostools.cli.measure.fate import decodable, fate, readout
-from ostools.cli.measure.nulls import nulls
-from ostools.cli.measure.profiles import profile, spectra
-from ostools.cli.measure.prompts import prompts
-from ostools.cli.measure.sensitivity import path_sum, sensitivity
-from ostools.cli.measure.use import contributions, faithfulness
-from ostools.cli.measure.variation import attention_variation
-from ostools.cli.runs.corpus import corpus
-from ostools.cli.runs.explore import explore
-from ostools.cli.runs.report import report
-from ostools.cli.runs.reproduce import reproduce
-from ostools.cli.runs.results import results
-from ostools.cli.runs.run import run
-from ostools.ground.errors import InputError
+from ostools.cli.commands import COMMANDS, VERBS, Command
+from ostools.cli.global_options import on_one_line
+from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.signals import EndedBySignal
 
-# typer carries its own click and shows no base class of its usage errors: this is the one above BadParameter.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-# What shells give a program that Ctrl-C ended; typer returns it, or raises, by where the interrupt met it.
+# What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
 
-# A path, an option or an error of another library may be of any length; what is expected stands at its ends.
+# A path, an option or an error of another library may be of any length; what is expected stands
+# at its ends.
 _LONGEST_REFUSAL = 2000
 
-app = typer.Typer(
-    name="ostools",
-    cls=Panels,
-    help="Measure representational collapse and over-squashing in decoder-only language models, against the theory.",
-    epilog=(
-        "Exit codes: 0 done; 1 `ostools doctor` found something missing, or a cell of `ostools run` failed; 2 refused, "
-        "with one line on stderr that says why; 130 interrupted. NO_COLOR is honoured. "
-        "Example: ostools report --model google/gemma-7b --device cuda --out gemma.html"
-    ),
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+
+class _Leaf(click.Command):
+    """One command of the table, with its examples, and beside it what else its verb does."""
+
+    def __init__(self, command: Command) -> None:
+        from ostools.cli.options import declared
+        from ostools.cli.signature import signature_of
+
+        signature = signature_of(command.function)
+        text = f"{signature.summary}\n\n{signature.description}".replace("`", "")
+        super().__init__(
+            command.name,
+            params=declared(command),
+            help=text.strip(),
+            callback=partial(_run, command),
+        )
+        self.command = command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of this measurement, and below them those that all have."""
+        from ostools.cli.options import is_common
+
+        for title, common in (("Options", False), ("Common options", True)):
+            records = (
+                parameter.get_help_record(ctx)
+                for parameter in self.get_params(ctx)
+                if is_common(parameter) == common and isinstance(parameter, click.Option)
+            )
+            rows = [record for record in records if record is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, and the WHATs of a verb behind its default."""
+        if self.command.examples:
+            with formatter.section("Example"):
+                for line in self.command.examples:
+                    formatter.write(f"  {line}\n")
+        others = whats(self.command.words)
+        if others:
+            with formatter.section(f"More of ostools {self.name}"):
+                formatter.write_dl([(" ".join(words), _summary(words)) for words in others])
 
 
-def _show_version(wanted: bool) -> bool:
+class _Choice(click.Command):
+    """Words that need another one behind them, such as `ostools list`."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        super().__init__(" ".join(words), help=VERBS.get(words[0]), callback=self._refuse)
+        self.words = words
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what may stand behind these words."""
+        with formatter.section("What"):
+            formatter.write_dl([(" ".join(words), _summary(words)) for words in whats(self.words, nearer=False)])
+
+    def _refuse(self) -> None:
+        known = ", ".join(words[len(self.words)] for words in whats(self.words, nearer=False))
+        raise click.UsageError(f"Missing word behind {self.name}: expected one of {known}")
+
+
+class Program(click.Group):
+    """`ostools`: the longest words of the table that a command line begins with are its command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of these words, or the choice that they begin; None for neither."""
+        words = tuple(cmd_name.split(" "))
+        return _made(words) if words in COMMANDS or whats(words, nearer=False) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first words name, and the rest of the line."""
+        count = 0
+        while count < len(args) and _begins(tuple(args[: count + 1])):
+            count += 1
+        if not count:
+            return super().resolve_command(ctx, args)
+        words, rest = tuple(args[:count]), args[count:]
+        if rest and not rest[0].startswith("-") and not _takes_words(words):
+            known = [others[count] for others in whats(words, nearer=False)]
+            name = " ".join(words)
+            if not known:
+                raise click.UsageError(f"{name} takes options alone, found {rest[0]!r}", ctx)
+            raise unknown_name(f"word behind {name}", rest[0], known)
+        return " ".join(words), _made(words), rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs, each with the WHATs that it has."""
+        rows = []
+        for verb, summary in VERBS.items():
+            more = [" ".join(words[1:]) for words in whats((verb,)) if len(words) == 2]
+            if verb == "reproduce":
+                more.append("figure 2..9")
+            rows.append((verb, f"{summary} [{', '.join(more)}]" if more else summary))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def whats(words: tuple[str, ...], *, nearer: bool = True) -> list[tuple[str, ...]]:
+    """The commands whose words begin with these; `nearer`: those alone that `--help` shows there."""
+    longer = [other for other in COMMANDS if other[: len(words)] == words and other != words]
+    return longer if not nearer or len(words) == 1 else []
+
+
+def _begins(words: tuple[str, ...]) -> bool:
+    return words in COMMANDS or bool(whats(words, nearer=False))
+
+
+def _takes_words(words: tuple[str, ...]) -> bool:
+    """Whether a command has arguments without a name."""
+    return any(isinstance(parameter, click.Argument) for parameter in _made(words).params)
+
+
+@cache
+def _made(words: tuple[str, ...]) -> click.Command:
+    return _Leaf(COMMANDS[words]) if words in COMMANDS else _Choice(words)
+
+
+def _summary(words: tuple[str, ...]) -> str:
+    from ostools.cli.signature import signature_of
+
+    return signature_of(COMMANDS[words].function).summary.replace("`", "")
+
+
+def _run(command: Command, **values: Any) -> None:
+    from ostools.cli.running import run
+
+    try:
+        run(command, values)
+    except KeyboardInterrupt:  # click would write an empty line first
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"ostools {version('oversquashing-tools')}")
-        raise typer.Exit
-    return wanted
+        click.echo(f"ostools {version('oversquashing-tools')}")
+        ctx.exit()
 
 
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
-) -> None:
-    """The options of ostools itself."""
-
-
-PANELS = {
-    "Measure": (
-        *(sensitivity, profile, contributions, faithfulness, nulls, path_sum, spectra),
-        *(attention, attention_variation, collapse, repeats, counting, behaviour, decodable, readout, fate, ablate),
-        *(retrieval, chain_of_thought),
-    ),
-    "The paper": (reproduce, figure),
-    "Mitigate": (study, windows),
-    "Sweep": (corpus, run, results),
-    "Look": (report, explore, prompts, tasks, mitigations, models, doctor),
-}
-"""The commands, under the headings of `ostools --help`."""
-
-for _panel, _commands in PANELS.items():
-    for _command in _commands:
-        app.command(rich_help_panel=_panel)(with_manners(_command))
+app = Program(
+    "ostools",
+    help="Measure representational collapse and over-squashing in decoder-only language models, "
+    "against the theory. `ostools VERB --help` shows the options of a verb.".replace("`", "'"),
+    epilog="Exit codes: 0 done; 1 `ostools doctor` found something missing, or a cell of `ostools "
+    "sweep` failed; 2 refused, with one line on stderr that says why; 130 interrupted. NO_COLOR is "
+    "honoured. Example: ostools report --model google/gemma-7b --device cuda "
+    "--out gemma.html".replace("`", "'"),
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version and exit.",
+        )
+    ],
+    no_args_is_help=False,
+)
 
 
 def main() -> NoReturn:
-    """Run the command line and exit: a refusal is one line on stderr and code 2, never a traceback."""
+    """Run the command line and exit: a refusal is one line on stderr and code 2, no traceback."""
     _open_streams()
     _quieten_libraries()
-    code = 0
+    code: Any = 0
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="ostools")
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        name = context.command_path if context is not None else "ostools"
-        code = _refuse(f"{error.format_message()} (see {name} --help)")  # pyright: ignore[reportAttributeAccessIssue]
+    except click.UsageError as error:
+        name = error.ctx.command_path if error.ctx is not None else "ostools"
+        code = _refuse(f"{error.format_message()} (see {name} --help)")
     except ValueError as error:
         if not _is_refusal(error):
             raise
@@ -125,12 +215,7 @@ def main() -> NoReturn:
         # The reader (head, less) left: not our error, and nothing more may be written on exit.
         _drop_stdout()
     except OSError as error:
-        # What the operating system refuses is the user's to mend: a name that is too long, a disk that is full.
-        if error.filename is None:
-            if _stdout_takes_more():
-                raise
-            _drop_stdout()
-        code = _refuse(f"{'stdout' if error.filename is None else os.fsdecode(error.filename)}: {error.strerror}")
+        code = _of_the_system(error)
     except EndedBySignal:
         raise
     except SystemExit as stopped:
@@ -138,7 +223,8 @@ def main() -> NoReturn:
             f"a plugin or a library asked to end the program (SystemExit: {stopped.code}), in the midst of its work"
         )
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # every library in Rust has one of its own, which is no Exception
+        # Every library in Rust has one of its own, which is no Exception.
+        if type(error).__name__ != "PanicException":
             raise
         code = _refuse(f"a library failed: {type(error).__name__}: {error}")
     if code == _INTERRUPTED:
@@ -146,15 +232,29 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _of_the_system(error: OSError) -> int:
+    """What the operating system refuses is the user's to mend: a name that is too long, a disk
+    that is full."""
+    if error.filename is None:
+        if _stdout_takes_more():
+            raise error
+        _drop_stdout()
+    place = "stdout" if error.filename is None else os.fsdecode(error.filename)
+    return _refuse(f"{place}: {error.strerror}")
+
+
 def _open_streams() -> None:
-    """A stream that the shell has closed (`>&-`) is None in Python: what is written there is not wanted."""
+    """A stream that the shell has closed (`>&-`) is None in Python: what is written there is not
+    wanted."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process)
+            # Open for as long as the process lasts.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _stdout_takes_more() -> bool:
-    """Whether an error that names no file was another's: a disk that is full under stdout refuses a line again."""
+    """Whether an error that names no file was another's: a disk that is full under stdout refuses
+    a line again."""
     try:
         print(flush=True)
     except OSError:
@@ -168,7 +268,7 @@ def _drop_stdout() -> None:
 
 
 def _is_refusal(error: ValueError) -> bool:
-    """InputError, or the own error of the packages below, without importing them (and torch) to ask."""
+    """InputError, or the own error of the packages below, without importing them (and torch)."""
     below = (("hooks", "HookError"), ("mitigations", "MitigationError"))
     return isinstance(error, InputError) or any(
         name in sys.modules and isinstance(error, getattr(sys.modules[name], kind)) for name, kind in below
@@ -176,7 +276,8 @@ def _is_refusal(error: ValueError) -> bool:
 
 
 def _refuse(message: str) -> int:
-    """One line, in which whatever the user or a file put into it can neither break the line nor drive the terminal."""
+    """One line, in which whatever the user or a file put into it can neither break the line nor
+    drive the terminal."""
     line = on_one_line(message)
     if len(line) > _LONGEST_REFUSAL:
         line = f"{line[: _LONGEST_REFUSAL // 2]} ... {line[-_LONGEST_REFUSAL // 2 :]}"
@@ -185,7 +286,8 @@ def _refuse(message: str) -> int:
 
 
 def _quieten_libraries() -> None:
-    """What the libraries would tell on stderr (load reports, deprecations) is either checked by ostools or no news."""
+    """What the libraries would tell on stderr (load reports, deprecations) is either checked by
+    ostools or no news."""
     import warnings
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

@@ -84,11 +84,15 @@ def repeats(
     """Collapse on every prompt, with the tokenizer's BOS and without it, and the law by which each curve falls.
 
     Args:
-        prompts: tasks that end in a repeated token (`tasks.RepeatTask`, `tasks.figure_5a()`, ...), or their names. Of a name
-            whose item the tokenizer merges with its copy, the item is put in by its own token (`items` says which).
+        prompts: tasks that end in a repeated token, or their names. They are `tasks.RepeatTask`,
+            `tasks.figure_5a()`, ... Of a name whose item the tokenizer merges with its copy, the
+            item is put in by its own token (`items` says which).
+        lengths: numbers of items in the sequence.
+        dtypes: precisions that are compared with float64, as in `collapse`.
         fitted_from: the shortest length that is fitted. At shorter ones the copies are few, and the law is about many.
-        nulls: kinds of `ost.null_model` on which all is measured too: was the fall there before training? `seeds`: of each
-            kind.
+        nulls: kinds of untrained models measured beside the model, as `ost.null_model` makes them.
+            Was the fall there before training?
+        seeds: seeds of the untrained models of each kind.
 
     A tokenizer without BOS gives only the rows without it. Token ids (`tasks.RepeatedIds`) are taken as they are. Raises
     `InputError` before any measurement for whatever `collapse` refuses of a prompt, for a task with pairs of which the theorem

@@ -76,14 +76,19 @@ def retrieval(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Retrieval:
-    """Whether the model retrieves one of `length` records, at every position of the wanted one, and how sensitive it is to it.
+    """Retrieve one of `length` records, at every position of the wanted one: the answers, and the
+    sensitivity to it.
 
     Args:
-        positions: indices from 0; None: all of them, or 11 evenly spread ones.
-        seeds: which records there are, and which of them is wanted.
+        positions: indices of the wanted record, from 0; None: all of them, or 11 evenly spread
+            ones.
+        length: number of records, at least two.
+        seeds: seeds of the records and of which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
-        linearisation, method: of the sensitivity, as in `sensitivity`. norm: "operator" or "frobenius"; None: the operator
-            norm where it is measured, and else the Frobenius norm, which a sketch estimates.
+        linearisation: what the sensitivity holds constant, as in `sensitivity`.
+        norm: "operator" or "frobenius"; None: operator where it is measured. A sketch estimates the
+            Frobenius norm alone.
+        method: how norms are taken, as in `sensitivity`.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
 

@@ -9,7 +9,7 @@ from ostools.ground.errors import InputError
 LONGEST = 1_000_000
 
 
-def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
+def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[int]:
     """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths without repeats.
 
     Raises `InputError`, which calls them `what`, for anything else.
@@ -18,8 +18,8 @@ def parse_lengths(text: str, what: str = "--lengths") -> list[int]:
     count = 0
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        low = _length(first, text, what)
-        high = _length(last, text, what) if colon else low
+        low = _length(first, text, what, least)
+        high = _length(last, text, what, least) if colon else low
         if high < low:
             raise InputError(f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
         count += high + 1 - low
@@ -40,11 +40,11 @@ def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _length(word: str, text: str, what: str) -> int:
+def _length(word: str, text: str, what: str, least: int) -> int:
     digits = word.strip()
     if not (digits.isascii() and digits.isdigit()):
         raise InputError(f"{what} {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}")
     # Compared as text first: int() itself refuses thousands of digits.
-    if len(digits) > 9 or not 1 <= int(digits) <= LONGEST:
-        raise InputError(f"{what} {text!r}: expected lengths from 1 to {LONGEST}, found {digits[:12]}")
+    if len(digits) > 9 or not least <= int(digits) <= LONGEST:
+        raise InputError(f"{what} {text!r}: expected numbers from {least} to {LONGEST}, found {digits[:12]}")
     return int(digits)

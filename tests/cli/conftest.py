@@ -1,19 +1,10 @@
-"""Every test leaves the manners of a fresh process; and a model that has no chat template."""
+"""A model that has no chat template."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    from ostools.cli.kit.manners import MANNERS, Manners
-
-    yield
-    vars(MANNERS).update(vars(Manners()))
 
 
 @pytest.fixture(scope="session")

@@ -42,20 +42,21 @@ def _wanted(**options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "command", quick(["sensitivity", "path-sum", "profile", "spectra", "attention"], "sensitivity", "attention")
+    "command",
+    quick(["sensitivity", "bounds", "sensitivity profile", "bounds spectra", "attention"], "sensitivity", "attention"),
 )
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
-    found = _asked(run, thinker, command, "--prompt", "The 11", "--chat", "--system", "Be short.")
+    found = _asked(run, thinker, *command.split(), "--prompt", "The 11", "--chat", "--system", "Be short.")
     assert found["provenance"]["token_ids"] == _wanted(system="Be short.")
     asked = found["provenance"]["parameters"]
     assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "off")
 
 
 def test_thinking_is_left_on_where_it_is_asked_for(run, thinker: str) -> None:
-    found = _asked(run, thinker, "spectra", "--prompt", "The 11", "--chat", "--thinking")
+    found = _asked(run, thinker, "bounds", "spectra", "--prompt", "The 11", "--chat", "--thinking")
     assert found["provenance"]["token_ids"] == _wanted(thinking=True)
     said = _asked(
-        run, thinker, "behaviour", "--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short."
+        run, thinker, "evaluate", "--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short."
     )
     asked = said["provenance"]["parameters"]
     assert (asked["system"], asked["thinking"]) == ("Be short.", "on")
@@ -63,9 +64,9 @@ def test_thinking_is_left_on_where_it_is_asked_for(run, thinker: str) -> None:
 
 @pytest.mark.parametrize("option", [("--system", "Be short."), ("--thinking",)])
 def test_they_need_a_chat(run, thinker: str, option: tuple[str, ...]) -> None:
-    plain = run("spectra", "--prompt", "The 11", *option, "--model", thinker)
+    plain = run("bounds", "spectra", "--prompt", "The 11", *option, "--model", thinker)
     assert_refused(plain, f"{option[0]}: expected --chat beside it, found none")
-    other = run("behaviour", "--task", "copy-last", "--lengths", "3", "--no-chat", *option, "--model", thinker)
+    other = run("evaluate", "--task", "copy-last", "--lengths", "3", "--no-chat", *option, "--model", thinker)
     assert_refused(other, f"{option[0][2:]}: expected a chat, found plain text")
     task = run("attention", "--task", "copy-last", "--length", "3", "--chat", "--model", thinker)
     assert_refused(task, "--chat: a task is asked in the chat template where there is one")
@@ -73,7 +74,8 @@ def test_they_need_a_chat(run, thinker: str, option: tuple[str, ...]) -> None:
 
 def test_a_model_without_a_template_refuses(run, bare: str) -> None:
     assert_refused(
-        run("spectra", "--prompt", "The 11", "--chat", "--model", bare), "a chat template, found none: leave chat out"
+        run("bounds", "spectra", "--prompt", "The 11", "--chat", "--model", bare),
+        "a chat template, found none: leave chat out",
     )
 
 

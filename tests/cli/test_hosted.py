@@ -28,15 +28,15 @@ def answered(rows: list[dict], path: Path, **more: object) -> Path:
 
 
 def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path: Path) -> None:
-    code, out, err = run("prompts", "--task", "copy-last", *LENGTHS)
+    code, out, err = run("evaluate", "prompts", "--task", "copy-last", *LENGTHS)
     assert (code, err) == (0, "")
     rows = lines(out)
     assert [(row["task"], row["length"], row["key"]) for row in rows] == [("copy-last", 2, "0"), ("copy-last", 3, "0")]
     file = tmp_path / "prompts.jsonl"
-    assert run("prompts", "--task", "copy-last", *LENGTHS, "--out", str(file))[0] == 0
+    assert run("evaluate", "prompts", "--task", "copy-last", *LENGTHS, "--out", str(file))[0] == 0
     assert file.read_text() == out
     answers = answered(rows[:1], tmp_path / "answers.jsonl")
-    asked = ("behaviour", "--task", "copy-last", *LENGTHS, "--answers", str(answers), "--model", "gemini-1.5-pro")
+    asked = ("evaluate", "--task", "copy-last", *LENGTHS, "--answers", str(answers), "--model", "gemini-1.5-pro")
     code, out, err = run(*asked)
     assert (code, err) == (0, "")
     assert "1 of 1 answers are right" in out
@@ -50,12 +50,12 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
 
 @pytest.mark.parametrize("number", [2, 3, 4, 6, 7])
 def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, tmp_path: Path, number: int) -> None:
-    seeds = () if number == 2 else ("--seed", "0")
-    code, out, _ = run("prompts", "--figure", str(number), *LENGTHS, *seeds)
+    seeds = () if number == 2 else ("--seeds", "0")
+    code, out, _ = run("evaluate", "prompts", "--figure", str(number), *LENGTHS, *seeds)
     rows = lines(out)
     assert (code, len(rows)) == (0, 12 if number == 2 else 18)
     answers = answered(rows[:-1], tmp_path / "answers.jsonl", model="m")
-    code, out, err = run("figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
+    code, out, err = run("reproduce", "figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
     assert (code, err) == (0, "")
     assert f"1 of {len(rows)} prompts have no answer" in " ".join(out.split())
 
@@ -67,8 +67,8 @@ FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
 def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
     run, no_model: None, tmp_path: Path, number: int
 ) -> None:
-    seeds = ("--seed", "0")
-    code, out, _ = run("prompts", "--figure", str(number), *LENGTHS, *seeds, *FORM)
+    seeds = ("--seeds", "0")
+    code, out, _ = run("evaluate", "prompts", "--figure", str(number), *LENGTHS, *seeds, *FORM)
     rows = lines(out)
     assert code == 0
     # Each as the task itself would be asked, where it is written with its options.
@@ -78,7 +78,7 @@ def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
         tasks.task(f"{panel}:{mode},tidy=true").prompt(n, 0) for n in (2, 3) for panel in panels for mode in modes
     ]
     answers = answered(rows, tmp_path / "answers.jsonl", model="m")
-    asked = ("figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
+    asked = ("reproduce", "figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
     code, out, err = run(*asked, *FORM)
     caption = " ".join(out.split())
     assert (code, err) == (0, "")
@@ -96,48 +96,43 @@ def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
 def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-marker")
-    rows = lines(run("prompts", *LENGTHS)[1])
+    rows = lines(run("evaluate", "prompts", *LENGTHS)[1])
     known = {row["prompt"]: row["line"] for row in rows}
     with served(lambda prompt: (200, completion(known[prompt]))) as (url, heard):
-        asked = ("behaviour", *LENGTHS, "--endpoint", url, "--model", "m", "--answers", str(tmp_path / "a.jsonl"))
+        asked = ("evaluate", *LENGTHS, "--endpoint", url, "--model", "m", "--answers", str(tmp_path / "a.jsonl"))
         said = [run(*asked, "--json") for _ in range(2)]
         assert [(code, err) for code, _, err in said] == [(0, "")] * 2
         assert len(heard) == 2
     assert [row["correct"] for row in json.loads(said[1][1])["rows"]] == [True, True]
     assert "sk-marker" not in said[0][1] + said[1][1] + (tmp_path / "a.jsonl").read_text()
-    found = run("behaviour", "--lengths", "2:4", *asked[3:])
+    found = run("evaluate", "--lengths", "2:4", *asked[3:])
     assert_refused(found, "nobody answers there", "the same command goes on")
 
 
 REFUSED = [
-    ("prompts --figure 5", "2, 3, 4, 6, 7"),
-    ("prompts --figure 2 --task copy-last", "leave --task out"),
-    ("prompts --figure 2 --seed 1", "no seeds"),
-    ("prompts --figure 2 --tidy", "figure 2 has no tidy to choose"),
-    ("prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
-    ("prompts --figure 3 --examples behind", "unknown place of the examples 'behind'"),
-    ("prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
-    ("figure 5 --tidy", "no other form of its prompts, so --tidy does not apply"),
-    ("figure 3 --mode answeronly", "did you mean 'answer-only'"),
-    ("prompts --out prompts.csv", ".jsonl"),
-    ("prompts --task copylast", "did you mean 'copy-last'"),
-    ("prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
-    ("behaviour --endpoint http://localhost:1/v1", "--answers FILE"),
-    ("behaviour --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
-    ("behaviour --answers a.jsonl", "No such file"),
-    ("behaviour --answers a.jsonl --temperature 1", "--temperature"),
-    ("behaviour --answers a.jsonl --samples 2", "--samples"),
-    ("behaviour --answers a.jsonl --chat", "--chat/--no-chat"),
-    ("behaviour --answers a.jsonl --no-probability", "--no-probability"),
-    ("behaviour --answers a.jsonl --device cpu", "--device"),
-    ("behaviour --answers a.jsonl --device-map disk", "--device-map"),
-    ("behaviour --answers a.jsonl --base gpt2", "--base"),
-    ("behaviour --answers a.jsonl --dtype float64", "--dtype"),
-    ("behaviour --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
-    ("figure 3 --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
-    ("figure 2 --answers a.jsonl --device cpu", "--device"),
-    ("figure 5 --answers a.jsonl", "has no questions to a model"),
-    ("figure 8 --answers a.jsonl", "has no model"),
+    ("evaluate prompts --figure 5", "known are 2, 3, 4, 6, 7"),
+    ("evaluate prompts --figure 2 --task copy-last", "leave --task out"),
+    ("evaluate prompts --figure 2 --seeds 1", "no seeds"),
+    ("evaluate prompts --figure 2 --tidy", "figure 2 has no tidy to choose"),
+    ("evaluate prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
+    ("evaluate prompts --figure 3 --examples behind", "unknown place of the examples 'behind'"),
+    ("evaluate prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
+    ("evaluate prompts --out prompts.csv", ".jsonl"),
+    ("evaluate prompts --task copylast", "did you mean 'copy-last'"),
+    ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
+    ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),
+    ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
+    ("evaluate --answers a.jsonl", "No such file"),
+    ("evaluate --answers a.jsonl --temperature 1", "--temperature"),
+    ("evaluate --answers a.jsonl --chat", "--chat"),
+    ("evaluate --answers a.jsonl --no-probability", "--probability"),
+    ("evaluate --answers a.jsonl --device-map disk", "--device-map"),
+    ("evaluate --answers a.jsonl --dry-run", "--dry-run"),
+    ("evaluate --answers a.jsonl --load-dtype float64", "--load-dtype"),
+    ("evaluate --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
+    ("reproduce figure 3 --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
+    ("reproduce figure 2 --answers a.jsonl --device cpu", "--device"),
+    ("reproduce figure 5 --answers a.jsonl", "No such option"),
 ]
 
 
@@ -149,7 +144,7 @@ def test_refusals(run, no_model: None, line: str, words: str) -> None:
 def test_prompts_load_no_torch() -> None:
     code = (
         "import sys; from ostools.cli import main\n"
-        "sys.argv = ['ostools', 'prompts', '--lengths', '1', '--mitigation', 'hint']\n"
+        "sys.argv = ['ostools', 'evaluate', 'prompts', '--lengths', '1', '--mitigation', 'hint']\n"
         "try: main()\n"
         "except SystemExit as stopped: assert not stopped.code\n"
         "assert not {'torch', 'pandas', 'transformers'} & set(sys.modules)"

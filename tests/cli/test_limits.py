@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli.kit import largest, limits
+from ostools.cli.commands import MEASURED, Command
+from ostools.cli.memory import largest, limits
+from ostools.cli.options import has_model, takes_prompt
+from ostools.cli.signature import signature_of
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
@@ -36,24 +39,18 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     assert_refused(
         found,
         "of it before the work begins, found 0.00 GiB free on this machine",
-        "loaded in bfloat16 (--dtype, or --load-dtype) it takes",
+        "loaded in bfloat16 (--load-dtype) it takes",
     )
 
 
-ASKED = (
-    *((name, "--prompt", "The 11") for name in ("sensitivity", "contributions", "nulls", "path-sum")),
-    *((name, "--prompt", "The 11") for name in ("profile", "spectra", "faithfulness")),
-    ("attention", "--prompt", "The 11"),
-    *((name, "--lengths", "1,2") for name in ("attention-variation", "collapse", "repeats", "counting", "behaviour")),
-    *((name, "--lengths", "1,2") for name in ("decodable", "readout", "fate")),
-    ("study", "--task", "copy-last", "--lengths", "4", "--mitigation", "hint"),
-    ("windows", "--task", "copy-last", "--lengths", "4"),
-    ("ablate", "--task", "copy-last", "--length", "4"),
-    *(("figure", number) for number in "2345"),
-    ("retrieval",),
-    ("chain-of-thought", "--task", "count-ones", "--length", "4"),
-    ("report",),
-)  # fmt: skip
+def asked_of(command: Command) -> tuple[str, ...]:
+    """The command with a prompt where it takes one, else with its defaults."""
+    if any(map(takes_prompt, signature_of(command.function).parameters)) and command.words[0] != "collapse":
+        return (*command.words, "--prompt", "The 11")
+    return (*command.words, "--texts", "t.txt") if command.words[-1] == "corpus" else command.words
+
+
+ASKED = [*(asked_of(command) for command in MEASURED if has_model(command) and not command.own), ("report",)]
 
 
 @pytest.mark.usefixtures("no_model")
@@ -61,10 +58,11 @@ ASKED = (
 def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
     run, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
+    (tmp_path / "t.txt").write_text("one two three")
     code, out, err = run(*asked, "--dry-run")
     assert (code, out) == (0, "")
     assert_one_forecast(err)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
 @pytest.mark.usefixtures("no_model")
@@ -94,7 +92,7 @@ def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(
 @pytest.mark.usefixtures("no_model")
 def test_a_mitigation_is_in_the_forecast(run) -> None:
     """The prompt that it makes has more tokens."""
-    asked = ("path-sum", "--variant", "local", "--prompt", "Once upon a time")
+    asked = ("bounds", "--variant", "local", "--prompt", "Once upon a time")
     assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
 
 
@@ -109,8 +107,8 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(run) -> None:
     [
         ("explore",),
         ("report", "--run", "."),
-        ("figure", "8"),
-        ("behaviour", "--answers", "x.jsonl", "--lengths", "1,2"),
+        ("reproduce", "figure", "8"),
+        ("evaluate", "--answers", "x.jsonl", "--lengths", "1,2"),
     ],
     ids=" ".join,
 )
@@ -138,16 +136,18 @@ def test_work_that_takes_less_than_allowed_goes_on_to_its_end(run, directory: st
     assert run(*COUNTED, "--model", directory, "--max-time", "4h")[0] == 0
 
 
-@pytest.mark.parametrize("command", ["attention", "spectra"])
+@pytest.mark.parametrize("command", ["attention", "bounds spectra"])
 def test_a_limit_of_time_is_refused_where_no_steps_are_counted(run, command: str) -> None:
-    assert_refused(run(command, "--prompt", "The 11", "--max-time", "1h"), "--max-time: expected work whose steps")
+    assert_refused(
+        run(*command.split(), "--prompt", "The 11", "--max-time", "1h"), "--max-time: expected work whose steps"
+    )
 
 
 def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, list[float]]:
     """The progress of a command under a limit, and its time, which the test sets."""
     now = [100.0]
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(limits.MANNERS, "max_seconds", limit)
+    monkeypatch.setattr(limits.GLOBALS, "max_seconds", limit)
     return limits.Clock().progress("measuring", lambda done, total: None), now
 
 
@@ -173,7 +173,7 @@ def test_long_work_is_said_once_where_no_bar_is_seen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress, now = _clock(monkeypatch, None)
-    monkeypatch.setattr(limits.MANNERS, "quiet", False)
+    monkeypatch.setattr(limits.GLOBALS, "quiet", False)
     for done in (1, 2, 3):
         now[0] += 6
         progress(done, 100)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.cli.kit.prompts import parse_ids, prompts_of
+from ostools.cli.prompts import parse_ids, prompts_of
 from ostools.ground.errors import InputError
 from ostools.tasks.questions import prompts_jsonl, questions
 from tests.cli.asking import assert_refused
@@ -41,7 +41,7 @@ def test_what_is_no_file_of_prompts_is_refused_by_its_line(
 def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(run, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("a\nb\n")
     two = str(tmp_path / "two.txt")
-    assert_refused(run("sensitivity"), "expected --prompt TEXT, --ids 2,40,50 or --prompts FILE")
+    assert_refused(run("sensitivity"), "expected --prompt TEXT or --ids 2,40,50 or --prompts FILE")
     assert_refused(run("sensitivity", "--prompt", "a", "--prompts", two), "exclude each other")
     assert_refused(run("sensitivity", "--prompt", "a", "--prompt", ""), "expected text, found nothing")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
@@ -114,16 +114,8 @@ def test_ids_in_place_of_a_prompt(run, directory: str, tmp_path: Path) -> None:
     one, two = (rows.drop(columns=["prompt", "origin"]).reset_index(drop=True) for _, rows in table.groupby("prompt"))
     pd.testing.assert_frame_equal(one, two)
     text, numbers = (
-        run("path-sum", *given, "--model", directory, "--variant", "local", "--json")[1]
+        run("bounds", *given, "--model", directory, "--variant", "local", "--json")[1]
         for given in (("--prompt", "The 11"), ("--ids", ",".join(map(str, ids))))
     )
     values = [[row["value"] for row in json.loads(found)["rows"]] for found in (text, numbers)]
     assert values[0] == values[1]
-
-
-def test_a_prompt_and_ids_exclude_each_other(run) -> None:
-    for command in ("path-sum", "spectra", "attention", "collapse", "report"):
-        assert_refused(run(command, "--prompt", "a", "--ids", "1"), "--prompt and --ids exclude each other")
-    assert_refused(run("profile"), "expected --prompt TEXT or --ids 2,40,50, found neither")
-    assert_refused(run("collapse", "--ids", "1", "--task", "letters"), "--task and --ids exclude each other")
-    assert_refused(run("collapse", "--ids", "1", "--item", "a"), "--item is what --prompt repeats")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ostools import runs
-from ostools.cli.kit import output
-from ostools.cli.runs.run import _note
+from ostools.cli import output
+from ostools.cli.own.sweep import _note
 from ostools.ground.signals import ended_by_signals
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -183,7 +183,9 @@ def test_a_reader_that_left_changes_no_exit_code(
     monkeypatch.setattr(runs, "run", lambda *_, **__: done)
     monkeypatch.setattr(runs, "read_sweep", lambda path: None)
     monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["ostools", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(
+        sys, "argv", ["ostools", "sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
+    )
     with open(begin, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
         with pytest.raises(SystemExit) as ended:

@@ -321,33 +321,29 @@ def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["figure"], ["Missing argument"]),
-        (["figure", "10"], ["unknown figure 10: known are 2, 3, 4, 5, 6, 7, 8, 9"]),
-        (["figure", "nine"], ["valid integer"]),
-        (["figure", "9", "--model", "embedded"], ["figure 9 has no model, so --model does not apply"]),
-        (["figure", "8", "--dtype", "bfloat16"], ["figure 8 has no model, so --dtype does not apply"]),
-        (["figure", "8", "--device", "cpu"], ["so --device does not apply"]),
-        (["figure", "8", "--block", "skip"], ["unknown block 'skip'"]),
-        (["figure", "9", "--block", "pre-ln"], ["figure 9 has no synthetic layer, so --block does not apply"]),
-        (["figure", "8", "--lengths", "9:3"], ["runs backwards"]),
-        (["figure", "9", "--out", "no/x.png"], ["does not exist"]),
-        (["figure", "5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),
+        ([], ["Missing word behind reproduce figure"]),
+        (["10"], ["unknown word behind reproduce figure '10'", "known are 2, 3, 4, 5, 6, 7, 8, 9"]),
+        (["9", "--model", "embedded"], ["No such option"]),
+        (["8", "--block", "skip"], ["unknown block 'skip'"]),
+        (["8", "--lengths", "9:3"], ["runs backwards"]),
+        (["9", "--out", "no/x.png"], ["does not exist"]),
+        (["5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),
     ],
 )
 def test_bad_input_is_one_line_and_no_file(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
-    assert_refused(run(*arguments), *words)
+    assert_refused(run("reproduce", "figure", *arguments), *words)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_figures_print_their_curve_and_its_law(run: Any, tmp_path: Path) -> None:
-    code, out, err = run("figure", "8", "--lengths", "1:40", "--seed", "0", "--seed", "2")
+    code, out, err = run("reproduce", "figure", "8", "--lengths", "1:40", "--seeds", "0,2")
     assert (code, err) == (0, "")
     assert "16 of 40 lengths" in out
     assert "vectors l1: " in out
     assert "the whole block of Vaswani et al." in out
-    code, out, err = run("figure", "8", "--lengths", "1:4", "--seed", "0", "--block", "attention")
+    code, out, err = run("reproduce", "figure", "8", "--lengths", "1:4", "--seeds", "0", "--block", "attention")
     assert "what attention returns" in out
-    assert run("figure", "9", "--lengths", "1:40", "--out", "x.parquet") == (0, "wrote x.parquet\n", "")
+    assert run("reproduce", "figure", "9", "--lengths", "1:40", "--out", "x.parquet") == (0, "wrote x.parquet\n", "")
     frame = pd.read_parquet(tmp_path / "x.parquet")
     assert set(frame["seed"]) == {0, 1, 2, 3, 4}
     assert len(frame) == 200

@@ -156,13 +156,12 @@ def test_bad_arguments(model: TransformerBridge) -> None:
 
 @pytest.mark.slow
 def test_the_command_line(run: Any, tmp_path: Path) -> None:
-    arguments = ["retrieval", "--length", "2", "--seed", "0", "--position", "1"]
+    arguments = ["evaluate", "retrieval", "--length", "2", "--seeds", "0", "--positions", "1"]
     code, out, err = run(*arguments)
     assert code == 0
     assert_one_forecast(err)
-    assert "Retrieving one of 2 records" in out
+    assert "Retrieving a record, by its position" in out
     assert "One seed (word and digit a record)" in out
     assert run(*arguments, "--out", "x.png")[:2] == (0, "wrote x.png\n")
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
-    assert_refused(run("retrieval", "--records", "uids"), "expected uuid or words, or a file, found 'uids'")
-    assert_refused(run("retrieval", "--length", "1"), "--length")
+    assert_refused(run("evaluate", "retrieval", "--length", "1"), "length")

@@ -119,7 +119,7 @@ def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
 def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Attempt:
     """`ostools` with these arguments, in this process and in the directory `below`, held to the law."""
     from ostools import cli
-    from ostools.cli.kit.manners import MANNERS
+    from ostools.cli.global_options import GLOBALS
 
     out, err = _stream("strict"), _stream("backslashreplace")
     given, home, reached, code = sys.argv, Path.cwd(), False, 0
@@ -135,7 +135,7 @@ def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Att
     finally:
         sys.argv = given
         os.chdir(home)
-        MANNERS.quiet = MANNERS.json = False
+        GLOBALS.quiet = GLOBALS.json = False
     found = Attempt(tuple(arguments), int(code or 0), _said(out), _said(err), reached)
     assert_lawful(found)
     return found

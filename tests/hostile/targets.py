@@ -92,10 +92,10 @@ def prepared() -> Iterator[Ground]:
         stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
         checkpoint = read_files(write_checkpoint(directory / "tiny", "gemma", **_SMALL))
         (directory / "sweep.yaml").write_bytes(_SWEEP)
-        made = attempt(["run", "sweep.yaml", "--out", "results"], directory, within=600)
+        made = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], directory, within=600)
         # `path-sum` refuses the one length that does not fit, so that there is a record of a failure.
         (directory / "sweep.yaml").write_bytes(_SWEEP.replace(b"[2, 3]", b"[2, 3, 200]"))
-        failed = attempt(["run", "sweep.yaml", "--out", "results"], directory, within=600)
+        failed = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], directory, within=600)
         assert (made.code, failed.code) == (0, 1), (made, failed)
         held: dict[str, Any] = {}
         load = loading.load_model
@@ -173,12 +173,13 @@ def _prompt(ground: Ground, case: Any, below: Path) -> Attempt:
 
 def _options() -> dict[str, list[str]]:
     """Every option of every command, by the command."""
-    import typer
+    from ostools.cli.commands import COMMANDS
+    from ostools.cli.options import declared
 
-    from ostools.cli import app
-
-    group: Any = typer.main.get_command(app)
-    return {name: [word for one in command.params for word in one.opts] for name, command in group.commands.items()}
+    return {
+        command.name: [word for option in declared(command) for word in option.opts if word.startswith("-")]
+        for command in COMMANDS.values()
+    }
 
 
 def _words(ground: Ground) -> st.SearchStrategy[Any]:
@@ -197,7 +198,7 @@ def _words(ground: Ground) -> st.SearchStrategy[Any]:
         pair = st.tuples(option, usual | free).map(list)
         alone = (option | free | usual).map(lambda word: [word])
         pieces = st.lists(pair | pair | alone, max_size=5)
-        return pieces.map(lambda found: [command, *(word for piece in found for word in piece)])
+        return pieces.map(lambda found: [*command.split(), *(word for piece in found for word in piece)])
 
     known = _options()
     called = st.sampled_from(sorted(known)).flatmap(of)
@@ -210,18 +211,18 @@ def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
     def reached(description: str) -> Any:
         raise Reached(description)
 
-    with patch("ostools.cli.kit.output.progress", reached):
+    with patch("ostools.cli.output.progress", reached):
         return attempt([word.replace("\0", "") if index else word for index, word in enumerate(case)], below)
 
 
 _WORKING = (
     ("sensitivity", "--prompt", "a b", "--method", "exact"),
-    ("path-sum", "--prompt", "a b", "--variant", "local"),
+    ("bounds", "--prompt", "a b", "--variant", "local"),
     ("collapse", "--lengths", "1:2", "--dtype", "float32"),
-    ("behaviour", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
+    ("evaluate", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
     ("attention", "--prompt", "a b"),
-    ("ablate", "--task", "copy-last", "--length", "3"),
-    ("study", "--mitigation", "hint", "--lengths", "4:5"),
+    ("ablate", "--task", "copy-last", "--lengths", "3"),
+    ("mitigate", "--mitigation", "hint", "--lengths", "4:5"),
 )
 _SPECS = st.builds(
     "{}:{}={}".format,
@@ -244,6 +245,8 @@ _KINDS: dict[str, st.SearchStrategy[str]] = {
     "--sensitivity-lengths": _NUMBERS,
     "--level": _NUMBERS,
     "--seed": _NUMBERS,
+    "--seeds": _NUMBERS | st.sampled_from(["0:2", "1,0", ":"]),
+    "--load-dtype": _NAMES,
     "--layers": _NUMBERS | st.sampled_from(["all", "0,1", "1,0", "0,0,0", ","]),
     "--lengths": _NUMBERS | st.sampled_from(["1:1000000", "1:1", "2,2", "1000000"]),
     "--length": _NUMBERS,
@@ -290,12 +293,12 @@ def _sweep_files(ground: Ground) -> st.SearchStrategy[Any]:
 def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
     (below / "sweep.yaml").write_bytes(case)
     (below / "tiny").symlink_to(ground.directory / "tiny")
-    return attempt(["run", "sweep.yaml", "--out", "results", "--dry-run"], below)
+    return attempt(["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"], below)
 
 
 def _checkpoints(ground: Ground) -> st.SearchStrategy[Any]:
-    loaded = ["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"]
-    forecast = ["run", "sweep.yaml", "--out", "results", "--dry-run"]
+    loaded = ["bounds", "--prompt", "ab", "--model", "./model", "--variant", "local"]
+    forecast = ["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"]
     return st.tuples(spoiled_checkpoint(ground.checkpoint), st.sampled_from([loaded, loaded, forecast]))
 
 
@@ -346,12 +349,12 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
 
 
 _READING = (
-    ["results", "results"],
-    ["results", "results", "--json"],
-    ["results", "results", "--out", "x.csv"],
-    ["results", "results", "--follow"],
+    ["sweep", "results", "results"],
+    ["sweep", "results", "results", "--json"],
+    ["sweep", "results", "results", "--out", "x.csv"],
+    ["sweep", "results", "results", "--follow"],
     ["report", "--run", "results", "--out", "x.html"],
-    ["run", "sweep.yaml", "--out", "results", "--dry-run"],
+    ["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"],
 )
 
 
@@ -417,9 +420,9 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
     def looked(seconds: float) -> None:
         raise Reached("it would look again, as somebody may go on with the run")
 
-    from ostools.cli.runs.results import follow_run
+    from ostools.cli.own.results import follow_run
 
-    with patch("ostools.cli.runs.results.follow_run", partial(follow_run, sleep=looked)):
+    with patch("ostools.cli.own.results.follow_run", partial(follow_run, sleep=looked)):
         return attempt(command, below)
 
 

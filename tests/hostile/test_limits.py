@@ -48,7 +48,7 @@ def limited(code: str, gib: int, *words: str, below: Path) -> subprocess.Complet
 
 @pytest.mark.parametrize("gib", quick([16, 60], 16))
 def test_a_chart_is_refused_before_anything_is_measured(tmp_path: Path, gib: int) -> None:
-    done = limited(COMMAND, gib, "path-sum", "--prompt", "ab", "--out", "x.png", below=tmp_path)
+    done = limited(COMMAND, gib, "bounds", "--prompt", "ab", "--out", "x.png", below=tmp_path)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("ostools: charts and pages: expected 68 GiB of addresses to reserve, found ")
@@ -64,7 +64,7 @@ def test_no_door_to_the_charts_ends_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_with_room_enough_a_chart_is_drawn_and_a_table_needs_none(tmp_path: Path) -> None:
-    command = ["path-sum", "--prompt", "ab", "--variant", "local", "--out"]
+    command = ["bounds", "--prompt", "ab", "--variant", "local", "--out"]
     for gib, name in ((16, "x.parquet"), (128, "x.png")):
         done = limited(COMMAND, gib, *command, name, below=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]

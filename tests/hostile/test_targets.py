@@ -29,7 +29,7 @@ def test_a_few_cases(ground: Ground, target: Target) -> None:
 def loaded(ground: Ground, below: Path, changes: Mapping[str, bytes | str]) -> Attempt:
     """What is said of the checkpoint with these files changed."""
     write_files(below / "model", {**ground.checkpoint, **changes})
-    return attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
+    return attempt(["bounds", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link to /dev/zero"])
@@ -116,7 +116,7 @@ def test_a_tensor_in_two_files(ground: Ground, tmp_path: Path) -> None:
         tmp_path / "model",
         {name: text for name, text in ground.checkpoint.items() if name != "model.safetensors"} | files,
     )
-    found = attempt(["path-sum", "--prompt", "ab", "--model", "./model", "--variant", "local"], tmp_path)
+    found = attempt(["bounds", "--prompt", "ab", "--model", "./model", "--variant", "local"], tmp_path)
     assert found.code == 2
     assert "expected each tensor in one file" in found.err
 
@@ -131,7 +131,7 @@ def test_a_tensor_in_two_files(ground: Ground, tmp_path: Path) -> None:
 )
 def test_a_chat_template_that_is_an_attack(ground: Ground, tmp_path: Path, template: str, said: str) -> None:
     write_files(tmp_path / "model", {**ground.checkpoint, "chat_template.jinja": template.encode()})
-    found = attempt(["behaviour", "--task", "copy-last", "--lengths", "2", "--model", "./model", "--chat"], tmp_path)
+    found = attempt(["evaluate", "--task", "copy-last", "--lengths", "2", "--model", "./model", "--chat"], tmp_path)
     assert found.code == 2
     assert said in found.err
 
@@ -142,7 +142,7 @@ def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Groun
     write_files(tmp_path / "good", dict(ground.checkpoint))
     sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [behaviour]\ndevice: cpu\n"
     (tmp_path / "sweep.yaml").write_text(sweep)
-    found = attempt(["run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
+    found = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
     assert found.code in (0, 1)
     assert len(list((tmp_path / "results" / "cells").glob("*.parquet"))) >= 1
 
@@ -151,12 +151,12 @@ def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Groun
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("x.txt", ["path-sum", "--prompts", "x.txt"]),
-        ("x.jsonl", ["path-sum", "--prompts", "x.jsonl"]),
-        ("x", ["path-sum", "--ids", "x"]),
-        ("x.txt", ["corpus", "x.txt"]),
-        ("x.parquet", ["corpus", "x.parquet"]),
-        ("x.yaml", ["run", "x.yaml", "--out", "results"]),
+        ("x.txt", ["bounds", "--prompts", "x.txt"]),
+        ("x.jsonl", ["bounds", "--prompts", "x.jsonl"]),
+        ("x", ["bounds", "--ids", "x"]),
+        ("x.txt", ["sweep", "corpus", "--texts", "x.txt"]),
+        ("x.parquet", ["sweep", "corpus", "--texts", "x.parquet"]),
+        ("x.yaml", ["sweep", "run", "x.yaml", "--out", "results"]),
     ],
 )
 def test_a_file_whose_reading_would_not_end(

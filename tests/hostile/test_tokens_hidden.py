@@ -26,16 +26,16 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
     (tmp_path / "sweep.yaml").write_bytes((ground.directory / "sweep.yaml").read_bytes().replace(b", 200]", b"]"))
-    prompt = ["path-sum", "--prompt", "a b", "--model", "tiny"]
+    prompt = ["bounds", "--prompt", "a b", "--model", "tiny"]
     calls = [
         ["doctor"],
         ["doctor", "--json"],
-        ["models"],
+        ["list", "models"],
         [*prompt, "--json"],
         *([*prompt, "--out", f"x.{ending}"] for ending in ("parquet", "csv", "json", "html")),
-        ["run", "sweep.yaml", "--out", "results"],
-        ["results", "results", "--json"],
-        ["results", "results", "--out", "table.parquet"],
+        ["sweep", "run", "sweep.yaml", "--out", "results"],
+        ["sweep", "results", "results", "--json"],
+        ["sweep", "results", "results", "--out", "table.parquet"],
         ["sensitivity", "--prompt", "a", "--model", "./nowhere"],
         ["sensitivity", "--prompt", "a", "--model", "no-one/nothing"],
     ]

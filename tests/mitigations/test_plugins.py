@@ -257,7 +257,7 @@ print("torch" in sys.modules)
 
 @pytest.mark.usefixtures("plugins")
 def test_the_command_lists_them_with_their_owners(command: Any) -> None:
-    code, out, _ = command("mitigations")
+    code, out, _ = command("list", "mitigations")
     assert code == 0
     (line,) = [line for line in out.splitlines() if "chunked-attention" in line]
     assert "ostools-example" in line
@@ -283,7 +283,7 @@ def test_the_command_lists_them_with_their_owners(command: Any) -> None:
     ],
 )
 def test_a_command_refuses_in_one_line(arguments: list[str], message: str, command: Any) -> None:
-    code, out, err = command("behaviour", "--lengths", "9", *arguments)
+    code, out, err = command("evaluate", "--lengths", "9", *arguments)
     assert_refused((code, out, err), message)
 
 
@@ -291,7 +291,7 @@ def test_a_command_refuses_in_one_line(arguments: list[str], message: str, comma
 def test_a_command_runs_a_task_and_a_mitigation_of_other_distributions(command: Any, tmp_path: Path) -> None:
     out = tmp_path / "answers.json"
     given = ["--task", "count-letter:letter=q", "--mitigation", "chunked-attention:chunk=48", "--lengths", "3,4"]
-    assert command("behaviour", *given, "--no-probability", "--out", str(out))[0] == 0
+    assert command("evaluate", *given, "--no-probability", "--out", str(out))[0] == 0
     text = out.read_text()
     assert "count-letter:letter=q" in text
     assert "chunked-attention:chunk=48" in text

@@ -199,12 +199,12 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "measurements": ["behaviour", "collapse"]}))
-    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run")
+    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run")
     assert code == 0
     assert all(
         word in " ".join(shown.split()) for word in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
     )
-    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
+    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
     assert code == 0
     rows = json.loads(shown)
     assert all(row["forecast_bytes"] > LIBRARIES for row in rows)
@@ -218,13 +218,13 @@ def test_what_has_no_forecast_is_said_to_be_unknown(
     (broken / "config.json").write_text("{}")
     asked = {**SMALL, "models": [directory, str(broken)], "measurements": "behaviour"}
     (tmp_path / "sweep.yaml").write_text(json.dumps(asked))
-    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run")
+    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run")
     assert code == 0
     words = " ".join(shown.split())
     assert "2 of 2 cells are missing; forecast " in words
     assert "GiB at least: may fit into " in words
     assert words.count(" unknown") == 1
-    code, shown, _ = run("run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
+    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
     assert code == 0
     assert [row["forecast_bytes"] is None for row in json.loads(shown)] == [False, True]
 

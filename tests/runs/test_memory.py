@@ -241,7 +241,7 @@ def limit(bytes):
 limit(280 << 20)
 run(sweep_of(first), folder + "/limited")
 limit(200 << 20)
-sys.argv = ["ostools", "run", file, "--out", folder + "/lacking"]
+sys.argv = ["ostools", "sweep", "run", file, "--out", folder + "/lacking"]
 main()
 """
 

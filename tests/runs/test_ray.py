@@ -400,7 +400,7 @@ def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[st
     """A sweep of 16 cells of 12 lengths: it is under way for as long as it takes to look at it."""
     (tmp_path / "sweep.yaml").write_text(f"models: {written}\n{SWEEP}")
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
-    arguments = ["run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--json", *options]
+    arguments = ["sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--json", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -466,8 +466,8 @@ def block(language: str) -> str:
 def test_the_script_for_slurm_is_one_and_names_options_that_exist(request: pytest.FixtureRequest) -> None:
     script = block("bash")
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    _, help_, _ = request.getfixturevalue("run")("run", "--help")
-    command = script[script.index("ostools run") :]
+    _, help_, _ = request.getfixturevalue("run")("sweep", "run", "--help")
+    command = script[script.index("ostools sweep run") :]
     assert set(re.findall(r"--[\w-]+", command)) == {"--out", "--ray-address"} <= set(re.findall(r"--[\w-]+", help_))
 
 

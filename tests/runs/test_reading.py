@@ -110,7 +110,9 @@ def test_a_manifest_that_no_table_could_say_is_refused(tmp_path: Path, change: d
     keep(tmp_path, 1)
     manifest(tmp_path, **change)
     for reads in (results, lambda place: report(run=place, out=place / "r.html")):
-        with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote.*found something else"):
+        with pytest.raises(
+            InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote.*found something else"
+        ):
             reads(tmp_path)
     assert not (tmp_path / "r.html").exists()
 

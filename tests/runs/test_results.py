@@ -160,11 +160,11 @@ def test_a_table_says_where_its_numbers_come_from(
     assert told["cells"] == {"asked": 2, "measured": 1, "failed": 0, "missing": 1}
     assert (told["models"], told["versions"]) == ([MODEL], [{"torch": "1"}])
     assert told["time"] == [PROVENANCE.time, PROVENANCE.time]
-    assert run("results", ".", "--out", "table.parquet")[0] == 0
+    assert run("sweep", "results", ".", "--out", "table.parquet")[0] == 0
     assert pd.read_parquet(tmp_path / "table.parquet").attrs["ostools"] == told
-    assert run("results", ".", "--out", "table.json")[0] == 0
+    assert run("sweep", "results", ".", "--out", "table.json")[0] == 0
     assert json.loads((tmp_path / "table.json").read_text())["provenance"] == told
-    code, shown, _ = run("results", ".", "--json")
+    code, shown, _ = run("sweep", "results", ".", "--json")
     assert (code, json.loads(shown)["provenance"]) == (0, told)
 
 
@@ -253,12 +253,12 @@ def test_following_ends_by_itself_and_its_exit_code_says_how(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, failing: bool
 ) -> None:
     made_sweep(tmp_path, failing)
-    code, shown, err = run("results", ".", "--follow")
+    code, shown, err = run("sweep", "results", ".", "--follow")
     assert (code, shown.count("\n")) == (int(failing), 1)
     assert shown.startswith("1 of 2 cells measured, 1 failed" if failing else "2 of 2 cells measured")
     assert err.count("\n") == int(failing)
     assert "\x1b" not in shown + err
-    code, shown, _ = run("results", ".", "--follow", "--json")
+    code, shown, _ = run("sweep", "results", ".", "--follow", "--json")
     last = json.loads(shown.splitlines()[-1])
     assert (code, last["measured"], last["failed"], last["left"]) == (int(failing), 2 - failing, int(failing), 0)
 
@@ -266,10 +266,10 @@ def test_following_ends_by_itself_and_its_exit_code_says_how(
 def test_a_run_that_died_is_not_waited_for_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from ostools.cli.runs.results import MANNERS, follow_run
+    from ostools.cli.own.results import GLOBALS, follow_run
 
     for name in ("quiet", "json"):
-        monkeypatch.setattr(MANNERS, name, False)
+        monkeypatch.setattr(GLOBALS, name, False)
     store = Store(tmp_path)
     with store.locked():
         store.ask([wanted(0), wanted(1), wanted(2)])
@@ -298,7 +298,7 @@ def test_a_run_that_died_is_not_waited_for_in_silence(
 def test_following_nothing_is_refused(
     run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], words: str
 ) -> None:
-    code, shown, err = run("results", *arguments, "--follow")
+    code, shown, err = run("sweep", "results", *arguments, "--follow")
     assert (code, shown, err.count("\n")) == (2, "", 1)
     assert words in err
 
@@ -309,12 +309,12 @@ def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_pat
     asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "behaviour"}
     file.write_text(json.dumps({**asked, "seeds": 0, "dtypes": ["float32", "bfloat16"]}))
     command = [sys.executable, "-c", "from ostools.cli import main; main()"]
-    with subprocess.Popen([*command, "run", str(file), "--out", str(out), "--quiet"]) as running:
+    with subprocess.Popen([*command, "sweep", "run", str(file), "--out", str(out), "--quiet"]) as running:
         until = time.monotonic() + 300
         while not (out / ".lock").exists() and time.monotonic() < until:
             time.sleep(0.02)
         followed = subprocess.run(
-            [*command, "results", str(out), "--follow", "--json"],
+            [*command, "sweep", "results", str(out), "--follow", "--json"],
             capture_output=True,
             text=True,
             timeout=300,

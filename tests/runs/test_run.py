@@ -336,7 +336,7 @@ def test_a_manifest_with_one_field_of_another_kind_is_refused(whole: Path, tmp_p
     row = held["cells"][3]
     row.update(base=change["base"]) if "base" in change else row["cell"].update(change)
     manifest.write_text(json.dumps(held))
-    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote"):
+    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote"):
         results(tmp_path / "out")
 
 
@@ -377,7 +377,7 @@ def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
 )
 def test_a_directory_that_holds_something_else_is_refused(written: Path, tmp_path: Path, content: str) -> None:
     (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools run` wrote"):
+    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote"):
         results(tmp_path)
 
 
@@ -406,7 +406,7 @@ def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 def start(file: Path, out: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "run", str(file), "--out", str(out)],
+        [sys.executable, "-c", COMMAND, "sweep", "run", str(file), "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -446,19 +446,19 @@ def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, co
 
 def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
     file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", dtypes="float32")
-    code, shown, _ = run("run", str(file), "--out", "out", "--dry-run")
+    code, shown, _ = run("sweep", "run", str(file), "--out", "out", "--dry-run")
     assert (code, (tmp_path / "out").exists()) == (0, False)
     assert "2 of 2 cells are missing" in shown
-    code, shown, _ = run("run", str(file), "--out", "out")
+    code, shown, _ = run("sweep", "run", str(file), "--out", "out")
     assert code == 0
     assert "2 cells measured, 0 were there, 0 failed" in shown
-    code, shown, _ = run("results", "out")
+    code, shown, _ = run("sweep", "results", "out")
     assert code == 0
     assert "2 cells, 75 rows" in shown
-    code, shown, _ = run("results", "out", "--out", "table.csv")
+    code, shown, _ = run("sweep", "results", "out", "--out", "table.csv")
     assert code == 0
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
-    code, shown, _ = run("results", "out", "--json")
+    code, shown, _ = run("sweep", "results", "out", "--json")
     assert len(json.loads(shown)["rows"]) == 75
 
 
@@ -468,7 +468,7 @@ def test_the_exit_code_says_that_a_cell_failed(
     file = sweep_file(
         tmp_path, written, tasks="copy-last", mitigations="none", lengths=[3, 400], measurements="behaviour"
     )
-    code, shown, err = run("run", str(file), "--out", "out")
+    code, shown, err = run("sweep", "run", str(file), "--out", "out")
     assert code == 1
     assert "2 failed" in shown
     assert err.count("\n") == 2
@@ -479,7 +479,7 @@ def test_the_exit_code_says_that_a_cell_failed(
     "arguments", [("run", "missing.yaml", "--out", "out"), ("results", "nowhere"), ("results", ".", "--out", "x.png")]
 )
 def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]) -> None:
-    code, shown, err = run(*arguments)
+    code, shown, err = run("sweep", *arguments)
     assert (code, shown, err.count("\n")) == (2, "", 1)
 
 

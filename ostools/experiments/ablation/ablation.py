@@ -147,20 +147,28 @@ def ablation(
     """Take parts of the model out, one at a time, and measure what changes, beside a first-order prediction.
 
     Args:
-        task: a task or its name, asked at `lengths` and `seeds`. Or a `Prompt`, with its `carriers` (the positions of the
-            tokens that carry the answer) and its `answer` (a text, or its tokens as a `Prompt`).
-        what: "heads" (the output z of each head), "edges" (single attention weights), or "layers" (what the attention or the
-            MLP of a block adds to the residual stream).
-        targets: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp"). None: every head, or
-            the attention and the MLP of every layer; of the edges the `top` ones to which the last token attends most, over all
-            layers and heads.
-        method: "zero". For heads also "mean": the head's mean over all positions of the prompt, before anything is taken out.
-        measures: some of "sensitivity", "collapse" and "answers"; None: all that are possible. Edges have no "collapse": the
-            two prompts of a pair have different lengths, so an edge of one is not an edge of the other.
-        prefilled: whether the right answer's line, up to the answer itself, is put after the prompt. y_n is then the token from
-            which the answer is read, and the probability is that of the answer alone. Without it y_n is the last token of the
-            question.
+        task: a task or its name. Or a `Prompt`, with its `carriers` and its `answer`.
+        lengths: numbers of items of the task's sequence.
+        seeds: one sequence for each, if the task draws its sequence.
+        what: the kind of part: "heads", "edges" or "layers". They are the
+            output z of each head, single attention weights, and what the attention or the MLP of a
+            block adds to the residual stream.
+        targets: the parts; None: every head or sublayer, or the `top` edges. A part is (layer,
+            head), (layer, head, query, key) or (layer, "attention" | "mlp"). The `top`
+            edges are those to which the last token attends most, over all layers and heads.
+        top: how many edges, where none is named.
+        method: what stands in for a part: "zero", or for heads "mean". "mean"
+            is the head's mean over all positions of the prompt, before anything is taken out.
+        measures: what is measured: "sensitivity", "collapse", "answers"; None: all that are
+            possible. Edges have no "collapse": the two prompts of a pair have different lengths, so
+            an edge of one is not an edge of the other.
+        prefilled: whether it is read at the right answer's line, begun, and not at the question's end.
+            The line, up to the answer itself, is then put after the prompt. So y_n is the token
+            from which the answer is read, and the probability is that of the answer alone. Without
+            it y_n is the last token of the question.
         chat: whether the tokenizer's chat template is used; None: if it has one.
+        carriers: of a `Prompt`, the positions of the tokens that carry the answer.
+        answer: of a `Prompt`, its answer: a text, or its tokens as a `Prompt`.
         progress: called as progress(done, total) after each part.
 
     The sensitivity is that of the real derivative. The frozen derivative holds the patterns, so it would not see them change.

@@ -61,7 +61,7 @@ def figure_2(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Figure2:
-    """The greedy answers to the six prompts of Figure 2 at every length.
+    """Greedy answers to the six prompts of Figure 2 at every length.
 
     Args:
         model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).

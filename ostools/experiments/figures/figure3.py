@@ -81,19 +81,22 @@ def figure_3(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Figure3:
-    """|answer - right answer| of greedy answers to the prompts of Figure 3, at every length and seed.
+    """Absolute errors of greedy answers to the prompts of Figure 3 (and 6), at every length and
+    seed.
 
     Args:
         model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of items.
-        seeds: of the panels that draw their sequences.
-        panels: some of `TASKS`, one panel for each.
-        mode: how the panels without chain of thought ask. "none": the prompt of C.1 alone. "answer-only": with an instruction
-            to output the answer only, of which Section 3.2 speaks.
+        seeds: seeds of the panels that draw their sequences.
+        panels: tasks, one panel for each: some of `TASKS`.
+        mode: how the panels without chain of thought ask: "none" or "answer-only". "none": the
+            prompt of C.1 alone. "answer-only": with an instruction to output the answer only, of
+            which Section 3.2 speaks.
         examples: whether the worked examples stand "before" the question or "after" it.
         tidy: whether the slips of C.1 are mended, in the panels that have them (`AppendixTask`).
         number: 6 for the caption of Figure 6. The run is the same.
-        max_new_tokens: of a chain of thought, by a loaded model. What is cut there is not an answer, and is counted apart.
+        max_new_tokens: longest chain of thought of a loaded model, in tokens. What is cut there is
+            not an answer, and is counted apart.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 

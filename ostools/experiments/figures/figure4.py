@@ -58,7 +58,8 @@ def figure_4(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Figure4:
-    """How often each number is answered to the prompts of Figure 3, and how often it is the right one.
+    """Frequencies of each number among the answers to the prompts of Figure 3, and of its being
+    right (Figures 4 and 7).
 
     Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
     """

@@ -133,17 +133,20 @@ def figure_5(
     items: ItemsAs = "text",
     progress: Progress | None = None,
 ) -> Figure5:
-    """The four panels of Figure 5 on a model: the distance of the pair at every length and dtype, and for (b) at every seed.
+    """Distances of the pairs of Figure 5's four panels, at every length and dtype, and for (b) at
+    every seed.
 
     Args:
         panels: some of "abcd".
         lengths: numbers of digits.
-        dtypes: precisions by name, as in `collapse`.
-        seeds: digit streams of (b). The other panels do not draw digits. With fewer than three there is no bootstrap interval.
+        dtypes: precisions that are compared with float64, as in `collapse`.
+        seeds: digit streams of (b). The other panels do not draw digits. With fewer than three
+            there is no bootstrap interval.
         site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last block's heads).
         per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
         norm: linf as in the paper, l1, l2 or cosine.
-        items: "ids" puts every digit in by its own token, if the tokenizer would merge them.
+        items: how digits are put in: as "text", or each by its own token ("ids"). The latter if the
+            tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
 
     Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever

@@ -112,13 +112,17 @@ def figure_8(
     d: int = 64,
     n_heads: int = 8,
 ) -> Figure8:
-    """||v_n - v*_(n+1)|| after one attention layer at every n of `lengths`, for each reading and seed.
+    """Distances ||v_n - v*_(n+1)|| after one attention layer at every n of `lengths`, for each
+    reading and seed (Figure 8).
 
     Args:
+        lengths: numbers of tokens.
+        seeds: seeds of the Gaussian numbers.
         readings: what is Gaussian: "vectors" (queries, keys, values) or "weights".
         block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the paper's Section 2), or
             "attention" (its output alone).
-        d, n_heads: the width, and the number of heads of width d / n_heads.
+        d: width of the layer.
+        n_heads: number of heads, of width d / n_heads.
 
     Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are asked for are computed:
     O(lengths * longest * d) for each seed. Raises `InputError` for lengths below 1, seeds below 0, an odd or too small d,

@@ -44,7 +44,14 @@ class Figure9(Result):
 def figure_9(
     lengths: Sequence[int] = LENGTHS, seeds: Sequence[int] = decay.SEEDS, *, noisy: int = 200, noise: float = 0.1
 ) -> Figure9:
-    """delta of softmax(x) and softmax(x + noise on the first `noisy` entries) at every n of `lengths`, for each seed.
+    """Total variation delta of softmax(x) and softmax(x + noise on the first `noisy` entries)
+    at every n, for each seed (Figure 9).
+
+    Args:
+        lengths: numbers of entries.
+        seeds: seeds of the Gaussian numbers.
+        noisy: how many entries are moved.
+        noise: how far they are moved, a factor of Gaussian noise.
 
     All is in float64. Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy` below 1,
     for seeds below 0, and for `noise` outside of 0 to 100.

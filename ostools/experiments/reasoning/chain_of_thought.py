@@ -64,21 +64,27 @@ def chain_of_thought(
     thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
-    """||d y_n / d v_i|| of a question, its reasoning and the begun answer line, by part (Theorem B.5).
+    """Norms ||d y_n / d v_i|| of a question, its reasoning and the begun answer line, by part
+    (Theorem B.5).
 
     n is the last token before the answer. Its representation chooses the answer's first token.
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-few-shot".
         length: number of items.
-        seed: of the sequence, if the task draws one; and of an estimate.
-        reasoning: text that stands after the prompt in place of what the model writes; "" for none. None: the model's own,
-            greedy. If that contains the words of the answer line, its first such line is kept up to the answer. Otherwise the
-            line is begun after it. `reasoning_source` in the provenance says which.
-        linearisations, method, relative_error, max_memory: as in `ostools.sensitivity`.
-        max_new_tokens: of the model's own reasoning and answer.
+        seed: seed of the sequence, if the task draws one, and of an estimate.
+        reasoning: reasoning in place of what the model writes; "" for none. It stands after the
+            prompt. None: the model's own, greedy. If that contains the words of the answer line,
+            its first such line is kept up to the answer. Otherwise the line is begun after it.
+            `reasoning_source` in the provenance says which.
+        linearisations: as in `ostools.sensitivity`.
+        method: as in `ostools.sensitivity`.
+        relative_error: as in `ostools.sensitivity`.
+        max_memory: as in `ostools.sensitivity`.
+        max_new_tokens: longest reasoning and answer of the model's own, in tokens.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
-        system, thinking: a system prompt before it, and whether the model is to think, if the template has a switch; as in
+        system: a system prompt before it, as in `ostools.behaviour`.
+        thinking: whether the model is to think, if the template has a switch, as in
             `ostools.behaviour`.
         progress: called as progress(done, total), in percent.
 

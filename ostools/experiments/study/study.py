@@ -75,19 +75,23 @@ def study(
     sensitivity_lengths: int = 12,
     progress: Progress | None = None,
 ) -> Study:
-    """Each mitigation compared with none, on the same questions (docs/theory.md 6 and 7).
+    """Compare each mitigation with none, on the same questions (docs/theory.md 6 and 7).
 
     Args:
         task: a `tasks.Task`, or its name with options.
         mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
-        dtypes: the dtypes of the collapse distances, beside float64. An empty list: float64 alone. Answers are given in the
-            model's own dtype.
-        elicitation: how answers are elicited, as in `behaviour`, None: by the kind of model. Worked examples stand before the
-            question for the answers and their log probability alone: distance, sensitivity, bound and time are of the question.
+        lengths: numbers of items.
+        seeds: one sequence for each, if the task draws its sequence.
+        dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
+            Answers are given in the model's own dtype.
+        elicitation: how answers are elicited, as in `behaviour`; None: by the kind of model. Worked
+            examples stand before the question for the answers and their log probability alone:
+            distance, sensitivity, bound and time are of the question.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
-        level: the level of the intervals of the effects. Those of the verdicts are wider, so that all verdicts hold together at
-            it.
-        sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are measured. 0: at none.
+        level: level of the intervals of the effects; all verdicts hold together at it:
+            those of the verdicts are wider.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are
+            measured; 0: at none.
 
     Lengths beyond training are measured. Effects and verdicts leave them out, unless there are no others. Raises `InputError`
     or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer

@@ -75,14 +75,20 @@ def windows(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> WindowStudy:
-    """Collapse and answers compared, over sizes of a sliding window and without one (docs/theory.md 7, question 3).
+    """Compare collapse and answers over sizes of a sliding window and without one (docs/theory.md
+    7, question 3).
 
     Args:
-        windows: sizes in tokens. None: about 24 of them, from 2 to one less than the longest prompt, evenly spread on a log
-            axis.
-        layers, sinks: as in `mitigations.SlidingWindow`.
-        pairs: the prompts whose distance is measured. None: the task's own questions of n and n + 1 items. Otherwise prompts
-            that end in a repeated token, such as "figure-5a", with n copies.
+        lengths: numbers of items.
+        seeds: one sequence for each, if the task draws its sequence.
+        windows: sizes in tokens; None: about 24 of them. They go from 2 to one less than the
+            longest prompt. None: about 24 of them, from 2 to one less than the longest prompt,
+            evenly spread on a log axis.
+        layers: layers that slide: "all", "alternate" (0, 2, 4, ...) or numbers.
+        sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
+        pairs: the prompts whose distance is measured; None: the task's own questions of n and n + 1
+            items. None: the task's own questions of n and n + 1 items. Otherwise prompts that end
+            in a repeated token, such as "figure-5a", with n copies.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
 
     Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own

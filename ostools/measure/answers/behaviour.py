@@ -131,21 +131,27 @@ def behaviour(
         seeds: one sequence for each, if the task draws its sequence.
         mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
             active, and it verifies itself.
-        elicitation: how the answer is elicited: "chat" (the prompt is a user's turn in the chat template), "few-shot" (after
-            three worked examples of the task, and with the answer line begun) or "zero-shot" (the bare prompt). None: chat
-            where the tokenizer has a template; zero-shot where the model's card lists the task; else few-shot
-            (`elicitation.elicitation_for`). A mitigation rewrites the examples as it does the question.
+        elicitation: how the answer is elicited: "chat", "few-shot" or "zero-shot". "chat": the
+            prompt is a user's turn in the chat template. "few-shot": after three worked examples of
+            the task, and with the answer line begun. "zero-shot": the bare prompt. None: chat where
+            the tokenizer has a template; zero-shot where the model's card lists the task; else
+            few-shot (`elicitation.elicitation_for`). A mitigation rewrites the examples as it does
+            the question.
         chat: True for elicitation="chat", False for "zero-shot"; None: see `elicitation`.
         system: a system prompt before it, if the template takes one.
         thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
             provenance says what became of it.
-        temperature: 0 takes the most likely token at every step. Above 0, `samples` answers are drawn after every prompt. Their
-            seeds are made of task, length, seed and sample, so they are the same under another mitigation.
-        max_new_tokens: the tokens after which an answer is cut. None: as many as the longest right line has, 48 more for words
-            before it and for the line's end, and 256 more if the prompt asks for reasoning or the model thinks first; after a
+        temperature: 0 takes the most likely token at every step, above 0 answers are drawn. Their
+            seeds are made of task, length, seed and sample, so they are the same under another
+            mitigation.
+        samples: answers to each prompt, at a temperature above 0.
+        max_new_tokens: tokens after which an answer is cut; None: by the longest right line. None:
+            as many as the longest right line has, 48 more for words before it and for the line's
+            end, and 256 more if the prompt asks for reasoning or the model thinks first; after a
             few-shot prompt 16 more.
-        probability: whether the probability of the right line is measured too. It needs a model that can write an end of the
-            line, and is not measured if the prompt asks for reasoning or the model thinks first.
+        probability: whether the probability of the right line is measured too. It needs a model
+            that can write an end of the line, and is not measured if the prompt asks for reasoning
+            or the model thinks first.
         progress: called as progress(done, total).
 
     Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for

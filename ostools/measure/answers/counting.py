@@ -100,8 +100,9 @@ def counting(
             options.
         lengths: numbers of items. Each is compared with the next one. A prediction needs eight lengths in a row at which the
             pair is hidden (`Collapse.hidden_ranges`).
-        dtypes: precisions by name, as in `collapse`. Copies are cast; the model stays as it is.
-        seed: the seed of the sequence, if the task draws one.
+        dtypes: precisions to answer in, by name, as in `collapse`. Copies are cast; the model stays
+            as it is.
+        seed: seed of the sequence, if the task draws one.
         mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). Every
             pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.

@@ -101,8 +101,12 @@ def attention(
 
     Args:
         prompt: a text or its tokens.
-        task: in place of a prompt, a `tasks.Task` or its name with options. It is asked with `length` items, which `seed`
-            draws. It is then known which tokens belong to which item, whatever a mitigation puts between the items.
+        task: in place of a prompt, a `tasks.Task` or its name with options. It is asked with
+            `length` items, which `seed` draws. It is asked with `length` items, which `seed` draws.
+            It is then known which tokens belong to which item, whatever a mitigation puts between
+            the items.
+        length: number of items of the task's sequence.
+        seed: seed of the sequence, if the task draws one.
         mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is active in the forward pass,
             and verified there. `status` in the provenance says whether it changed anything: active, inactive or none.
 

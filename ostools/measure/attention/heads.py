@@ -73,13 +73,13 @@ def head_scores(
     carriers: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> HeadScores:
-    """Where each head looks, on one prompt or several, with the edits that are active.
+    """Scores of where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
         prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A question knows the tokens that carry
-        its answer. carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation
-        has
-            rewritten.
+            its answer.
+        carriers: positions of the tokens that carry the answer, for a text or a prompt. They count
+            in the prompt that a mitigation has rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
             are those under its hooks. It has to change every prompt, or a logit of it, or it is refused. A question is posed
             under its mitigation before it comes here.
@@ -87,7 +87,9 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     prompt_list = (
-        [prompts] if isinstance(prompts, str | Prompt | TaskPrompt) else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+        [prompts]
+        if isinstance(prompts, str | Prompt | TaskPrompt)
+        else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     )
     rows: list[dict[str, Any]] = []
     texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]

@@ -66,14 +66,15 @@ def attention_variation(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> AttentionVariation:
-    """How far the last token's attention moves when it is repeated, in every layer and head, at every length; in float64.
+    """Total variation of the last token's attention when it is repeated, in every layer and
+    head, at every length; in float64.
 
     Args:
         task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
             `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
-        lengths: numbers of sequence items.
-        seeds: the seeds of a task that draws digits.
-        bos: False takes the tokenizer's BOS out of every prompt.
+        lengths: numbers of items in the sequence.
+        seeds: one digit stream for each, if the task draws digits.
+        bos: whether the tokenizer's BOS stands before every prompt. False takes it out.
         mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and is verified there.
         progress: called as progress(done, total) after each forward pass.
 

@@ -119,22 +119,28 @@ def collapse(
             `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of results in the same order, each
             with the numbers that its task has alone. The model is then cast once for all, which saves most of the time of
             short prompts.
-        prompt, item: in place of a task, a text of your own and what is repeated after it, such as " and" (the space belongs to
-            the item). Without an item the last token of the prompt is repeated. If the tokenizer merges the item with its copy,
-            give the task `tasks.RepeatTask("mine", prompt, item, items="ids")`.
-        lengths: numbers of sequence items. Length n compares the prompt of n items with the same prompt, its last token
-            repeated.
-        dtypes: float32, bfloat16, float16 and float64 cast the model. "<format>-<part>", such as "int8-weights",
-            "bfloat16-residual" or "float8_e4m3fn-kv", is float32 arithmetic with that part alone stored in the format.
-            "int8-dynamic" is products of int8 weights and activations (`measure.passes.precisions`). Numbers are rounded as
+        prompt: in place of a task, a text of your own.
+        item: what is repeated after a prompt, such as " and" (the space belongs to the item).
+            Without an item the last token of the prompt is repeated. If the tokenizer merges the
+            item with its copy, give the task `tasks.RepeatTask("mine", prompt, item, items="ids")`.
+        lengths: numbers of items in the sequence. Length n compares the prompt of n items with the
+            same prompt, its last token repeated.
+        dtypes: precisions that are compared with float64: a dtype, or one part stored in few bits
+            such as int8-kv. The dtypes float32, bfloat16, float16 and float64 cast the model.
+            "<format>-<part>", such as "int8-weights", "bfloat16-residual" or "float8_e4m3fn-kv", is
+            float32 arithmetic with that part alone stored in the format. "int8-dynamic" is products
+            of int8 weights and activations (`measure.passes.precisions`). Numbers are rounded as
             they are read; the model itself stays as it is.
         seeds: one digit stream for each, if the task draws digits.
-        layers: the blocks after which v^(l) is compared too, from the same passes: "all", or numbers from 0 to L. 0 is the
-            embedding. L is the last block, which is always there. This follows the induction over layers in the proof of B.3.
+        layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
+            to L. They are from the same passes. L is the last block, which is always there. L is
+            the last block, which is always there. This follows the induction over layers in the
+            proof of B.3.
         variation: whether, with `layers`, the total variation of attention stands beside the distances. A sweep keeps rows of
             distances, and leaves it out. Pairs of which the theorem does not speak have distances alone; the provenance says
             so.
-        bos: False takes the tokenizer's BOS, into which attention sinks, out of every prompt.
+        bos: whether the tokenizer's BOS, into which attention sinks, stands before every prompt.
+            False takes it out.
         mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it rewrites. Its hooks act in
             every dtype and in float64, and are verified on every forward pass. With hooks, prompts go through the model one by
             one. The theorem does not speak of prompts that a mitigation rewrites.

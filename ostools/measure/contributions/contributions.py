@@ -99,7 +99,7 @@ def contributions(
     """Split the logit of the next token `towards` into the tokens' contributions, which add up with those of the biases.
 
     Args:
-        towards: a text that is one token, or a token's id; None: the token that the model ranks first.
+        towards: a text that is one token, or a token's id; None: the token that ranks first.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
 

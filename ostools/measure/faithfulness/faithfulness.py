@@ -102,12 +102,16 @@ def faithfulness(
             `ost.contributions` (the sizes of its parts), or several of these. With sensitivities of `at=k` the answer is the
             token after position k. Tokens are then taken out of the prompt's first k + 1, and path sums beside them need
             `positions="all"`.
-        towards: the answer, as a text that is one token or as an id; None: the token that the model ranks first.
-        ways: "removed" (later tokens move up one place), "replaced" (by another token of the same kind: digits, letters or
-            anything else, each with or without a blank before it), "masked" (later tokens do not attend to it, in any head).
+        towards: the answer, as a text that is one token or as an id; None: the token that ranks
+            first.
+        ways: how a token is taken out: "removed" (later tokens move up one
+            place), "replaced" (by another token of the same kind: digits, letters or
+            anything else, each with or without a blank before it), "masked" (later tokens do not
+            attend to it, in any head).
         draws: how many tokens stand in for each replaced one.
-        orders: random orders of deletion, at least 19. steps: points of a curve after its first.
-        seed: of the draws and the random orders.
+        orders: random orders of deletion, at least 19.
+        steps: points of a deletion curve after its first.
+        seed: seed of the draws and of the random orders.
         mitigation: the one under which the profiles were measured. Tokens are taken out of the prompt as it rewrote it, and
             every pass runs under its hooks.
         progress: called as progress(done, total), in percent.

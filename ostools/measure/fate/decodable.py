@@ -98,21 +98,26 @@ def decodable(
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Decodable:
-    """Whether a linear probe can read the right answer off the last token's representation, at every layer.
+    """Fit linear probes for the right answer to the last token's representation, at every layer.
 
     Args:
         task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
-        lengths: numbers of items, at least five. Probes extrapolate to the upper third of them.
-        layers: the layers at which v^(l) is probed, and the place before the MLP of the block that writes it: "all", or numbers
-            from 0 to L. y and the logits are always probed.
-        dtypes: precisions by name. Probes are trained and tested on the representations as that precision rounds them.
+        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
+            them.
+        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
+            MLP of the block that writes it is probed too. So are y and the logits, always.
+        dtypes: precisions by name, as in `collapse`. Probes are trained and tested on the
+            representations as that precision rounds them.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
-        target: "number", "token" or "position". The default is the number where the task's answer is one, else the token.
-            "position" needs a task in which one item carries the answer, at places that differ among sequences of one length:
-            retrieve-at-position:position=drawn.
-        mitigation, chat: as in `behaviour`.
-        random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
+        target: what probes decode: "number", "token" (the answer's first) or "position". The
+            default is the number where the task's answer is one, else the token. "position" needs a
+            task in which one item carries the answer, at places that differ among sequences of one
+            length: retrieve-at-position:position=drawn.
+        mitigation: as in `behaviour`.
+        chat: as in `behaviour`.
+        random_weights: whether the same architecture with random weights is probed too, as a
+            control. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for a task, length or dtype that cannot be asked; for the target "number" or "position" of a task

@@ -134,7 +134,8 @@ def fate(
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Fate:
-    """Whether answers are lost before they can be decoded, or can be decoded and are not read, at every length and dtype.
+    """Say whether answers are lost before they can be decoded, or can be decoded and are not
+    read, at every length and dtype.
 
     Args: as in `decodable`, with every layer. mitigation: one or several, each measured apart. All is measured without a
     mitigation too, for `Fate.verdicts` and `Fate.repaired`.

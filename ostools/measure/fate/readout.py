@@ -86,7 +86,8 @@ def readout(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> Readout:
-    """Whether the output reads the number that a probe decodes at the last token: cosine, logit lens, and intervention.
+    """Test whether the output reads the number that a probe decodes at the last token: cosine,
+    logit lens, and intervention.
 
     Args: as in `decodable`. In 16 bits the probe is fitted on the rounded representations. The representation that the
     intervention moves is rounded again, and the column `arrived` says how much of the move is left.

@@ -149,8 +149,8 @@ def _checked(file: Path, question_by_id: Mapping[str, Question]) -> Iterator[tup
         place_by_id[name] = place
         if row.get("prompt") not in (None, question_by_id[name].text):
             raise InputError(
-                f"{place}: expected the prompt of {name!r} as `ostools prompts` writes it, found another: an answer to a "
-                "changed prompt answers another question"
+                f"{place}: expected the prompt of {name!r} as `ostools evaluate prompts` writes it, found another: "
+                "an answer to a changed prompt answers another question"
             )
         check_values(place, row)
         yield place, row
@@ -159,7 +159,7 @@ def _checked(file: Path, question_by_id: Mapping[str, Question]) -> Iterator[tup
 def _not_asked(place: str, name: object, question_by_id: Mapping[str, Question]) -> InputError:
     """The nearest question; the same question with another text is one that has changed."""
     if not isinstance(name, str):
-        return InputError(f"{place}: expected an id as `ostools prompts` writes it, found {name!r}")
+        return InputError(f"{place}: expected an id as `ostools evaluate prompts` writes it, found {name!r}")
     id_stem, _, _ = name.partition(" #")
     if same := [item_id for item_id in question_by_id if item_id.partition(" #")[0] == id_stem]:
         return InputError(
@@ -168,7 +168,7 @@ def _not_asked(place: str, name: object, question_by_id: Mapping[str, Question])
     return InputError(
         f"{place}: id {name[:200]!r} is not among the {len(question_by_id)} questions asked here, such as "
         f"{next(iter(question_by_id), None)!r}: "
-        "give the options with which `ostools prompts` wrote it"
+        "give the options with which `ostools evaluate prompts` wrote it"
     )
 
 

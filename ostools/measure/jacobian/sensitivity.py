@@ -149,7 +149,8 @@ def sensitivity(
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | Sensitivities:
-    """How far the last token's y_n can move with each token i: ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l).
+    """Norms ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l): how far the last token's y_n
+    can move with each token i.
 
     v_i^(0) is the embedded token (after Gemma's scaling, before any block). y_n is the last token's residual stream after the
     final norm, the quantity of Theorem 5.1 (arXiv 2406.04267). The derivative is taken in reverse mode, in float32, or in
@@ -160,31 +161,40 @@ def sensitivity(
     Args:
         prompt: a text or a `Prompt`. A list of them gives `Sensitivities`: one table of all prompts, each with the numbers
             that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
-        linearisations: what is held constant. `full`: nothing; this is the real derivative. `frozen`: attention patterns and
-            norm scales, the theorem's two assumptions. `frozen-attention`, `frozen-norm`: one of the two. `detached`:
-            patterns, scales and the activations of MLPs, act(a) of a gated one and act(a) / a of a plain one. The network is
-            then linear except for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n (`adds_up_within` in
-            `runs`). `path_sum` has no bound of `detached`. Experts refuse `detached`.
+        linearisations: what is held constant: `full`, `frozen`, `frozen-attention`, `frozen-norm`
+            or `detached`. `full`: nothing; this is the real derivative. `frozen`: attention
+            patterns and norm scales, the theorem's two assumptions. `frozen-attention`,
+            `frozen-norm`: one of the two. `detached`: patterns, scales and the activations of MLPs,
+            act(a) of a gated one and act(a) / a of a plain one. The network is then linear except
+            for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n
+            (`adds_up_within` in `runs`). `path_sum` has no bound of `detached`. Experts refuse
+            `detached`.
         layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
-        method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random orthogonal cotangents that
-            all tokens share, unbiased, each with its interval. d_model cotangents give the exact norms. "estimate": a sketch
-            that grows until every interval is `relative_error` of its norm. "auto": exact up to d_model 256, else a sketch;
-            a sketch too where exact Jacobians do not fit into memory. The column `method` and the provenance say which was
-            taken.
+        method: how norms are taken: "exact", "sketch", "estimate" or "auto". "exact": d_model
+            backward passes. "sketch": Frobenius norms from `cotangents` random orthogonal
+            cotangents that all tokens share, unbiased, each with its interval. d_model cotangents
+            give the exact norms. "estimate": a sketch that grows until every interval is
+            `relative_error` of its norm. "auto": exact up to d_model 256, else a sketch; a sketch
+            too where exact Jacobians do not fit into memory. The column `method` and the provenance
+            say which was taken.
         cotangents: rows of a sketch, one backward pass each.
-        relative_error: of an estimate, the largest half-width of an interval over its norm.
-        confidence, seed: of the intervals and of the cotangents, in a sketch and in an estimate.
+        relative_error: largest half-width of an interval over its norm, of an estimate.
+        confidence: level of the intervals of a sketch or an estimate.
+        seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        at: the position k whose y_k takes the place of y_n; it counts from the end where it is negative. y_k does not read
-            later tokens, so it is the last token of the prompt's first k + 1 tokens, and those are the rows. It is checked
-            that the logits at k of the whole prompt are those of its beginning. Refused under an edit that may read later
-            tokens.
-        towards: a token (a text that is one, or an id) whose logit t = w^T y_n + b takes the place of y_n, before a soft-cap
-            (Gemma 2). Or a pair of tokens, for the logit of the first minus that of the second. Both norms are then the length
-            of the one row w^T J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for every
-            unit u. So ||w||_2 times a certified bound of ||J_i||_2 bounds it, and `compare` holds it against that. A
-            prediction of a norm of J_i is not a prediction of it, and is refused there. It is checked that w^T y_n + b is the
-            model's own logit. It is exact, in one backward pass. It is refused with an estimate, and with `detached` (use
+        at: the position k whose y_k takes the place of y_n; a negative one counts from the end. As
+            y_k does not read later tokens, it is the last token of the prompt's first k + 1 tokens,
+            and those are the rows. It is checked that the logits at k of the whole prompt are those
+            of its beginning. Refused under an edit that may read later tokens.
+        towards: a next token whose logit takes the place of y_n, or two of them for the difference
+            of their logits. A token (a text that is one, or an id) whose logit t = w^T y_n + b
+            takes the place of y_n, before a soft-cap (Gemma 2). Or a pair of tokens, for the logit
+            of the first minus that of the second. Both norms are then the length of the one row w^T
+            J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for
+            every unit u. So ||w||_2 times a certified bound of ||J_i||_2 bounds it, and `compare`
+            holds it against that. A prediction of a norm of J_i is not a prediction of it, and is
+            refused there. It is checked that w^T y_n + b is the model's own logit. It is exact, in
+            one backward pass. It is refused with an estimate, and with `detached` (use
             `contributions`).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
             as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every

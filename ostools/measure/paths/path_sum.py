@@ -139,15 +139,18 @@ def path_sum(
     Args:
         prompt: a text or a `Prompt`. A list of them gives `PathSums`: one table of all prompts, each with the numbers that it
             has alone.
-        variants: the forms of the sum, by name. The default is `local`, a certified bound that is cheap.
-            `local` >= `windowed(1)` >= `windowed(2)` ...: certified bounds of the frozen operator norm, without a free
-            constant; `windowed(k)` is that norm itself from as many blocks as the model has on. `theorem-5.1`, `theorem-b5`,
-            `proof`: the paper's forms, which are not bounds on a real model. `theorem-b5-literal`: the sum of equation 4 as
-            printed (docs/fidelity.md), with one more index, k_L. Beside every form that is no bound a sketch of the frozen
-            derivative is measured, and the column `believed` says whether order and size agree with it on this prompt.
+        variants: the forms of the sum, by name; see docs/theory.md 3. The default is `local`, a
+            certified bound that is cheap. `local` >= `windowed(1)` >= `windowed(2)` ...: certified
+            bounds of the frozen operator norm, without a free constant; `windowed(k)` is that norm
+            itself from as many blocks as the model has on. `theorem-5.1`, `theorem-b5`, `proof`:
+            the paper's forms, which are not bounds on a real model. `theorem-b5-literal`: the sum
+            of equation 4 as printed (docs/fidelity.md), with one more index, k_L. Beside every form
+            that is no bound a sketch of the frozen derivative is measured, and the column
+            `believed` says whether order and size agree with it on this prompt.
         mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`, which takes (I + D_i) T_ij as a whole. "svd": the
             largest singular value, exact to the rounding of float64. "product" (of weight norms): cheaper and larger.
-        positions: "last": the last token n alone, as in the theorem. "all": every position m as the last one. This is the
+        positions: which tokens are the last one: "last" alone, or "all". "last": the last token n
+            alone, as in the theorem. "all": every position m as the last one. This is the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
@@ -156,10 +159,10 @@ def path_sum(
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), in blocks of the model.
 
-    Raises `InputError` for an unknown variant; for one that does not describe the family (`ostools models` lists them); for an
-    active edit of the forward pass that the formulas do not know; for numbers that are not finite; and if the weights as read
-    here do not reproduce the model's own attention and MLP. Source: docs/theory.md 3; Barbero et al., arXiv 2406.04267,
-    theorem 5.1 and appendix B.5.
+    Raises `InputError` for an unknown variant; for one that does not describe the family (`ostools list models` lists them);
+    for an active edit of the forward pass that the formulas do not know; for numbers that are not finite; and if the weights
+    as read here do not reproduce the model's own attention and MLP. Source: docs/theory.md 3; Barbero et al., arXiv
+    2406.04267, theorem 5.1 and appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_undescribed(model, names)

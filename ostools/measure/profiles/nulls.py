@@ -70,13 +70,18 @@ def nulls(
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Nulls:
-    """The sensitivity of `model` and of its null models to each token of one prompt.
+    """Sensitivity to each token of one prompt, of `model` and of untrained models of its
+    configuration.
 
     Args:
-        kinds: "initialised", "embeddings-kept", "shuffled": what `ost.null_model` makes.
-        seeds: of the null models. There is one profile for each kind and seed.
-        linearisation, method, announce: as in `ost.sensitivity`, for every profile. The norm is the operator norm of exact
-            Jacobians, else the Frobenius norm. It is the same for all profiles.
+        kinds: what of the model is kept: "initialised" (nothing), "embeddings-kept" or "shuffled",
+            as in `ost.null_model`.
+        seeds: seeds of the untrained models. There is one profile for each kind and seed.
+        linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
+            is the operator norm of exact Jacobians, else the Frobenius norm. It is the same for all
+            profiles.
+        method: how norms are taken, as in `ost.sensitivity`, for every profile.
+        announce: as in `ost.sensitivity`.
         max_memory, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 

@@ -46,8 +46,8 @@ def adopt(
     """A model in memory (fine-tuned, merged, edited) in the form that `load_model` gives, on the same weights without a copy.
 
     Args:
-        model: a Hugging Face model of a family that `ostools models` lists, in any mode, with any kind of attention. Or a raw
-            `TransformerBridge`. It is not changed: it trains, generates and saves as before.
+        model: a Hugging Face model of a family that `ostools list models` lists, in any mode, with any kind of attention. Or a
+            raw `TransformerBridge`. It is not changed: it trains, generates and saves as before.
         tokenizer: the tokenizer of a Hugging Face model; None: the model takes token ids alone. For a bridge, None is its own.
         name: what results call the model.
 

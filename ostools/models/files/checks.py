@@ -111,7 +111,7 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
     if family.refused is not None:
         raise InputError(
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
-            f"{where}: {family.refused}; `ostools models` lists what loads"
+            f"{where}: {family.refused}; `ostools list models` lists what loads"
         )
     architectures = config.get("architectures")
     if architectures and architectures != [family.architecture]:

@@ -92,7 +92,7 @@ def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> 
     if module_name != family.module:
         raise InputError(
             f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
-            f"{module_name}: `ostools models` lists what loads"
+            f"{module_name}: `ostools list models` lists what loads"
         )
 
 

@@ -76,7 +76,7 @@ REDUCED = Extent(
     4,
     "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
     "forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
-    "matrices' norms. `ostools behaviour`, `study`, `path-sum` and `collapse` measure more.",
+    "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more.",
     "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that; `--lengths 1:256` measures all.",
 )
 LARGE = 3e7

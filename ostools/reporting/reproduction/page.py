@@ -72,8 +72,8 @@ def command(found: Reproduction, out: str, recipe: str | None) -> str:
     """The command line that makes this reproduction again. It cannot give arguments that are not of a file."""
     model: Any = found.provenance.model
     words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
-    for figure in found.provenance.parameters.get("figures") or ():
-        words += ["--figure", str(figure)]
+    if figures := found.provenance.parameters.get("figures"):
+        words += ["--figures", ",".join(map(str, figures))]
     words += [*loading(model), "--out", out]
     return " ".join(map(quoted, words))
 

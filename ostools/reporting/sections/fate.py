@@ -41,7 +41,7 @@ def _asked(result: Fate) -> str:
     lengths, dtypes = (", ".join(map(str, given[name])) for name in ("lengths", "dtypes"))
     return (
         f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, of {lengths} items, in {dtypes}. More "
-        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools fate`."
+        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe fate`."
     )
 
 

@@ -1,7 +1,7 @@
 """The report on a sweep: what was asked, what is there, and what the stored numbers say, in one HTML file.
 
-Nothing is measured and no model is loaded: all of it comes out of the directory of `ostools run`. Cost: one read of it, and
-the drawing of a few charts for every task and model.
+Nothing is measured and no model is loaded: all of it comes out of the directory of `ostools sweep run`. Cost: one read of it,
+and the drawing of a few charts for every task and model.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
                 title="Failed, and why",
                 tables=[Table(f"Lengths that failed{more}", ["cell", "lengths", "error"], rows)],
                 items=kinds,
-                notes=["`ostools run` with --retry-failed tries them again."],
+                notes=["`ostools sweep run` with --retry-failed tries them again."],
             )
         )
     if missing := found.of("missing"):
@@ -108,7 +108,7 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
             for cell in missing
         ]
         rest = [f"and {len(names) - TOLD} more"] if len(names) > TOLD else []
-        said = ["The same `ostools run` command measures them. What stands below is of the cells that are there."]
+        said = ["The same `ostools sweep run` command measures them. What stands below is of the cells that are there."]
         parts.append(
             Part(title="Still to be measured", findings=said, more=[More("Which", findings=[*names[:TOLD], *rest])])
         )

@@ -148,25 +148,33 @@ def corpus(
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = _never,
 ) -> Corpus | CorpusCollapse:
-    """The profile of windows of text over relative position: mean, interval over texts, quantiles, and whether it is a U.
+    """Profiles of windows of text over relative position: mean, interval over texts, quantiles, and
+    whether it is a U.
 
     With `measure="collapse"`: how far a window and the same window with its last token once more are apart, against the noise.
 
     Args:
-        texts: a list of texts, or a file: `.jsonl` with a key `field`, `.parquet` with a column `field`, or plain text with
-            empty lines between its texts.
+        texts: a file of texts, or a list of them. A file is `.jsonl` with a key `field`, `.parquet`
+            with a column `field`, or plain text with empty lines between its texts.
         lengths: tokens of a window, including the special tokens that the tokenizer puts around any text. Texts that are too
             short for a window are passed over and counted. Padding is not used.
-        measure: "sensitivity" is ||d y_n / d v_i^(0)||: the operator norm, or the Frobenius norm for an estimate. "attention"
-            is the last token's weights, the mean over layers and heads. "collapse" is the pair of Theorem 4.2.
-        linearisation, method: of "sensitivity" alone, as in `ost.sensitivity`. The default linearisation is "full". The default
-            method, "exact" or "sketch", goes by the model's width, and not by the memory that is free.
-        dtypes: of "collapse" alone, as in `ost.collapse`. The default is float32 and bfloat16. Each is compared with float64.
+        measure: what is measured of a window: sensitivity, attention or collapse. "sensitivity" is
+            ||d y_n / d v_i^(0)||: the operator norm, or the Frobenius norm for an estimate.
+            "attention" is the last token's weights, the mean over layers and heads. "collapse" is
+            the pair of Theorem 4.2.
+        linearisation: what the sensitivity holds constant, as in `ost.sensitivity`; of that measure
+            alone. The default is "full".
+        method: how norms are taken, as in `ost.sensitivity`; of that measure alone. The default,
+            "exact" or "sketch", goes by the model's width, and not by the memory that is free.
+        dtypes: precisions, as in `ost.collapse`; of that measure alone. The default is float32 and
+            bfloat16. Each is compared with float64.
         count: how many texts for each length; None: all that are long enough.
         per_text: the most windows of one text. They do not overlap.
-        bins: of relative position, 32 by default, and at most the tokens of the shortest window. "collapse" has no bins.
-        seed: of the texts, of the windows in them, and of an estimate. The k-th cell of an estimate draws its directions by
-            seed + k.
+        field: the key or column that holds the texts.
+        bins: bins of relative position, 32 by default, and at most the tokens of the shortest
+            window. "collapse" has no bins.
+        seed: seed of the texts, of the windows in them, and of an estimate. The k-th cell of an
+            estimate draws its directions by seed + k.
         mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). It
             has to change a logit of every window (of the longer prompt, for a pair), so a sliding window at least as wide as
             the windows of text is refused. If cells are stored, its name has to make it again.

@@ -142,7 +142,7 @@ class Store:
             raise
         except UNREADABLE as error:
             raise InputError(
-                f"{path}: expected what `ostools run` wrote in this version, found something else "
+                f"{path}: expected what `ostools sweep run` wrote in this version, found something else "
                 f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
             ) from error
 

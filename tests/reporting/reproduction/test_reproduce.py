@@ -239,7 +239,7 @@ def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     for row in rows[rows["parts"] != ""].to_dict("records"):
         assert row["rule"] in page
     assert page.count("<figure id=") == 3  # the claims, Figure 2 and Figure 9
-    assert f"ostools reproduce --model {rows_model(found)} --figure 2 --figure 9" in page
+    assert f"ostools reproduce --model {rows_model(found)} --figures 2,9" in page
     assert sum(found.outcomes.values()) == len(rows)
 
 
@@ -295,7 +295,7 @@ def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, 
 def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "short.yaml"
     recipe.write_text("parts: {figure-9: {seeds: 2}}")
-    asked = ("reproduce", "--figure", "9", "--recipe", str(recipe), "--out", str(tmp_path / "out"))
+    asked = ("reproduce", "--figures", "9", "--recipe", str(recipe), "--out", str(tmp_path / "out"))
     code, out, err = run(*asked, "--json", "--quiet")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -306,7 +306,7 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any,
     assert_one_forecast(err)  # resumed: nothing is measured, and nothing noted
     assert "total-variation-decays" in out
     assert "report.html" in out
-    assert_refused(run("reproduce", "--figure", "1", "--out", str(tmp_path / "new")), "Figure 1 is a drawing")
+    assert_refused(run("reproduce", "--figures", "1", "--out", str(tmp_path / "new")), "Figure 1 is a drawing")
     assert_refused(run("reproduce", "--recipe", str(tmp_path / "no"), "--out", str(tmp_path / "new")), "cannot be read")
     assert_refused(run("reproduce", "--out", str(recipe)), "found a file")
     assert not (tmp_path / "new").exists()

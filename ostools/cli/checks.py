@@ -1,0 +1,232 @@
+"""Refusals before a model is loaded: names that there are not, and options that exclude each other.
+
+Each check takes the arguments that were given, by parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ostools.cli.prompts import Prompts, rewritten
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, checked_names
+
+Arguments = Mapping[str, Any]
+
+_KNOWN = {
+    "linearisation": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
+    "linearisations": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
+    "kinds": ("kind of untrained model", "ostools.models.null:KINDS"),
+    "nulls": ("kind of untrained model", "ostools.models.null:KINDS"),
+    "ways": ("way", "ostools.measure.faithfulness.without:WAYS"),
+    "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+}
+"""Parameters whose names are known without a model: how they are called, and where they stand."""
+
+
+_AT_LEAST = {"seed": 0} | dict.fromkeys(("max_new_tokens", "length", "samples", "count", "per_text", "bins", "top"), 1)
+"""Whole numbers, and the least that each may be."""
+
+
+def check_names(arguments: Arguments) -> None:
+    """Refuse what many commands have: unknown mitigations, dtypes and variants, numbers that are too small."""
+    from ostools.cli.signature import imported
+
+    for name, (kind, known) in _KNOWN.items():
+        if arguments.get(name) is not None:
+            checked_names(kind, arguments[name], imported(known))
+    for name, least in _AT_LEAST.items():
+        if (number := arguments.get(name)) is not None and number < least:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option}: expected a whole number of at least {least}, found {number}")
+    prompts = arguments.get("prompt", arguments.get("prompts"))
+    if isinstance(prompts, Prompts):
+        rewritten(prompts, _one(arguments.get("mitigation")))
+    for mitigation in _all(arguments.get("mitigation")) + _all(arguments.get("mitigations")):
+        from mitigations import mitigation as named
+
+        named(mitigation)
+    if arguments.get("dtypes") is not None:
+        from ostools.measure.passes.precisions import Precision
+
+        for dtype in arguments["dtypes"]:
+            Precision.named(dtype)
+    if arguments.get("variants") is not None:
+        from ostools.measure.paths.variants import checked_variants
+
+        checked_variants(arguments["variants"])
+
+
+def check_task(arguments: Arguments) -> None:
+    """Refuse a question that there is not."""
+    if arguments.get("task") is not None:
+        from ostools import tasks
+
+        tasks.task(arguments["task"])
+
+
+def _one(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _all(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def sensitivity(given: Arguments) -> None:
+    """A logit is one token's, or the difference of two; it is measured exactly."""
+    towards, method = given.get("towards"), given.get("method")
+    if towards is None:
+        return
+    if not isinstance(towards, str) and len(towards) > 2:
+        raise InputError(
+            f"--towards: expected one token, or two for the difference of their logits, found {len(towards)}"
+        )
+    if method in ("sketch", "estimate"):
+        raise InputError(f"--towards: a logit's sensitivity is exact, found --method {method}: leave --method out")
+    if "detached" in given.get("linearisations", ()):
+        raise InputError(
+            "--towards: found --linearisation detached: use `ostools sensitivity attribution "
+            "--towards`, which has its parts"
+        )
+
+
+def collapse(given: Arguments) -> None:
+    """A task, or a prompt of one's own; a reading that there is."""
+    prompts = given.get("prompt")
+    prompt = None if prompts is None else prompts.given[0]
+    pairs_of(given.get("task"), prompt, given.get("item"), given.get("items", "text"))
+    names = (given.get(name) for name in ("site", "per", "norm"))
+    reading_of(*names, by_layer="layers" in given)
+
+
+def pairs_of(task: str | None, prompt: Any, item: str | None, items: Any) -> Any:
+    """The task of that name, or the pairs of a text or of ids, whose end is repeated.
+
+    Raises `InputError` for options that exclude each other.
+    """
+    from ostools import tasks
+
+    is_text = isinstance(prompt, str)
+    if item is not None and not is_text:
+        raise InputError("--item is what --prompt repeats: give --prompt too")
+    if prompt is None:
+        name = task or "figure-5a"
+        spec = name if items == "text" or ":items=" in name else f"{name}:items={items}"
+        return tasks.task(spec, tasks.CollapseTask)
+    if task is not None:
+        option = "--prompt" if is_text else "--ids"
+        raise InputError(f"--task and {option} exclude each other: leave one out")
+    if not is_text:
+        return tasks.RepeatedIds(prompt, name="prompt")
+    # Without an item the text's own last token is repeated, which is done on ids.
+    return tasks.RepeatTask("prompt", prompt, item, items if item else "ids")
+
+
+def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Any:
+    """The distance that is shown, None for the default. Raises `InputError` for an unknown one."""
+    from ostools.measure.collapse.readings import Reading
+
+    if not by_layer and not (site or per or norm):
+        return None
+    reading = Reading.named(site or ("residual" if by_layer else "y"), per, norm or "l2")
+    if by_layer and reading.site != "residual":
+        raise InputError(
+            f"--layers compares v^(l) after each block: expected --site residual or none, found {reading.site}"
+        )
+    return reading
+
+
+def repeats(given: Arguments) -> None:
+    """Tasks that are pairs."""
+    from ostools import tasks
+
+    for name in given.get("prompts", ()):
+        tasks.task(name, tasks.CollapseTask)
+
+
+def variation(given: Arguments) -> None:
+    """A task of which v* is v with its last token once more."""
+    from ostools import tasks
+
+    if "task" in given:
+        tasks.repeating(given["task"])
+
+
+def attention(given: Arguments) -> None:
+    """A prompt, or a task with its length."""
+    if ("prompt" in given) == ("task" in given):
+        raise InputError("expected --prompt or --ids, or --task with --length")
+    if ("task" in given) != ("length" in given):
+        raise InputError("--task and --length go together: expected both, found one")
+
+
+def counting(given: Arguments) -> None:
+    """A task whose answer is a count."""
+    from ostools.tasks import AppendixTask
+    from ostools.tasks.opened import OpenedPairs
+
+    OpenedPairs(AppendixTask(given.get("task", "count-ones")))
+
+
+def retrieval(given: Arguments) -> None:
+    """Records that are some."""
+    from ostools.tasks.retrieve import RetrieveTask
+
+    RetrieveTask(records=given.get("records", "words"))
+
+
+def drawn(given: Arguments) -> None:
+    """Seeds of a task that draws its sequence."""
+    from ostools import tasks
+    from ostools.measure.fate.decodable import seeds_asked
+
+    seeds_asked(tasks.task(given["task"]), given.get("seeds"))
+
+
+def ablation(given: Arguments) -> None:
+    """Parts that there are, and what may stand in for them."""
+    from ostools.experiments.ablation.targets import checked_method
+
+    checked_method(given.get("what", "heads"), given.get("method", "zero"))
+
+
+def asked_panels(given: Arguments) -> None:
+    """Panels of Figures 3, 4, 6 and 7, and how they ask."""
+    from ostools.experiments.figures.figure3 import asked_tasks
+
+    names = ("panels", "mode", "examples", "tidy")
+    asked_tasks(**{name: given[name] for name in names if name in given})
+
+
+def figure_5(given: Arguments) -> None:
+    """A distance that there is, and a way of putting digits in."""
+    from ostools.experiments.figures.figure5 import checked_reading
+
+    checked_name("items", given.get("items", "text"), ("text", "ids"))
+    names = {"site": "residual", "per": None, "norm": "linf"}
+    checked_reading(*(given.get(name, usual) for name, usual in names.items()))
+
+
+def corpus(given: Arguments) -> None:
+    """Texts that can be read, and a measure with options of its own."""
+    from mitigations import optional
+    from ostools.runs.corpus.measures import Measure
+    from ostools.runs.corpus.pairs import PAIRS
+    from ostools.runs.corpus.result import bins_of
+    from ostools.runs.corpus.texts import read_texts
+    from ostools.runs.stored.store import Store
+
+    measure, dtypes = given.get("measure", "sensitivity"), given.get("dtypes")
+    if dtypes and measure != PAIRS:
+        raise InputError(f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype")
+    method = (given.get("linearisation"), given.get("method"), dtypes)
+    Measure.asked(measure, *method, 1, optional(given.get("mitigation")))
+    bins_of(given.get("bins"), measure, given.get("lengths", (64,)))
+    read_texts(given["texts"], given.get("field", "text"))
+    if "out" in given:
+        Store(Path(given["out"])).require_ours()

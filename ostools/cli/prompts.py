@@ -1,0 +1,187 @@
+"""Prompts of a command: texts or token ids, given one by one or read from a file, each refused by
+its line; and whether they are turns in a chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ostools.ground.errors import InputError
+from ostools.ground.files.reading import TEXT_LIMIT, read_bytes, read_text
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    from ostools.models import Prompt
+
+Given: TypeAlias = str | tuple[int, ...]
+"""A prompt as a user gives it: a text, or its token ids."""
+WRAPPED = ("chat", "system", "thinking")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a command and how they are put to the model.
+
+    `wrapped`: chat, system and thinking, as `models.encode` takes them; None for plain text.
+    """
+
+    given: tuple[Given, ...]
+    wrapped: Mapping[str, Any] | None = None
+
+    def of(self, model: TransformerBridge) -> str | Prompt | list[str | Prompt]:
+        """What a measurement takes: a prompt where there is one, else a list."""
+        prompts = [self.one(model, prompt) for prompt in self.given]
+        return prompts[0] if len(prompts) == 1 else prompts
+
+    def one(self, model: TransformerBridge, given: Given) -> str | Prompt:
+        """A prompt in tokens, or a text as it is where no template is meant."""
+        from ostools.models import Prompt, encode
+
+        if not isinstance(given, str):
+            return Prompt.from_ids(model, given)
+        return given if self.wrapped is None else encode(model, given, **self.wrapped)
+
+
+def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
+    """The prompts of --prompt, --ids and --prompts; None for none, where none is needed.
+
+    Raises `InputError` for none or several of the options, for an empty text, and for options of
+    the chat template without a chat.
+    """
+    given = _given(values, needed)
+    wrapped = {name: values.get(name) for name in WRAPPED}
+    chat = bool(wrapped["chat"])
+    if not chat and (wrapped["system"] is not None or wrapped["thinking"]):
+        option = "--system" if wrapped["system"] is not None else "--thinking"
+        raise InputError(f"{option}: expected --chat beside it, found none: only a chat template uses it")
+    if given is None:
+        if chat:
+            raise InputError(
+                "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
+            )
+        return None
+    if chat and not all(isinstance(prompt, str) for prompt in given):
+        raise InputError("--chat: expected --prompt beside it, found --ids: a chat template is written around a text")
+    wrapped |= {"chat": True, "thinking": bool(wrapped["thinking"])}
+    return Prompts(tuple(given), wrapped if chat else None)
+
+
+def _given(values: Mapping[str, Any], needed: bool) -> list[Given] | None:
+    texts, ids = _all(values.get("prompt")), _all(values.get("ids"))
+    file = values.get("prompts")
+    options = {"--prompt": texts, "--ids": ids, "--prompts": file}
+    used = [option for option, value in options.items() if value]
+    if len(used) > 1:
+        many = "put all prompts into one file" if "prompts" in values else "leave one out"
+        raise InputError(f"{' and '.join(used)} exclude each other: {many}")
+    if not used:
+        if needed:
+            ways = ["--prompt TEXT", "--ids 2,40,50"] + ["--prompts FILE"] * ("prompts" in values)
+            raise InputError(f"expected {' or '.join(ways)}, found none of them")
+        return None
+    if "" in texts:
+        raise InputError("--prompt: expected text, found nothing; give at least one character")
+    return prompts_of(Path(file)) if file else [*texts, *map(parse_ids, ids)]
+
+
+def _all(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Given, ...]:
+    """The prompts as a mitigation rewrites them.
+
+    Refuses, by the options' names and before a model is loaded, what cannot rewrite them.
+    """
+    if mitigation is None:
+        return prompts.given
+    from mitigations import mitigation as named
+    from mitigations import parts, rewrite
+    from ostools.measure.mitigated import rewrites
+
+    acting = named(mitigation)
+    texts = [isinstance(prompt, str) for prompt in prompts.given]
+    if any(rewrites(part, "sequence") for part in parts(acting)):
+        raise InputError(
+            f"--mitigation {mitigation}: it rewrites the sequence of a task, and a text has none: "
+            f"`ostools evaluate prompts --task NAME --mitigation {mitigation}` writes the prompts "
+            "that it makes; measure those, without --mitigation"
+        )
+    if any(rewrites(part, "prompt") for part in parts(acting)) and not all(texts):
+        raise InputError(
+            f"--mitigation {mitigation}: it rewrites the text, expected --prompt beside it, found token ids"
+        )
+    return tuple(rewrite(acting, prompt) if isinstance(prompt, str) else prompt for prompt in prompts.given)
+
+
+def parse_ids(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas or blanks between them, in brackets or without; or a file that holds such numbers."""
+    numbers = _numbers(text)
+    if numbers is None:
+        try:
+            numbers = _numbers(read_text(Path(text), encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None)
+            raise InputError(
+                f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
+                f"{reason or 'not text in UTF-8'}"
+            ) from None
+    if numbers is None:
+        raise InputError(
+            f"--ids {text[:60]!r}: expected a file of token ids such as 2,40,50, found something else in it"
+        )
+    return numbers
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """The numbers that a text consists of; None where it holds none, or anything else."""
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    whole = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+    return tuple(map(int, words)) if whole else None
+
+
+def prompts_of(file: Path) -> list[Given]:
+    """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
+    try:
+        lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--prompts {file}: cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--prompts {file}: expected text in UTF-8, found other bytes at {error.start}") from error
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise InputError(f"--prompts {file}: expected a prompt a line, found an empty file")
+    read = _of_json if file.suffix.lower() == ".jsonl" else _of_text
+    return [read(f"--prompts {file}, line {number}", line) for number, line in enumerate(lines, start=1)]
+
+
+def _of_text(where: str, line: str) -> str:
+    text = line.removesuffix("\r")
+    if not text.strip():
+        raise InputError(f"{where}: expected a prompt, found an empty line; one with line breaks needs a .jsonl file")
+    return text
+
+
+def _of_json(where: str, line: str) -> Given:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: expected a JSON object with the key 'prompt', found something else") from None
+    text, ids = (row.get(key) if isinstance(row, dict) else None for key in ("prompt", "ids"))
+    if text is not None and ids is not None:
+        raise InputError(f"{where}: expected 'prompt' or 'ids', found both: leave one out")
+    if isinstance(ids, list) and ids and all(type(index) is int for index in ids):
+        return tuple(ids)
+    if not isinstance(text, str) or not text:
+        raise InputError(
+            f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under 'ids', found none"
+        )
+    return text

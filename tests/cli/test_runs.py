@@ -1,0 +1,422 @@
+"""One run of each command: results on stdout and nothing else there, files by their ending, the numbers of the call."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import ostools as ost
+from ostools import tasks
+from ostools.ground.errors import InputError
+from tests.adapters import factors, write_adapter
+from tests.checkpoints import make_model, write_checkpoint
+from tests.cli.asking import NOTES, assert_refused, in_a_process
+from tests.sets import quick
+
+PROMPT = "--prompt 'The 11'"
+SHOWN = [
+    (f"sensitivity {PROMPT}", "Measured sensitivity of the representation|full operator_norm|Measured, full:", "lower"),
+    (f"sensitivity {PROMPT} --method estimate", "Estimated sensitivity|full frobenius_lower", "operator_norm|Measured"),
+    (f"sensitivity {PROMPT} --at 2 --towards 1 --towards 0", "the logit of '1' minus that of '0' after position 2", ""),
+    (f"sensitivity {PROMPT} --prompt 1 --linearisation frozen", "prompt 2 of 2|Mean over 2 prompts", ""),
+    (f"sensitivity profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
+    (f"sensitivity attribution {PROMPT}", "Parts of the logit|biases", ""),
+    (f"sensitivity untrained {PROMPT} --seeds 0 --linearisation frozen", "Profiles of the model|initialised", ""),
+    (f"bounds {PROMPT}", "Path sums|local certified", "uniform"),
+    (f"bounds {PROMPT} --mitigation sliding-window:window=3", "under the mitigation sliding-window:window=3", ""),
+    (f"bounds spectra {PROMPT}", "first_mass_last|lazy", ""),
+    ("collapse --lengths 1:9 --dtype float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is ", " float16"),
+    (
+        "collapse --lengths 1:9 --dtype bfloat16 --site v --per head-chunk --norm linf",
+        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16, theorem, seed 0: not hidden",
+        "at y",
+    ),
+    (
+        "collapse --task figure-5c --lengths 1:9 --dtype bfloat16 --layers all",
+        "L2 distance at v^(l), figure-5c; layer 0 is the embedding|lengths tried, up to 9",
+        "",
+    ),
+    ("collapse repeats --task figure-5a --lengths 1:9 --dtype float32", "95% interval of the rate|too few", ""),
+    ("collapse variation --lengths 1:9", "delta + own weight of the last token's attention, mean over heads", ""),
+    ("attention --prompt 1234", "The greatest weights", ""),
+    ("attention --task copy-last --length 3", "The greatest weights", ""),
+    (
+        "attention difference --prompt 1234 --mitigation sliding-window:window=2",
+        "The greatest differences|the median head moves",
+        "",
+    ),
+    ("attention heads --prompt 1234", "Where each head looks|entropy", ""),
+    (
+        "evaluate --task count-ones-figure-5 --lengths 1:2 --no-chat",
+        "Answers|All lengths: 0 of 2 answers are right.|Nothing was drawn, so there is no interval.",
+        "",
+    ),
+    (
+        "evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtype float32",
+        "Answers, and the distance|float32: no impossible count is predicted (not hidden at any of the 2|one-sided",
+        "",
+    ),
+    (
+        "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning '1 + 1 + 1'",
+        "items of the sequence|begun answer line|line by line",
+        "few-shot",
+    ),
+    ("ablate --lengths 2 --measure answers --target 0.1 --target 1.0", "real effects, and the predicted|First order", ""),
+    ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5", ""),
+    (
+        "mitigate --mitigation separator:every=2 --lengths 3,4 --sensitivity-lengths 0 --dtype float32 "
+        "--elicitation zero-shot",
+        "Verdicts|separator:every=2|not decided|nothing could be lost",
+        "",
+    ),
+    ("reproduce figure 2 --lengths 2 --no-chat", "Right answers to copying one digit|The paper's is of Gemini", ""),
+    (
+        "reproduce figure 5 --lengths 1:4 --panel b --seeds 1 --site attention --norm l1 --dtype bfloat16 --items ids "
+        "--load-dtype float64",
+        "Distance of the last representations|loaded in float64, 4 lengths|Here: L1 at the last block's heads.",
+        "",
+    ),
+]  # fmt: skip
+"""A command line, what is shown, and what is not."""
+DEARER = [
+    ("evaluate retrieval --length 2 --seeds 0 --linearisation frozen", "Retrieving a record|sensitivity_others", ""),
+    (f"ablate faithfulness {PROMPT} --variant local --linearisation frozen --orders 19", "Rank correlation|AOPC", ""),
+    (
+        "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
+        "linear probes",
+        "",
+    ),
+    ("probe readout --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "What the output reads", ""),
+    ("probe fate --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "Where answers are lost", ""),
+    ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute errors", ""),
+    ("reproduce figure 7 --lengths 2 --seeds 0 --max-new-tokens 2", "most frequent answers", ""),
+    ("sweep corpus --texts t.txt --lengths 8 --measure attention --bins 4", "Windows of text|Shape over texts", ""),
+]
+WITHOUT_A_MODEL = [
+    ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "after one layer|whole block of Vaswani"),
+    ("reproduce figure 9 --lengths 1:40 --seeds 0", "Total variation delta|The range of n is ours"),
+    ("list measurements", "ostools sensitivity|ostools reproduce figure 5"),
+    ("list models", "embedded|gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: GPT-J: "),
+    ("list tasks", "count-ones-bernoulli|figure-5a|With an option"),
+    ("list mitigations", "sliding-window|ostools"),
+    ("doctor", "embedded|memory|hub cache"),
+]
+
+
+def assert_notes_alone(err: str) -> None:
+    """A forecast first, and plans."""
+    assert err.startswith(NOTES[0])
+    assert all(line.startswith(NOTES) for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "never"), [*SHOWN, *(pytest.param(*row, marks=pytest.mark.slow) for row in DEARER)],
+    ids=[line for line, *_ in (*SHOWN, *DEARER)],
+)  # fmt: skip
+def test_a_table_and_what_it_says(
+    run, directory: str, bare: str, tmp_path: Path, line: str, words: str, never: str
+) -> None:
+    (tmp_path / "t.txt").write_text("the quick brown fox jumps over\n\na lazy dog while it rains")
+    model = bare if line.startswith("mitigate") else directory
+    if line.startswith(("probe", "reproduce figure 3", "reproduce figure 7")):
+        model = "embedded"
+    code, out, err = run(*shlex.split(line), "--model", model)
+    assert code == 0, err
+    assert_notes_alone(err)
+    said = " ".join(out.split())
+    for word in words.split("|"):
+        assert word in out or word in said
+    for word in filter(None, never.split("|")):
+        assert word not in out
+    assert out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(("line", "words"), WITHOUT_A_MODEL, ids=[line for line, _ in WITHOUT_A_MODEL])
+def test_what_needs_no_model_loads_none(run, no_model: None, line: str, words: str) -> None:
+    code, out, err = run(*line.split())
+    assert (code, err) == (0, "")
+    for word in words.split("|"):
+        assert word in " ".join(out.split())
+
+
+# --- the numbers of the call
+
+WINDOW, HINT, TEXT = "sliding-window:window=3", "repeat-prompt", "The 11 and 10"
+CALLS: list[tuple[str, Any]] = [
+    ("sensitivity --at -2 --towards 1", lambda model: ost.sensitivity(model, TEXT, at=-2, towards="1")),
+    (f"bounds spectra --mitigation {WINDOW}", lambda model: ost.spectra(model, TEXT, mitigation=WINDOW)),
+    (f"sensitivity attribution --mitigation {HINT}", lambda model: ost.contributions(model, TEXT, mitigation=HINT)),
+    ("attention heads", lambda model: ost.head_scores(model, TEXT)),
+]
+DEARER_CALLS = [
+    (f"bounds --mitigation {HINT}", lambda model: ost.path_sum(model, TEXT, mitigation=HINT)),
+    (
+        f"sensitivity profile --at -2 --mitigation {HINT}",
+        lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, at=-2)),
+    ),
+    (
+        f"sensitivity untrained --seeds 0 --mitigation {WINDOW}",
+        lambda model: ost.nulls(model, TEXT, seeds=[0], mitigation=WINDOW),
+    ),
+    (
+        f"ablate faithfulness --variant local --linearisation frozen --way removed --orders 19 --at 4 --mitigation {HINT}",
+        lambda model: ost.faithfulness(
+            model,
+            [
+                ost.sensitivity(model, TEXT, linearisations=["frozen"], mitigation=HINT, at=4),
+                ost.path_sum(model, TEXT, variants="local", mitigation=HINT, positions="all"),
+            ],
+            ways="removed",
+            orders=19,
+            mitigation=HINT,
+        ),
+    ),
+]
+OF_TASKS = [
+    ("collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtype float32",
+     lambda model: ost.collapse(model, "copy-last", lengths=[4, 5], mitigation="separator:every=3", dtypes=["float32"])),
+    (f"collapse variation --lengths 4,5 --mitigation {WINDOW}",
+     lambda model: ost.attention_variation(model, "figure-5a", lengths=[4, 5], mitigation=WINDOW)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        *CALLS,
+        *OF_TASKS,
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in DEARER_CALLS),
+    ],
+    ids=[line for line, _ in (*CALLS, *OF_TASKS, *DEARER_CALLS)],
+)
+def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str, call: Any) -> None:
+    text = () if "--lengths" in line else ("--prompt", TEXT)
+    code, out, err = run(*line.split(), *text, "--model", directory, "--json", "--quiet")
+    found, expected = json.loads(out), call(ost.load_model(directory))
+    assert (code, err) == (0, "")
+    # Through JSON and back, so that a missing origin is None in both.
+    assert found["rows"] == json.loads(json.dumps(expected.as_json()["rows"]))
+    assert found["provenance"]["parameters"].get("mitigation") == expected.provenance.parameters.get("mitigation")
+    assert found["provenance"]["model"]["architecture"] == "GemmaForCausalLM"
+
+
+def test_of_several_prompts_each_says_its_own_position(run, directory: str) -> None:
+    asked = ("sensitivity", "--prompt", "The 11", "--prompt", TEXT, "--at", "-2", "--model", directory)
+    code, out, _ = run(*asked, "--json", "--quiet")
+    found = json.loads(out)
+    rows = pd.DataFrame(found["rows"])
+    assert code == 0
+    for number, about in found["provenance"]["parameters"]["prompts"].items():
+        assert about["at"] == len(about["token_ids"]) - 2
+        assert rows.loc[rows["prompt"] == int(number), "position"].max() == about["at"]
+
+
+# --- files
+
+
+@pytest.mark.parametrize("ending", quick(["csv", "json", "parquet", "svg", "png", "pdf", "html"], "csv", "svg", "html"))
+def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, ending: str) -> None:
+    name = f"norms.{ending}"
+    code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory, "--out", name)
+    assert (code, out) == (0, f"wrote {name}\n")
+    assert_notes_alone(err)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_json_beside_a_file_is_the_same_and_quiet_says_nothing(run, directory: str, tmp_path: Path) -> None:
+    asked = ("sensitivity", "--prompt", "The 11", "--model", directory, "--quiet", "--out", "x.json")
+    assert run(*asked) == (0, "", "")
+    code, out, _ = run(*asked, "--json")
+    assert code == 0
+    assert json.loads(out)["rows"] == json.loads((tmp_path / "x.json").read_text())["rows"]
+
+
+def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> None:
+    prompt = ["--prompt", "The 11", "--model", directory, "--load-dtype", "float64"]
+    assert run("bounds", *prompt, "--positions", "all", "--out", "y.parquet")[0] == 0
+    triangle = pd.read_parquet(tmp_path / "y.parquet")
+    n = triangle["last"].max() + 1
+    assert len(triangle) == n * (n + 1) // 2
+    assert triangle.attrs["ostools"]["model"]["dtype"] == "float64"
+    line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtype float32 --out x.parquet --model"
+    code, out, _ = run(*line.split(), directory)
+    frame = pd.read_parquet(tmp_path / "x.parquet")
+    assert code == 0
+    assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == ({2, 3, 4, 9}, {3, 5}, {"float32"})
+    # A picture or table of a collapse comes with its verdict.
+    assert " ".join(out.split()).count("lengths tried, up to 9") == 1
+
+
+def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(run, tmp_path: Path, directory: str) -> None:
+    asked = ("attention", "difference", "--model", directory, "--prompt", "123", "--against-prompt", "12")
+    code, out, _ = run(*asked, "--out", "x.html")
+    assert (code, out.split()) == (0, ["wrote", "x.html"])
+    assert "Side by side only" in (tmp_path / "x.html").read_text(encoding="utf-8")
+    model = ost.load_model(directory, device="cpu")
+    both = [ost.attention(model, text) for text in ("123", "12")]
+    expected: Any = ost.attention_difference(*both, corresponding=True).frame
+    code, out, _ = run(*asked, "--device", "cpu", "--corresponding", "--json")
+    assert code == 0
+    assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()
+    same = ("attention", "difference", "--model", directory, "--prompt", "123", "--against-model", directory, "--json")
+    assert {row["difference"] for row in json.loads(run(*same)[1])["rows"]} == {0.0}
+
+
+def test_an_adapter_is_a_model_and_base_says_where_its_base_is(run, tmp_path: Path) -> None:
+    model = make_model("llama", seed=1)
+    base = write_checkpoint(tmp_path / "base", "llama", seed=1)
+    adapter = write_adapter(tmp_path / "lora", tmp_path / "gone", factors(model, ["q_proj"]), ["q_proj"])
+    command = ["sensitivity", "--prompt", "abc", "--device", "cpu", "--json", "--model"]
+    code, out, _ = run(*command, str(adapter), "--base", str(base))
+    assert code == 0
+    found = json.loads(out)
+    assert found["provenance"]["model"]["base"] == str(base)
+    assert found["rows"] != json.loads(run(*command, str(base))[1])["rows"]
+    assert_refused(run(*command, str(adapter)), "base model of the adapter", "say where it lies with base=... (--base)")
+
+
+@pytest.mark.parametrize("name", ["auto", "disk"])
+def test_a_device_map_changes_no_number_and_is_said(run, directory: str, name: str) -> None:
+    command = ["sensitivity", "--prompt", "abc", "--model", directory, "--device", "cpu", "--json"]
+    code, out, _ = run(*command, "--device-map", name)
+    assert code == 0
+    found, expected = json.loads(out), json.loads(run(*command)[1])
+    assert found["rows"] == expected["rows"]
+    assert set(found["provenance"]["model"]["device_map"].values()) == {"cpu" if name == "auto" else "disk"}
+    assert expected["provenance"]["model"]["device_map"] is None
+
+
+# --- lists and the doctor
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("list models", {"embedded", "packaged", "families", "refused"}),
+        ("list tasks", {"name", "from", "options", "what"}),
+        ("list mitigations", {"name", "from", "options", "what"}),
+        ("list measurements", {"command", "function", "what"}),
+        ("doctor", {"what", "state", "found"}),
+    ],
+)
+def test_listings_as_json(run, command: str, keys: set[str]) -> None:
+    code, out, err = run(*command.split(), "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert set(found if isinstance(found, dict) else found[0]) == keys
+
+
+_OPTIONS = (
+    "hint=true", "separator_every=3", "interleave=true", "uniform=true", "mode=answer-only", "mode=cot-zero-shot",
+    "mode=cot-few-shot", "mode=cot-few-shot,examples=after", "tidy=true",
+)  # fmt: skip
+
+
+def test_tasks_are_listed_with_every_option_and_the_pairs(run) -> None:
+    code, out, _ = run("list", "tasks", "--json")
+    listed = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert set(tasks.REPEATING_TASKS) <= set(listed)
+    assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
+    assert listed["sum-ones"]["options"] == ("mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true")
+    for name in tasks.APPENDIX_NAMES:
+        assert {row for row in listed if row.startswith(f"{name}:")} == {
+            f"{name}:{text}" for text in _OPTIONS if _taken(f"{name}:{text}")
+        }
+
+
+def _taken(spec: str) -> bool:
+    try:
+        tasks.task(spec)
+    except InputError:
+        return False
+    return True
+
+
+def test_doctor_finds_what_is_missing_and_shows_no_token(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name in ("einops", "torch"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    real = metadata.version
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    code, out, err = run("doctor")
+    assert (code, err) == (0, "")
+    assert "hf_secret" not in out
+    assert "set" in out
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, err = run("doctor", "--json")
+    found = {row["what"]: row for row in json.loads(out)}
+    assert (code, err) == (1, "")
+    assert found["einops"]["state"] == found["torch"]["state"] == "MISSING"
+    assert "not looked at" in found["the rest"]["found"]
+    assert found["altair"]["state"] == "ok"
+
+
+# --- the process
+
+
+@pytest.mark.slow
+def test_nothing_but_notes_and_results_is_written_in_a_process_of_its_own(directory: str, tmp_path: Path) -> None:
+    done = in_a_process("sensitivity", "--prompt", "The", "--model", directory, cwd=tmp_path)
+    assert done.returncode == 0
+    assert_notes_alone(done.stderr)
+    assert done.stdout.startswith("Measured sensitivity")
+
+
+def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lines: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ostools.cli.output.print_text", interrupted)
+    assert run("list", "models") == (130, "", "ostools: interrupted\n")
+
+
+@pytest.mark.slow
+def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
+    code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'list', 'models']; main()"
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "{code}" | true', sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("no_colour", [False, True])
+def test_no_color_is_honoured_on_a_terminal(directory: str, no_colour: bool) -> None:
+    ours, theirs = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    variables |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
+    arguments = ["ostools", "collapse", "--lengths", "1:2", "--dtype", "float32", "--model", directory]
+    code = f"import sys; from ostools.cli import main; sys.argv = {arguments}; main()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=variables) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := _read(ours):
+            shown += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"figure-5a" in shown
+    # Bold headings are no colour. The progress bar has some, where they are wanted.
+    coloured = re.search(rb"\x1b\[[\d;]*\b(3[0-8]|9[0-7])[;m]", shown) is not None
+    assert coloured == (not no_colour)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the terminal's other end is closed
+        return b""

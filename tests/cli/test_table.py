@@ -1,0 +1,186 @@
+"""The table of commands: every one has help at once, examples that can be typed, and every parameter of its function."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from ostools.cli import app
+from ostools.cli.commands import COMMANDS, VERBS, Command
+from ostools.cli.global_options import parse_bytes, parse_seconds
+from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
+from ostools.cli.signature import UNKNOWN, imported, signature_of
+from ostools.ground.errors import InputError
+from ostools.ground.lengths import parse_lengths
+from tests.cli.asking import in_a_process, parsed
+
+HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich", "statsmodels")
+every_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Neither help nor a version, in one process for all: what the first imports the last would show too."""
+    asked = [["--help"], ["--version"], ["list", "--help"], *([*words, "--help"] for words in COMMANDS)]
+    code = f"""
+import contextlib, io, sys
+from ostools.cli import main
+for arguments in {asked}:
+    sys.argv = ["ostools", *arguments]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            main()
+        except SystemExit as stopped:
+            assert not stopped.code, arguments
+    assert said.getvalue(), arguments
+    assert not set({HEAVY}) & set(sys.modules), (arguments, set({HEAVY}) & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_there_are_fourteen_verbs_and_help_lists_each_once(run) -> None:
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    listed = out.partition("Commands:")[2].splitlines()
+    assert [line.split()[0] for line in listed if line.startswith("  ") and line[2].isalpha()][:14] == [*VERBS]
+    assert {words[0] for words in COMMANDS} == set(VERBS)
+    assert len(VERBS) == 14
+
+
+@every_command
+def test_examples_can_be_typed_and_every_option_has_help(run, tmp_path: Path, command: Command) -> None:
+    code, out, err = run(*command.words, "--help")
+    assert (code, err) == (0, "")
+    assert command.examples
+    for line in command.examples:
+        assert line in out
+        program, *words = shlex.split(line)
+        assert program == "ostools"
+        assert tuple(words[: len(command.words)]) == command.words
+        (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+        parsed(words)
+    for parameter in declared(command):
+        assert len(getattr(parameter, "help", None) or "") > 3, parameter.name
+
+
+@every_command
+def test_every_parameter_is_an_option_or_python_only_with_the_reason(command: Command) -> None:
+    """The source as it is read is the function as it runs."""
+    function = inspect.unwrap(imported(command.function))
+    parameters = inspect.signature(function).parameters
+    signature = signature_of(command.function)
+    assert [parameter.name for parameter in signature.parameters] == [*parameters]
+    options = {field.name for field in fields_of(command)}
+    prompts = {parameter.name for parameter in signature.parameters if takes_prompt(parameter)}
+    reached = options | prompts | {*SUPPLIED, *command.fixed, *command.python_only} | {"model"}
+    assert set(parameters) <= reached
+    assert {*command.fixed, *command.python_only, *command.defaults, *command.renamed} <= set(parameters)
+    assert all(len(reason) > 10 for reason in command.python_only.values())
+    for parameter in signature.parameters:
+        default = parameters[parameter.name].default
+        assert parameter.required == (default is inspect.Parameter.empty)
+        if parameter.default is not UNKNOWN:
+            assert parameter.default == default or [*parameter.default] == [*default]
+
+
+@every_command
+def test_defaults_as_they_are_shown_can_be_typed(command: Command) -> None:
+    known = {parameter.name: parameter for parameter in signature_of(command.function).parameters}
+    for field in fields_of(command):
+        shown = command.defaults.get(field.name) or shown_default(known[field.name])
+        if shown and not command.own:
+            many = getattr(field.declared, "multiple", False)
+            read = field.read(
+                field.option, tuple(shown.split(",")) if many and "," in shown else (shown,) if many else shown
+            )
+            assert read is not None, field.name
+
+
+def test_one_word_has_one_meaning_everywhere() -> None:
+    """An option is a flag, a number or a text in all commands, and `--out` a file but where a directory is kept."""
+    kinds: dict[str, set[tuple[bool, str]]] = {}
+    for command in COMMANDS.values():
+        for option in declared(command):
+            if isinstance(option, click.Option):
+                kinds.setdefault(option.opts[0], set()).add((option.is_flag, option.type.name))
+    assert {name for name, found in kinds.items() if len(found) > 1} <= {"--texts"}
+    assert {"--dtype", "--load-dtype", "--model", "--prompt", "--task", "--lengths", "--seeds"} <= set(kinds)
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("sensitivity --prompt a --layers all", {"layers": "all"}),
+        ("sensitivity --prompt a --linearisation full,frozen", {"linearisations": ("full", "frozen")}),
+        ("sensitivity --prompt a --layers 0:2,5 --towards ' a, b'", {"layers": (0, 1, 2, 5), "towards": " a, b"}),
+        ("sensitivity --prompt a --towards x --towards y", {"towards": ("x", "y")}),
+        ("bounds --prompt a --variant local --variant 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
+        ("collapse variation --no-bos --seeds 0:2", {"bos": False, "seeds": (0, 1, 2), "lengths": (*range(1, 129),)}),
+        ("ablate --target 2.0 --target 2.0:64:7 --target 1.mlp", {"targets": [(2, 0), (2, 0, 64, 7), (1, "mlp")]}),
+        ("evaluate --no-chat --samples 2 --temperature 0.5", {"chat": False, "samples": 2, "temperature": 0.5}),
+        ("evaluate chain-of-thought", {"length": 12}),
+        ("mitigate", {"mitigations": ("separator:every=3", "hint", "interleave")}),
+        ("mitigate windows --layers alternate --windows 2:4", {"layers": "alternate", "windows": (2, 3, 4)}),
+        ("reproduce --out x --figures 5,9", {"out": Path("x"), "figures": (5, 9)}),
+        ("sweep run a.yaml --out x --workers 2", {"sweep": Path("a.yaml"), "out": Path("x"), "workers": 2}),
+    ],
+)  # fmt: skip
+def test_what_is_written_becomes_the_argument(line: str, arguments: dict[str, object]) -> None:
+    read = parsed(shlex.split(line))
+    assert {name: read[name] for name in arguments} == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GiB", 4 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("77", 77), (None, None)]
+)
+def test_sizes_of_memory(text: str | None, size: int | None) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30min", 1800), ("6 h", 21600), ("7", 7), (None, None)])
+def test_times(text: str | None, seconds: float | None) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [("1:4", [1, 2, 3, 4]), ("8,16,32", [8, 16, 32]), ("5", [5]), ("3:3", [3]), ("7, 1:3,2", [1, 2, 3, 7])],
+)
+def test_lengths_are_read_inclusively(text: str, lengths: list[int]) -> None:
+    assert parse_lengths(text) == lengths
+    assert parse_lengths(f"0,{text}", "--seeds", 0) == [0, *lengths]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "1:", ":5", "a", "1.5", "-3", "0:4", "1:2:3", "1,,2", "1:10000000", "٣", "1" * 5000, "1e3", "0"],
+)
+def test_other_lengths_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--lengths"):
+        parse_lengths(text)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_answers(shell: str) -> None:
+    words = {"COMP_WORDS": "ostools coll", "COMP_CWORD": "coll" if shell == "fish" else "1"}
+    done = in_a_process(env=os.environ | words | {"_OSTOOLS_COMPLETE": f"{shell}_complete"})
+    assert "collapse" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_words_that_name_nothing_are_refused_with_the_nearest() -> None:
+    context = click.Context(app, info_name="ostools")
+    with pytest.raises(InputError, match="did you mean 'variation'"):
+        app.resolve_command(context, ["collapse", "variaton"])
+    with pytest.raises(click.UsageError, match="No such command 'colapse'"):
+        app.resolve_command(context, ["colapse"])
+    with pytest.raises(click.UsageError, match="takes options alone"):
+        app.resolve_command(context, ["collapse", "variation", "x"])
