@@ -52,7 +52,7 @@ def check_names(arguments: Arguments) -> None:
         from ostools.measure.passes.precisions import Precision
 
         for dtype in arguments["dtypes"]:
-            Precision.named(dtype)
+            Precision.of_name(dtype)
     if arguments.get("variants") is not None:
         from ostools.measure.paths.variants import checked_variants
 
@@ -133,7 +133,7 @@ def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer:
 
     if not by_layer and not (site or per or norm):
         return None
-    reading = Reading.named(site or ("residual" if by_layer else "y"), per, norm or "l2")
+    reading = Reading.with_defaults(site or ("residual" if by_layer else "y"), per, norm or "l2")
     if by_layer and reading.site != "residual":
         raise InputError(
             f"--layers compares v^(l) after each block: expected --site residual or none, found {reading.site}"
@@ -225,7 +225,7 @@ def corpus(given: Arguments) -> None:
     if dtypes and measure != PAIRS:
         raise InputError(f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype")
     method = (given.get("linearisation"), given.get("method"), dtypes)
-    Measure.asked(measure, *method, 1, optional(given.get("mitigation")))
+    Measure.from_options(measure, *method, 1, optional(given.get("mitigation")))
     bins_of(given.get("bins"), measure, given.get("lengths", (64,)))
     read_texts(given["texts"], given.get("field", "text"))
     if "out" in given:

@@ -252,7 +252,7 @@ def _of_collapse(result: Any, beside_a_file: bool) -> list[str]:
     from ostools.reporting.findings import collapse as findings
 
     if beside_a_file:
-        reading = result.reading or Reading.named("y", None, "l2")
+        reading = result.reading or Reading.with_defaults("y", None, "l2")
         return findings.verdict_lines(result, reading)
     if result.reading is not None:
         return findings.reading_findings(result, result.reading)
@@ -290,7 +290,7 @@ def _view_of_collapse(result: Any) -> View:
     """The distance that is read, by length and, where there are several, by layer."""
     from ostools.measure.collapse.readings import Reading
 
-    reading = result.reading or Reading.named("y", None, "l2")
+    reading = result.reading or Reading.with_defaults("y", None, "l2")
     layers = len(set(result.frame["layer"])) > 1
     title = f"{reading.words}, {result.frame['task'].iloc[0]}"
     if layers:
@@ -315,7 +315,7 @@ def _show_view(result: Any, view: View) -> None:
     if type(result).__name__ == "Collapse":
         from ostools.measure.collapse.readings import Reading
 
-        reading = result.reading or Reading.named("y", None, "l2")
+        reading = result.reading or Reading.with_defaults("y", None, "l2")
         every = len(set(result.frame["layer"])) > 1
         table = reading.of(result.measured(), every_layer=every)
     title = view.title

@@ -222,7 +222,7 @@ def _corpus(model: Unloaded, given: Given) -> int:
     from ostools.runs.corpus.measures import Measure
 
     method = (given["linearisation"], given["method"], given["dtypes"])
-    what = Measure.asked(given["measure"], *method, model.shape.d_model, optional(given["mitigation"]))
+    what = Measure.from_options(given["measure"], *method, model.shape.d_model, optional(given["mitigation"]))
     return max(what.memory(model.shape, length, model.limit) for length in given["lengths"])
 
 

@@ -49,7 +49,7 @@ def report(
         loaded = GLOBALS.of_a_loaded_model.items()
         _on_run(run, out, options + [name for name, value in loaded if value is not None])
         return
-    from ostools import reporting
+    from ostools.reporting.report.report import report as report_on
     from ostools.results import checked_output
 
     checked_output(out, (".html",), option="--out")
@@ -63,11 +63,11 @@ def report(
         text: Any = None if given is None else given.given[0]
         loading, progress = each_at_work("measuring", names, memory)
         with within_time():
-            written = reporting.report(models=loading, prompt=text, progress=progress, **wanted)
+            written = report_on(models=loading, prompt=text, progress=progress, **wanted)
     else:
         with at_work("measuring", names[0], memory) as (loaded, progress):
             read: Any = None if given is None else given.of(loaded)
-            written = reporting.report(loaded, prompt=read, progress=progress, **wanted)
+            written = report_on(loaded, prompt=read, progress=progress, **wanted)
     tell_written(written)
 
 
@@ -116,6 +116,6 @@ def _on_run(directory: Path, out: Path, given: list[str]) -> None:
             "--run reports on cells that are there and measures nothing: leave out "
             f"{' and '.join(given)}; what a sweep measures stands in its file"
         )
-    from ostools import reporting
+    from ostools.reporting.report.report import report as report_on
 
-    tell_written(reporting.report(run=directory, out=out, say=output.note))
+    tell_written(report_on(run=directory, out=out, say=output.note))

@@ -34,15 +34,16 @@ def reproduce(
         recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
             paper's.
     """
-    from ostools import reporting
     from ostools.cli.memory import largest
     from ostools.experiments.reproduce.claims import chosen_claims
     from ostools.experiments.reproduce.parts import checked_arguments, parts_of
+    from ostools.reporting.reproduction.recipe import Recipe, read_recipe
+    from ostools.reporting.reproduction.reproduce import reproduce as reproduced
     from ostools.reporting.reproduction.stored import Parts
 
     numbers = None if figures is None else list(figures)
     claims = chosen_claims(numbers)
-    asked = reporting.Recipe() if recipe is None else reporting.read_recipe(recipe)
+    asked = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(asked.arguments)
     store.require_ours()
     missing = [part.name for part in parts_of(claims) if not store.has(part.name)]
@@ -54,7 +55,7 @@ def reproduce(
         loaded,
         progress,
     ):
-        found = reporting.reproduce(
+        found = reproduced(
             loaded,
             numbers,
             out=out,
