@@ -126,7 +126,7 @@ def _checks(name: str, found: Reproduction) -> list[Table]:
 
 
 def _drawn(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Callable[[Any], Any]]]:
-    """The results of a part that have a chart: its caption, the result, and how it is drawn; the lemmas have a table instead."""
+    """The results of a part that have a chart: caption, result, how it is drawn. The lemmas have a table instead."""
     if name == LEMMAS:
         return []
     if name == "figure-3":
