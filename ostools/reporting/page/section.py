@@ -19,14 +19,9 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def table_from(
-    caption: str, records: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]
-) -> Table:
+def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> Table:
     """Make a table of records; `columns`: by its header, what each column shows of a record."""
-    rows = [
-        [str(show(record) if callable(show) else record[show]) for show in columns.values()]
-        for record in records
-    ]
+    rows = [[str(show(record) if callable(show) else record[show]) for show in columns.values()] for record in records]
     return Table(caption, list(columns), rows)
 
 

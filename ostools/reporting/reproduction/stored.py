@@ -73,8 +73,9 @@ class Parts:
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
         """Store a part: its results, and after them the record by which they are found."""
         folder = self.directory / name
-        if unknown := [type(result).__name__ for result in results.values() if encoded_fields(result) is None]:
-            raise InputError(f"{name}: expected results that can be stored whole, found {', '.join(unknown)}")
+        for result in results.values():
+            if not type(result).__module__.startswith("ostools.") or encoded_fields(result) is None:
+                raise InputError(f"{name}: expected results of ostools, found {type(result).__name__}")
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:

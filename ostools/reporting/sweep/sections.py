@@ -95,6 +95,7 @@ class CellsSection:
 
     def _shown(self, cells: Cells, name: str, room: bool) -> tuple[Part | None, list[str] | None]:
         """The part and the line of a result; where the stored rows are not what it can be made of, that and why."""
+        row = None
         try:
             result = self.measurement.read(cells.rows, cells.provenance)
             key = [cells.value(column) for column in ("model", "task", *self.by, "options")]
@@ -104,7 +105,7 @@ class CellsSection:
             part = self.block(cells, result, name)
         except UNREADABLE as error:
             why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            return Part(title=cells.title, findings=[f"This could not be drawn from what is stored: {why}"]), None
+            return Part(title=cells.title, findings=[f"This could not be drawn from what is stored: {why}"]), row
         figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}{cells.made}")
         return replace(part, title=cells.title, figure=figure), row
 
