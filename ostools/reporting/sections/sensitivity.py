@@ -96,11 +96,12 @@ def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name:
         return block(profile, name, caption, sentences, more=[numbers], **beside)
     caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
     every = [*sentences, *findings.comparison_findings(comparison)]
+    headlines = findings.bounds_headline(comparison), findings.forms_headline(comparison)
     return block(
         _drawn(comparison),
         name,
         caption,
-        [*findings.bounds_summary(comparison), *findings.forms_summary(comparison)],
+        [f"{line.verdict} {line.text}" for line in headlines if line is not None],
         aloud=sentences[0],
         tables=[_variants(comparison)],
         more=[More("Every variant, in words", findings=every), numbers],

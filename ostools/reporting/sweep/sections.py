@@ -25,6 +25,7 @@ from ostools.reporting.sections.collapse import collapse_block
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.bounds import bounds_part
 from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
+from ostools.results import Frame, frame_of
 from ostools.runs.measurements.behaviour import BEHAVIOUR
 from ostools.runs.measurements.collapse import COLLAPSE
 from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
@@ -125,6 +126,10 @@ def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
     return sensitivity_block(result, None, name)
 
 
+def _sum(table: Frame, column: str) -> int:
+    return int(table[column].sum())
+
+
 def _fewest(result: Behaviour) -> str:
     summary: Any = result.summary
     worst = summary.loc[summary["accuracy"].idxmin()]
@@ -141,7 +146,8 @@ def _norms(name: str, of: Callable[[Any], float]) -> Callable[[Sensitivity], str
     """A number of a linearisation's norms, of those that are finite."""
 
     def told(result: Sensitivity) -> str:
-        frame: Any = result.frame[result.frame["linearisation"] == name].sort_values("position")
+        frame = frame_of(result)
+        frame = frame[frame["linearisation"] == name].sort_values("position")
         norms = frame[f"{known_norm(frame['method'])}_norm"].astype(float) if len(frame) else frame["position"]
         return number(float(of(norms))) if len(norms) and float(norms.abs().max()) < float("inf") else "–"
 
@@ -156,10 +162,10 @@ _ENDS: dict[str, Callable[[Any], float]] = {
     "last token": lambda norms: norms.iloc[-1],
 }
 _ANSWERED: dict[str, Callable[[Behaviour], str]] = {
-    "right": lambda result: f"{int(result.summary['right'].sum())} of {int(result.summary['asked'].sum())}",
+    "right": lambda result: " of ".join(str(_sum(result.summary, name)) for name in ("right", "asked")),
     "fewest": _fewest,
     "mean log p (nats)": _log_probability,
-    "answers it changed nothing of": lambda result: str(int(result.frame["status"].eq("inactive").sum())),
+    "answers it changed nothing of": lambda result: str(int(frame_of(result)["status"].eq("inactive").sum())),
 }
 
 
