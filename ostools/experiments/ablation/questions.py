@@ -118,7 +118,9 @@ def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -
 def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: Sequence[int]) -> int:
     """How many tokens of the right line come before the first that depends on the answer."""
     first_line, second_line = (
-        line_ids(model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit)))).ids
+        line_ids(
+            model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit)))
+        ).ids
         for digit in "12"
     )
     common = [

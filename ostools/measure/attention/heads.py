@@ -87,7 +87,9 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
     prompt_list = (
-        [prompts] if isinstance(prompts, str | Prompt | TaskPrompt) else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+        [prompts]
+        if isinstance(prompts, str | Prompt | TaskPrompt)
+        else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     )
     rows: list[dict[str, Any]] = []
     texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
