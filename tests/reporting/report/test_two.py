@@ -16,12 +16,8 @@ from ostools.ground.errors import InputError
 from ostools.reporting.first.glance import glance
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.verdicts import verdicts
-<<<<<<< ours
-from ostools.reporting.report.report import report
-||||||| base
-=======
 from ostools.reporting.report import two
->>>>>>> theirs
+from ostools.reporting.report.report import report
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Provenance
