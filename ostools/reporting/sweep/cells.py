@@ -102,7 +102,7 @@ def sources_of(found: Reading, rows: Frame, *names: str) -> list[Mapping[str, An
     """What the files say that hold these rows: those of cells with their values of these columns, options and checkpoint."""
     names = ("measurement", "options", *names, *MADE_BY)
     values = {name: str(rows[name].iloc[0]) for name in names}
-    cells = [(cell.wanted.cell, source) for cell in found.cells for source in cell.sources]
+    cells = [(cell.keyed_cell.cell, source) for cell in found.cells for source in cell.sources]
     return [
         source
         for cell, source in cells
