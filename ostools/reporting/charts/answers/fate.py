@@ -10,7 +10,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.measure.fate.decodable import Decodable
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, NOT_READ, UNTESTED, Fate
+from ostools.measure.fate.fate import NOT_READ, READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNTESTED, Fate
 from ostools.measure.fate.readout import Readout
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_in_short, fate_in_short, readout_in_short
