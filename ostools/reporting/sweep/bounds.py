@@ -78,6 +78,8 @@ def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
 def _on_all(comparisons: Sequence[Comparison]) -> str:
     """On how many prompts a certified bound fails, or is not decided."""
     verdicts = [one.summary.loc[one.summary["kind"] == "certified", "holds"].tolist() for one in comparisons]
+    if not any(verdicts):
+        return "No certified bound was computed on these prompts."
     fails = sum(any(not pd.isna(value) and not value for value in values) for values in verdicts)
     undecided = sum(any(pd.isna(value) for value in values) for values in verdicts)
     more = f", and one is undecided on {undecided}" if undecided else ""
