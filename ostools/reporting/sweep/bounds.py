@@ -53,7 +53,15 @@ def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
         _, norms, comparison = longest[0]
         part = sensitivity_block(norms, comparison, name)
         figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
-        return replace(part, figure=figure, tables=[*tables, *part.tables], notes=[*part.notes, *notes])
+        of_longest = [f"On the {title}: {sentence}" for sentence in part.findings]
+        every = _on_all([comparison for _, _, comparison in prompts])
+        return replace(
+            part,
+            figure=figure,
+            findings=[every, *of_longest],
+            tables=[*tables, *part.tables],
+            notes=[*part.notes, *notes],
+        )
     rows = cells.rows[cells.rows["length"] == length]
     first = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
     return block(
@@ -65,6 +73,18 @@ def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
         tables=tables,
         notes=notes,
     )
+
+
+def _on_all(comparisons: Sequence[Comparison]) -> str:
+    """On how many prompts a certified bound fails, or is not decided."""
+    verdicts = [one.summary.loc[one.summary["kind"] == "certified", "holds"].tolist() for one in comparisons]
+    if not any(verdicts):
+        return "No certified bound was computed on these prompts."
+    fails = sum(any(not pd.isna(value) and not value for value in values) for values in verdicts)
+    undecided = sum(any(pd.isna(value) for value in values) for values in verdicts)
+    more = f", and one is undecided on {undecided}" if undecided else ""
+    word = "CERTIFIED BOUNDS FAIL" if fails else "A certified bound fails"
+    return f"{word} on {fails or 'none'} of {len(verdicts)} prompts with measured norms{more}."
 
 
 def _medians(rows: Frame, task: str) -> Table:
