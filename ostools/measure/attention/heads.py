@@ -76,9 +76,9 @@ def head_scores(
     """Where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A question knows the tokens that carry
-        its answer. carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation
-        has
+        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A task prompt knows the tokens that
+            carry its answer.
+        carriers: the positions of those tokens, for a text or a prompt. They count in the prompt that a mitigation has
             rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
             are those under its hooks. It has to change every prompt, or a logit of it, or it is refused. A question is posed
