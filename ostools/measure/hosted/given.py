@@ -96,7 +96,9 @@ def read_answers(path: str | Path, questions: Iterable[Question], *, model: str 
     file, asked_questions = Path(path), checked_questions(questions)
     question_by_id = {question.id: question for question in asked_questions}
     if len(question_by_id) != len(asked_questions):
-        raise InputError(f"expected every question once, found {len(asked_questions)} of which {len(question_by_id)} differ")
+        raise InputError(
+            f"expected every question once, found {len(asked_questions)} of which {len(question_by_id)} differ"
+        )
     rows = list(_checked(file, question_by_id))
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
