@@ -82,8 +82,9 @@ def retrieval(
         positions: indices from 0; None: all of them, or 11 evenly spread ones.
         seeds: which records there are, and which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
-        linearisation, method: of the sensitivity, as in `sensitivity`. norm: "operator" or "frobenius"; None: the operator
-            norm where it is measured, and else the Frobenius norm, which a sketch estimates.
+        linearisation, method: of the sensitivity, as in `sensitivity`.
+        norm: "operator" or "frobenius"; None: the operator norm where it is measured, and else the Frobenius norm, which a
+            sketch estimates.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
 
