@@ -53,7 +53,7 @@ measurements: [behaviour]             # or collapse, sensitivity, path-sum
 """)
 sweep = ost.runs.read_sweep(file)
 plan = ost.runs.plan(sweep, results)
-print(len(plan.wanted), "cells,", len(plan.pending), "of them missing; the first:", plan.wanted[0].cell)
+print(len(plan.keyed_cells), "cells,", len(plan.pending), "of them missing; the first:", plan.keyed_cells[0].cell)
 assert len(plan.pending) == 16
 
 # %% [markdown]

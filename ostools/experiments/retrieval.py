@@ -86,8 +86,8 @@ def retrieval(
         seeds: seeds of the records and of which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
         linearisation: what the sensitivity holds constant, as in `sensitivity`.
-        norm: "operator" or "frobenius"; None: operator where it is measured. A sketch estimates the
-            Frobenius norm alone.
+        norm: "operator" or "frobenius"; None: the operator norm where it is measured, and else the
+            Frobenius norm, which a sketch estimates.
         method: how norms are taken, as in `sensitivity`.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.

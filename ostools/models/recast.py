@@ -79,7 +79,7 @@ class Recast(Tensor):
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
         )
-        self.parts, self.read, self.whole = parts, read, one_piece
+        self.parts, self.read, self.one_piece = parts, read, one_piece
         return self
 
     def dense(self) -> Tensor:
@@ -160,7 +160,7 @@ class Recast(Tensor):
 
     def _of(self, parts: tuple[Tensor, ...]) -> Recast:
         """What the same reading makes of other parts."""
-        return Recast(self.read, parts, self.dtype, device=self.device, whole=self.one_piece)  # pyright: ignore[reportCallIssue]
+        return Recast(self.read, parts, self.dtype, device=self.device, one_piece=self.one_piece)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
@@ -172,7 +172,7 @@ class Recast(Tensor):
             parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
             return [args[0]._of(views) for views in parts]
         if function in _VIEWS:
-            return args[0]._each(lambda part: _viewed(function, part, *args[1:], **kwargs))
+            return args[0]._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
         if function is _aten.embedding.default and isinstance(args[0], Recast):
             table, ids = args[:2]
             return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])

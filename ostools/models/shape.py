@@ -47,7 +47,7 @@ class Shape:
         recast_weights = [weight for weight in model.parameters() if isinstance(weight, Recast)]
         one_piece = any(weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
         shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
-        return replace(shape, cast=bool(recast_weights), whole=one_piece)
+        return replace(shape, cast=bool(recast_weights), one_piece=one_piece)
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:

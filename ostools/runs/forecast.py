@@ -82,7 +82,7 @@ class Unloaded:
         """Weights that may lie on disk are made where they are read, a large table in one piece."""
         mapped = self.device_map is not None
         shape = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(shape, cast=mapped, whole=mapped)
+        return replace(shape, cast=mapped, one_piece=mapped)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""

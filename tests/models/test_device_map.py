@@ -140,7 +140,7 @@ def test_no_operation_reads_a_weight_off_the_device_that_computes() -> None:
     """A second device, faked by the one that holds no numbers: torch refuses to mix it with another."""
     there = torch.device("meta")
     stored = torch.randn(12, 8)
-    weight = Recast(lambda part: part.to(there), (stored,), torch.float32, device=there, whole=True)  # pyright: ignore[reportCallIssue]
+    weight = Recast(lambda part: part.to(there), (stored,), torch.float32, device=there, one_piece=True)  # pyright: ignore[reportCallIssue]
     x, ids = torch.zeros(2, 8, device=there), torch.zeros(3, dtype=torch.long)
     results = (
         torch.nn.functional.linear(x, weight),

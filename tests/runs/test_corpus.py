@@ -502,4 +502,4 @@ def test_shakespeare_is_a_corpus(embedded: TransformerBridge) -> None:
         pytest.skip("needs tinyshakespeare.txt, which is not the project's to ship")
     found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="attention", count=30, progress=False)
     assert found.summary["texts"].tolist() == [30]
-    assert found.shapes["verdict"].tolist() == ["U-shape", "U-shape"]
+    assert found.shapes["verdict"].tolist() == ["rises at the end only"] * 2

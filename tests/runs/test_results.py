@@ -323,5 +323,5 @@ def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_pat
         assert running.wait(60) == 0
     seen = [json.loads(line) for line in followed.stdout.splitlines()]
     assert (followed.returncode, followed.stderr) == (0, "")
-    assert (seen[-1]["asked"], seen[-1]["measured"], seen[-1]["failed"]) == (4, 4, 0)
+    assert (seen[-1]["cell_count"], seen[-1]["measured"], seen[-1]["failed"]) == (4, 4, 0)
     assert [look["measured"] for look in seen] == sorted(look["measured"] for look in seen)

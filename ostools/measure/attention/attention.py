@@ -25,10 +25,10 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import rewritten
-from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.models import Prompt
+from ostools.models.precision.torch_state import float32_products
 from ostools.results import Frame, Provenance, Result, drawing
 from ostools.tasks import Task
 

@@ -76,8 +76,8 @@ def head_scores(
     """Scores of where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A question knows the tokens that carry
-            its answer.
+        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A task
+            prompt knows the tokens that carry its answer.
         carriers: positions of the tokens that carry the answer, for a text or a prompt. They count
             in the prompt that a mitigation has rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns

@@ -19,10 +19,10 @@ from torch import Tensor
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import RangeError
 from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
-from ostools.measure.passes.arithmetic import float32_products
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.memory import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.precisions import Precision
+from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.theory import distances
 

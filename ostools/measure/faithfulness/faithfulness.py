@@ -45,7 +45,7 @@ from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
 
-NO_LAST, BETWEEN = LEFT_OUT_SETS = ("without the last", "without the first and the last")
+NO_LAST, BETWEEN = ("without the last", "without the first and the last")
 """The tokens that a rank correlation is of."""
 FEWEST_ORDERS = 19  # so that p can be 0.05
 

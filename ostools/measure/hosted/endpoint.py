@@ -35,7 +35,7 @@ _QUOTED_LENGTH = 300  # characters of what a server says
 def ask_endpoint(
     endpoint: str,
     model: str,
-    items: Iterable[Question],
+    questions: Iterable[Question],
     path: str | Path,
     *,
     max_tokens: int | None = None,
@@ -59,20 +59,20 @@ def ask_endpoint(
     that is not there or refuses, answers in the file of another model or with other settings, and a second run on the file.
     The answers until then are in the file.
     """
-    questions, file = checked_questions(items), Path(path)
+    asked_questions, file = checked_questions(questions), Path(path)
     key = key_of(endpoint)
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
     how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
     with _mine(file):
-        unanswered = _unanswered(file, questions, how)
+        unanswered = _unanswered(file, asked_questions, how)
         if unanswered:
             with closing(_Server(endpoint, model, max_tokens, key, file, timeout, retries)) as server:
                 server.require_somebody()
-                for count_done, question in enumerate(unanswered, len(questions) - len(unanswered) + 1):
+                for count_done, question in enumerate(unanswered, len(asked_questions) - len(unanswered) + 1):
                     _append(file, how | {"id": question.id} | server.answer(question))
-                    tell(progress, count_done, len(questions))
-        return read_answers(file, questions)
+                    tell(progress, count_done, len(asked_questions))
+        return read_answers(file, asked_questions)
 
 
 class _Server:

@@ -81,22 +81,24 @@ class Hosted:
 
 
 @checked_arguments(InputError)
-def read_answers(path: str | Path, items: Iterable[Question], *, model: str | None = None) -> Hosted:
-    """The answers in a file to the questions `items`.
+def read_answers(path: str | Path, questions: Iterable[Question], *, model: str | None = None) -> Hosted:
+    """The answers in a file to `questions`.
 
     Args:
         path: JSON Lines; this module lists the keys. `finish_reason` is taken as "stop" if a row has none.
-        items: every question, also those without an answer. Those are counted, but are not part of any mean.
+        questions: every question, also those without an answer. Those are counted, but are not part of any mean.
         model: what the model is called, if the answers do not say it.
 
     Raises `InputError`, with the line, for a file that is not of this form, an id that does not belong to a question, an id
     twice, a prompt that is not the question's, answers made in several ways (`SETTINGS`), answers of another model, and a file
     without a row. A file in which every text is null is read: all its questions are counted as unanswered.
     """
-    file, questions = Path(path), checked_questions(items)
-    question_by_id = {question.id: question for question in questions}
-    if len(question_by_id) != len(questions):
-        raise InputError(f"expected every question once, found {len(questions)} of which {len(question_by_id)} differ")
+    file, asked_questions = Path(path), checked_questions(questions)
+    question_by_id = {question.id: question for question in asked_questions}
+    if len(question_by_id) != len(asked_questions):
+        raise InputError(
+            f"expected every question once, found {len(asked_questions)} of which {len(question_by_id)} differ"
+        )
     rows = list(_checked(file, question_by_id))
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
@@ -105,7 +107,7 @@ def read_answers(path: str | Path, items: Iterable[Question], *, model: str | No
     model_name = settings.pop("model", None)
     if None not in (model_name, model) and model_name != model:
         raise InputError(f"{file}: expected answers of {model!r}, found answers of {model_name!r}")
-    return Hosted(model_name or model or UNKNOWN, questions, answer_by_id, settings)
+    return Hosted(model_name or model or UNKNOWN, asked_questions, answer_by_id, settings)
 
 
 def text_of(file: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError
 from ostools.models import view_in
-from ostools.models.precision.torch_state import products
+from ostools.models.precision.torch_state import float32_products
 
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
@@ -37,8 +37,3 @@ def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = Non
     is_double = next(model.parameters()).dtype == torch.float64
     with float32_products(), hooks.exact_arithmetic(model, layers) if is_double else nullcontext():
         yield
-
-
-def float32_products() -> AbstractContextManager[None]:
-    """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU."""
-    return products("ieee")

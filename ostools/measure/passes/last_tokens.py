@@ -27,11 +27,12 @@ import hooks
 from mitigations.window import own_windows
 from ostools.ground.chunks import chunk
 from ostools.measure.passes.alibi import bias_at, has_alibi
-from ostools.measure.passes.arithmetic import float32_products, true_arithmetic
+from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.output import soft_cap
 from ostools.measure.passes.streams import no_logits
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
+from ostools.models.precision.torch_state import float32_products
 
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop

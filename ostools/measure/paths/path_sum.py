@@ -28,7 +28,7 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import float32_products, full_precision
+from ostools.measure.passes.arithmetic import full_precision
 from ostools.measure.paths.belief import beliefs
 from ostools.measure.paths.block_view import BlockView
 from ostools.measure.paths.described import undescribed
@@ -45,6 +45,7 @@ from ostools.measure.paths.variants import (
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.several import PROFILE, PromptResults, join_results
 from ostools.models import Prompt
+from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 

@@ -58,7 +58,7 @@ class Placing:
             if place != DISK:
                 weight = brought(weight, self.dtype, torch.device(place))
             reading = partial(brought, dtype=self.dtype, device=self.device)
-            weight = Recast(reading, (weight,), self.dtype, device=self.device, whole=True)  # pyright: ignore[reportCallIssue]
+            weight = Recast(reading, (weight,), self.dtype, device=self.device, one_piece=True)  # pyright: ignore[reportCallIssue]
         self.files.let_go()
         return weight
 

@@ -79,7 +79,7 @@ def view(
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
-    memo |= _empty_copies(model)
+    memo |= _empty_copies(model) | _detached_tensors(model)
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied one would write into the
@@ -110,6 +110,13 @@ def _empty_copies(model: nn.Module) -> dict[int, object]:
     them, and a module of torch has a dozen registries, most of them empty."""
     values = (value for module in model.modules() for value in vars(module).values())
     return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
+
+
+def _detached_tensors(model: nn.Module) -> dict[int, object]:
+    """Tensors that a module keeps of its last pass (TransformerLens: a pattern of attention), each without its graph, by their
+    id: deepcopy refuses a tensor that was computed with gradients."""
+    values = (value for module in model.modules() for value in vars(module).values())
+    return {id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn is not None}
 
 
 def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:

@@ -89,7 +89,7 @@ class _ProcessState:
         enabled = torch.are_deterministic_algorithms_enabled()
         self._undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
         torch.use_deterministic_algorithms(False)
-        self._undo.enter_context(products("ieee"))
+        self._undo.enter_context(float32_products())
         matmul = torch.backends.cuda.matmul
         for name, default in _REDUCED.items():
             self._undo.callback(setattr, matmul, name, getattr(matmul, name))
@@ -109,19 +109,19 @@ def _own_precision(place: Any) -> str:
 
 
 @contextmanager
-def products(precision: str) -> Iterator[None]:
-    """Products of float32 matrices on a GPU in that precision ("ieee", "tf32"), and on a CPU in float32, inside the block.
+def float32_products() -> Iterator[None]:
+    """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU.
 
     By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where it
     can and somebody called `torch.set_float32_matmul_precision`.
     """
     cpu: Any = torch.backends.mkldnn
-    places = (torch.backends.cuda.matmul, precision), (cpu.matmul, "ieee")
-    before = [_own_precision(place) for place, _ in places]
+    places = (torch.backends.cuda.matmul, cpu.matmul)
+    before = [_own_precision(place) for place in places]
     try:
-        for place, required in places:
-            place.fp32_precision = required
+        for place in places:
+            place.fp32_precision = "ieee"
         yield
     finally:
-        for (place, _), was in zip(places, before, strict=True):
+        for place, was in zip(places, before, strict=True):
             place.fp32_precision = was

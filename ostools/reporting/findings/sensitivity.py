@@ -16,6 +16,7 @@ import pandas as pd
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Profile, Sensitivity
+from ostools.measure.paths.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.look import theme
@@ -192,10 +193,6 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     )
 
 
-def tokens_of(result: Comparison) -> int:
-    return int(frame_of(result)["position"].nunique())
-
-
 def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     """Whether the tokens are in the order of the profile that the variant stands beside."""
     if tokens < FEWEST_RANKED:
@@ -214,25 +211,50 @@ def _shape(row: Mapping[Any, Any], tokens: int) -> str:
     return f"its shape {words} (Spearman {rank:.2f})"
 
 
-def bounds_summary(result: Comparison) -> list[str]:
-    """One sentence on the certified bounds: do they hold, and how loose is the tightest?"""
+def bounds_headline(result: Comparison) -> Finding | None:
+    """Whether every certified bound holds, and how loose the tightest is."""
     table: Frame = result.summary
     certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
     if certified.empty:
-        return []
-    row = certified.iloc[0].to_dict()
-    state = "Every certified bound holds at every token"
+        return None
     verdicts = certified["holds"].map(whether_it_holds)
-    broken = certified[verdicts == "NO"]["variant"].tolist()
-    if (verdicts == "undecided").any():
-        state = "The intervals of the estimate do not decide whether every certified bound holds"
-    if broken:
-        state = f"Certified bounds that DO NOT HOLD: {', '.join(broken)}"
+    broken = certified.loc[verdicts == "NO", "variant"].tolist()
+    undecided = int((verdicts == "undecided").sum())
+    row: Any = certified.iloc[0].to_dict()
     median = float(row["median_log10_looseness"])
-    return [
-        f"{state}; the tightest of them, `{row['variant']}`, is {factor(median)} times the "
-        f"{norm_said(row, row['linearisation'] + ' norm')} in the median{no_size(median)}; {_shape(row, tokens_of(result))}."
-    ]
+    size, use = factor(median), no_size(median)
+    tightest = f"the tightest is {size} times the {norm_said(row)}{use}."
+    if broken:
+        state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
+    elif undecided:
+        state = (
+            f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold; {tightest}"
+        )
+    else:
+        state = f"Every certified bound holds; {tightest}"
+    text = (
+        f"The tightest is `{row['variant']}`, by the median over tokens. It stands beside the {row['linearisation']} "
+        "derivative."
+    )
+    if broken:
+        text += " A certified bound that fails is a defect of this software or of the run: please report it."
+    return Finding(state, text, "sensitivity", "Bounds")
+
+
+def forms_headline(result: Comparison) -> Finding | None:
+    """How many of the forms that are no bounds are believed on this prompt, and why the others are not."""
+    forms: Frame = result.summary[result.summary["kind"] != "certified"]
+    if forms.empty:
+        return None
+    tested: Frame = forms[forms["believed"].notna()]
+    right = int(tested["believed"].astype(bool).sum())
+    state = f"{right or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
+    rule = (
+        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, and "
+        f"a size within a factor of {RIGHT_FACTOR:g}."
+    )
+    words = " ".join(forms_summary(result))
+    return Finding(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
 
 
 def no_size(median: float) -> str:

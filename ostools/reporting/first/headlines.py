@@ -21,11 +21,10 @@ from ostools.experiments.study.verdicts import (
     in_words,
 )
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
-from ostools.ground.words import factor, number
-from ostools.measure import Collapse, Comparison
+from ostools.ground.words import number
+from ostools.measure import Collapse
 from ostools.measure.answers.behaviour import Behaviour
 from ostools.measure.collapse.verdicts import OVERFLOWS, UNDECIDED
-from ostools.measure.paths.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.reporting.findings import sensitivity as of_sensitivity
 from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import Case, cases, collapse_summary, overflow_sentence
@@ -47,8 +46,8 @@ def headlines(found: Measurements) -> list[Finding]:
         collapse_headline(found.casts or found.collapses),
         None if found.position is None else position_headline(found.position),
         of_sensitivity.shape_headline(found.profile),
-        bounds_headline(found.comparison),
-        forms_headline(found.comparison),
+        None if found.comparison is None else of_sensitivity.bounds_headline(found.comparison),
+        None if found.comparison is None else of_sensitivity.forms_headline(found.comparison),
         *map(behaviour_headline, found.behaviours),
         mitigations_headline(found.study),
     ]
@@ -127,56 +126,6 @@ def _nearest(near: tuple[Collapse, Tail], results: list[Collapse]) -> str:
         f"Of {count} and lengths up to {n_max}, {tail.dtype} on {task_of(result)} comes nearest: over the last quarter of the "
         f"lengths the distance is {number(tail.margin)} times the rounding noise of the difference."
     )
-
-
-def bounds_headline(result: Comparison | None) -> Finding | None:
-    """Whether every certified bound holds, and how loose the tightest is."""
-    if result is None:
-        return None
-    table: Frame = result.summary
-    certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
-    if certified.empty:
-        return None
-    verdicts = certified["holds"].map(of_sensitivity.whether_it_holds)
-    broken = certified.loc[verdicts == "NO", "variant"].tolist()
-    undecided = int((verdicts == "undecided").sum())
-    row: Any = certified.iloc[0].to_dict()
-    median = float(row["median_log10_looseness"])
-    size, use = factor(median), of_sensitivity.no_size(median)
-    tightest = f"the tightest is {size} times the {of_sensitivity.norm_said(row)}{use}."
-    if broken:
-        state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
-    elif undecided:
-        state = (
-            f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold; {tightest}"
-        )
-    else:
-        state = f"Every certified bound holds; {tightest}"
-    text = (
-        f"The tightest is `{row['variant']}`, by the median over tokens. It stands beside the {row['linearisation']} "
-        "derivative."
-    )
-    if broken:
-        text += " A certified bound that fails is a defect of this software or of the run: please report it."
-    return Finding(state, text, "sensitivity", "Bounds")
-
-
-def forms_headline(result: Comparison | None) -> Finding | None:
-    """How many of the forms that are no bounds are believed on this prompt, and why the others are not."""
-    if result is None:
-        return None
-    forms: Frame = result.summary[result.summary["kind"] != "certified"]
-    if forms.empty:
-        return None
-    tested: Frame = forms[forms["believed"].notna()]
-    right = int(tested["believed"].astype(bool).sum())
-    state = f"{right or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
-    rule = (
-        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, and "
-        f"a size within a factor of {RIGHT_FACTOR:g}."
-    )
-    words = " ".join(of_sensitivity.forms_summary(result))
-    return Finding(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
 
 
 def behaviour_headline(result: Behaviour) -> Finding:

@@ -51,6 +51,7 @@ class Offline(alt.TopLevelMixin):
 
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
         """As Altair's `save`, but: a pixel is 1/96 inch in every kind of picture, and a PNG has 300 dots an inch."""
+        require_room_to_draw()
         kind = format or str(fp).rpartition(".")[2].lower()
         if kind in ("svg", "pdf", "png") and not options:
             _save_picture(drawn_svg(self.to_dict(validate=False)), fp, kind, None)

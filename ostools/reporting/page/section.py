@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ostools.reporting.look.theme import visible
-from ostools.reporting.page.page import Figure, Script
+from ostools.reporting.page.page import Figure, Script, render
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,12 @@ class Table:
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> Table:
+    """Make a table of records; `columns`: by its header, what each column shows of a record."""
+    rows = [[str(show(record) if callable(show) else record[show]) for show in columns.values()] for record in records]
+    return Table(caption, list(columns), rows)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,13 @@ class Section:
     nav: str
     lead: str
     parts: Sequence[Part]
+
+
+def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """The page of these sections, with a navigation that leads to each."""
+    views = [part.view for section in sections for part in section.parts if part.view is not None]
+    values = {"title": title, "lead": lead, "sections": sections}
+    return render("report.html.j2", values, [view.script for view in views])
 
 
 def spelled(value: Any) -> Any:

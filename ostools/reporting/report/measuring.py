@@ -35,23 +35,7 @@ from ostools.measure.attention.attention import attention
 from ostools.measure.paths.described import undescribed
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.reporting.report.asked import (
-    BEHAVIOUR,
-    CASTS,
-    JUDGED,
-    JUDGED_DTYPES,
-    JUDGED_LENGTHS,
-    JUDGED_SEEDS,
-    LONGEST_WINDOW,
-    MITIGATIONS,
-    NAMES,
-    ONES,
-    PASSAGE_TOKENS,
-    PASSAGES,
-    STUDY_LENGTHS,
-    extent_of,
-    unasked,
-)
+from ostools.reporting.report import asked as scope
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.results import Frame, Provenance, frame_of
 
@@ -78,7 +62,7 @@ def measure(
     progress: Progress | None = None,
 ) -> Measurements:
     """What the sections show; None: all of them, but what takes long on a model of this size (`unasked`)."""
-    asked = [name for name in NAMES if sections is None or name in sections]
+    asked = [name for name in scope.NAMES if sections is None or name in sections]
     ids = tuple(prompt.ids.tolist())
     found = Measurements(
         Provenance.collect(model, ids, measurement="report", lengths=lengths, sections=list(asked)),
@@ -86,10 +70,10 @@ def measure(
         prompt.tokens,
     )
     if sections is None:
-        for name, reason in unasked(Shape.of(model), len(ids)).items():
+        for name, reason in scope.unasked(Shape.of(model), len(ids)).items():
             asked.remove(name)
             found.left_out.append(LeftOut(name, reason))
-    extent = extent_of(Shape.of(model))
+    extent = scope.extent_of(Shape.of(model))
     collapse_asked = {"collapse", "precision"} & set(asked) and lengths == extent.lengths(max(lengths))
     found.reduced = " ".join(words for words in (extent.words, extent.length_words if collapse_asked else "") if words)
     steps = _Steps(asked, progress, found.left_out)
@@ -115,8 +99,8 @@ def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, len
         return
 
     def curve(name: str, part: Progress | None) -> Collapse:
-        if name != ONES or "precision" not in steps.asked:
-            return collapse(model, name, lengths=_lengths(model, name, lengths), dtypes=CASTS, progress=part)
+        if name != scope.ONES or "precision" not in steps.asked:
+            return collapse(model, name, lengths=_lengths(model, name, lengths), dtypes=scope.CASTS, progress=part)
         found.precision = _in_formats(found.left_out, model, _lengths(model, name, lengths), part)
         return _cast_alone(found.precision)
 
@@ -127,8 +111,8 @@ def _collapses(steps: _Steps, found: Measurements, model: TransformerBridge, len
 
 def _lengths(model: TransformerBridge, name: str, lengths: list[int]) -> list[int]:
     """One pass holds all lengths of ones: they go on until the prompt has outgrown the model's sliding window."""
-    windows = {window for window in own_windows(model).values() if window <= LONGEST_WINDOW}
-    beyond = range(32, max(windows, default=0) + 32, 32) if name == ONES else ()
+    windows = {window for window in own_windows(model).values() if window <= scope.LONGEST_WINDOW}
+    beyond = range(32, max(windows, default=0) + 32, 32) if name == scope.ONES else ()
     return sorted({*lengths, *beyond})
 
 
@@ -137,24 +121,24 @@ def _in_formats(
 ) -> Collapse:
     """The curve of ones in every format, or without those beyond whose range the model's numbers are, or for which it has no
     hook."""
-    formats: list[str] = list(extent_of(Shape.of(model)).formats)
+    formats: list[str] = list(scope.extent_of(Shape.of(model)).formats)
     while True:
         try:
-            return collapse(model, ONES, lengths=lengths, dtypes=formats, progress=progress)
+            return collapse(model, scope.ONES, lengths=lengths, dtypes=formats, progress=progress)
         except (InputError, HookError) as error:
             words = re.findall(r"[\w-]+", str(error))
-            refused = next((name for name in formats[len(CASTS) :] if name in words), None)
+            refused = next((name for name in formats[len(scope.CASTS) :] if name in words), None)
             if refused is None:
                 raise
             formats.remove(refused)
-            left_out.append(LeftOut("precision", f"{ONES} in {refused}: {error}"))
+            left_out.append(LeftOut("precision", f"{scope.ONES} in {refused}: {error}"))
 
 
 def _cast_alone(result: Collapse) -> Collapse:
     """The rows of the casts, of a curve in every format."""
     rows: Frame = frame_of(result)
     exact: Frame = result.reference
-    cast = rows[rows["dtype"].isin(CASTS)].reset_index(drop=True)
+    cast = rows[rows["dtype"].isin(scope.CASTS)].reset_index(drop=True)
     stored = {"given", *cast["weights"]}
     return replace(result, frame=cast, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True))
 
@@ -184,7 +168,7 @@ def _profiles(steps: _Steps, found: Measurements, model: TransformerBridge, prom
 
 def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt: Prompt, profile: Sensitivity) -> None:
     """Path sums beside the profile."""
-    extent = extent_of(Shape.of(model))
+    extent = scope.extent_of(Shape.of(model))
     cheap, norm = list(extent.forms), extent.mlp_norm
     without = undescribed(model, cheap)
     for reason in dict.fromkeys(without.values()):
@@ -204,9 +188,9 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
     """Answers to each task; one whose answers cannot be read at all shows nothing, and is left out with the reason."""
 
     def answered(name: str, part: Progress | None) -> Behaviour:
-        return behaviour(model, name, **extent_of(Shape.of(model)).answers, progress=part)
+        return behaviour(model, name, **scope.extent_of(Shape.of(model)).answers, progress=part)
 
-    results = steps.each("behaviour", "behaviour", BEHAVIOUR, answered)
+    results = steps.each("behaviour", "behaviour", scope.BEHAVIOUR, answered)
     for result in results:
         if result.read:
             found.behaviours.append(result)
@@ -219,11 +203,11 @@ def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) ->
 
 def _position(model: TransformerBridge, progress: Progress | None) -> PositionEffect:
     """By a sketch: the contrasts average over hundreds of tokens, and its error is small beside their intervals."""
-    cotangents = extent_of(Shape.of(model)).cotangents
+    cotangents = scope.extent_of(Shape.of(model)).cotangents
     return position_effect(
         model,
-        passages=PASSAGES,
-        tokens=PASSAGE_TOKENS,
+        passages=scope.PASSAGES,
+        tokens=scope.PASSAGE_TOKENS,
         method="sketch",
         cotangents=cotangents,
         progress=progress,
@@ -231,18 +215,25 @@ def _position(model: TransformerBridge, progress: Progress | None) -> PositionEf
 
 
 def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
-    return fate(model, JUDGED, lengths=JUDGED_LENGTHS, dtypes=JUDGED_DTYPES, seeds=JUDGED_SEEDS, progress=progress)
+    return fate(
+        model,
+        scope.JUDGED,
+        lengths=scope.JUDGED_LENGTHS,
+        dtypes=scope.JUDGED_DTYPES,
+        seeds=scope.JUDGED_SEEDS,
+        progress=progress,
+    )
 
 
 def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progress | None) -> Study:
     """The study, on the task that `failed_on` names; refused where there is none: nothing could be helped, and nothing hurt."""
-    extent = extent_of(Shape.of(model))
-    plain = known or [behaviour(model, name, **extent.answers) for name in BEHAVIOUR]
+    extent = scope.extent_of(Shape.of(model))
+    plain = known or [behaviour(model, name, **extent.answers) for name in scope.BEHAVIOUR]
     return study(
         model,
         failed_on(plain),
-        mitigations=MITIGATIONS,
-        lengths=STUDY_LENGTHS,
+        mitigations=scope.MITIGATIONS,
+        lengths=scope.STUDY_LENGTHS,
         seeds=extent.study_seeds,
         dtypes=(),
         sensitivity_lengths=0,

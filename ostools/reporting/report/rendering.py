@@ -8,8 +8,7 @@ from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.first.screen import findings_section
 from ostools.reporting.look import theme
-from ostools.reporting.page.page import render
-from ostools.reporting.page.section import Section
+from ostools.reporting.page.section import Section, render_sections
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.measurements import Measurements
@@ -26,14 +25,8 @@ def render_report(found: Measurements, command: str) -> str:
     """The whole page."""
     model: Any = found.provenance.model
     called = "the embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
-    sections = sections_of(found, command)
-    values = {
-        "title": f"Over-squashing and collapse in {called}",
-        "lead": (
-            "Representational collapse and over-squashing, measured on this model and held against “Transformers need "
-            f"glasses!” (arXiv 2406.04267). {model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
-        ),
-        "sections": sections,
-    }
-    views = [part.view for section in sections for part in section.parts if part.view is not None]
-    return render("report.html.j2", values, [view.script for view in views])
+    lead = (
+        "Representational collapse and over-squashing, measured on this model and held against “Transformers need "
+        f"glasses!” (arXiv 2406.04267). {model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+    )
+    return render_sections(f"Over-squashing and collapse in {called}", lead, sections_of(found, command))

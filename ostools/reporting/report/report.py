@@ -25,8 +25,8 @@ from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.reporting.report.asked import extent_of
-from ostools.reporting.report.measuring import NAMES, measure
+from ostools.reporting.report.asked import NAMES, extent_of
+from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import altair as alt
-
 from ostools.experiments.figures.figure4 import figure_4_of
 from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
 from ostools.experiments.reproduce.parts import CERTIFIED, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.experiments.reproduce.reproduction import Reproduction
-from ostools.ground.errors import InputError, in_words
-from ostools.ground.words import computed_on, number, short_name, title_of
+from ostools.ground.words import number, short_name
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.charts import chart_of
-from ostools.reporting.charts.figures.claims import claims_chart
-from ostools.reporting.page.page import Figure, render
-from ostools.reporting.page.section import Part, Section, Table, spelled
+from ostools.reporting.page.section import Part, Section, Table, render_sections, spelled, table_from
 from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.results import Frame, Result, frame_of
+from ostools.reporting.sections.about import again_section, origin_terms
+from ostools.reporting.sections.blocks import block
+from ostools.results import Result, frame_of
 
-Results = Mapping[str, Result]
 TITLES = {
     "figure-2": "Copying the first and the last digit (Figure 2)",
     "figure-3": "Sums and counts (Figures 3, 4, 6 and 7)",
@@ -54,18 +50,16 @@ CAVEATS = (
 
 def render_reproduction(found: Reproduction, again: str) -> str:
     """The whole page; `again`: the command that makes it."""
-    sections = [_claims(found), *_parts(found), _origin(found, again), _reading()]
-    name = short_name(found.provenance.model)
     counts = ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.items())
-    values = {
-        "title": f"“Transformers need glasses!” on {name}",
-        "lead": (
-            f"{len(found.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
-            "The rule of each claim stands below."
-        ),
-        "sections": [spelled(section) for section in sections],
-    }
-    return render("report.html.j2", values)
+    title = f"“Transformers need glasses!” on {short_name(found.provenance.model)}"
+    lead = (
+        f"{len(found.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
+        "The rule of each claim stands below."
+    )
+    reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
+    parts = [_section(name, title, found) for name, title in TITLES.items() if name in found.results]
+    sections = [_claims(found), *parts, _origin(found), reading, again_section(again)]
+    return render_sections(title, lead, [spelled(section) for section in sections])
 
 
 def command(found: Reproduction, out: str, recipe: str | None) -> str:
@@ -80,119 +74,94 @@ def command(found: Reproduction, out: str, recipe: str | None) -> str:
 
 def _claims(found: Reproduction) -> Section:
     """All claims, one line each, in the paper's order."""
-    rows = [
-        [f"“{row['words']}”", row["place"], row["outcome"].upper(), row["measured"]]
-        for row in frame_of(found).to_dict("records")
-    ]
-    columns = ["the paper's words", "where", "here", "what was measured, or why nothing could be measured"]
-    caption = "The paper's claims, one line each"
-    parts = [Part(tables=[Table(caption, columns, rows)])]
-    told = [f"{name}: {reason}" for name, reason in found.refused.items()]
-    if told:
-        parts.append(Part(title="Parts that could not be measured, and why", items=told))
-    chart = claims_chart(found)
-    parts.append(
-        Part(figure=Figure("claims-chart", chart, "Outcomes by claim", "The outcomes of the table above, drawn."))
-    )
+    columns: dict[str, Any] = {
+        "the paper's words": lambda row: f"“{row['words']}”",
+        "where": "place",
+        "here": lambda row: row["outcome"].upper(),
+        "what was measured, or why nothing could be measured": "measured",
+    }
+    table = table_from("The paper's claims, one line each", frame_of(found).to_dict("records"), columns)
+    parts = [Part(tables=[table])]
+    reasons = [f"{name}: {reason}" for name, reason in found.refused.items()]
+    if reasons:
+        parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
+    aloud = "The outcomes of the table above, drawn."
+    parts.append(block(found, "claims-chart", "Outcomes by claim", [], aloud=aloud))
     return Section("findings", "The claims", "Claims", "", parts)
-
-
-def _parts(found: Reproduction) -> list[Section]:
-    return [_section(name, TITLES[name], found) for name in TITLES if name in found.results]
 
 
 def _section(name: str, title: str, found: Reproduction) -> Section:
     """The charts of a part, and after them its claims with rules and numbers."""
     frame = frame_of(found)
-    mine = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
-    parts: list[Part] = []
-    for place, (caption, draw) in enumerate(_charts(name, found.results[name])):
-        try:
-            figure = Figure(
-                f"{name}-{place}", draw(), caption, f"{caption}. The claims about it are in the table below."
-            )
-            parts.append(Part(figure=figure))
-        except (InputError, LookupError, ValueError) as error:
-            parts.append(Part(notes=[f"{caption} could not be drawn: {in_words(error)}"]))
-    checks = [_checks(frame_of(found.results[name][LEMMAS]))] if name == LEMMAS else []
-    parts.append(Part(tables=[*checks, _rules(title, mine)]))
-    return Section(name, title, title.partition(" (")[0], "", parts)
-
-
-def _rules(title: str, claims: Frame) -> Table:
-    rows = [
-        [f"“{row['words']}”", row["outcome"].upper(), row["rule"], row["numbers"] or "none"]
-        for row in claims.to_dict("records")
+    claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
+    aloud = "The claims about it are in the table below."
+    parts = [
+        block(result, f"{name}-{place}", caption, [], aloud=aloud, chart=chart)
+        for place, (caption, result, chart) in enumerate(_drawn(name, found.results[name]))
     ]
-    return Table(f"Rules and numbers: {title}", ["the paper's words", "here", "the rule", "numbers"], rows)
+    columns: dict[str, Any] = {
+        "the paper's words": lambda row: f"“{row['words']}”",
+        "here": lambda row: row["outcome"].upper(),
+        "the rule": "rule",
+        "numbers": lambda row: row["numbers"] or "none",
+    }
+    rules = table_from(f"Rules and numbers: {title}", claims.to_dict("records"), columns)
+    return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=[*_checks(name, found), rules])])
 
 
-def _checks(checks: Frame) -> Table:
+def _checks(name: str, found: Reproduction) -> list[Table]:
     """Every check of the lemmas: its figure, what was required of it, and whether it passed."""
-    rows = [
-        [
-            *(row["lemma"], row["hypotheses"], row["computed"], number(row["figure"])),
-            f"{row['relation']} {number(row['required'])}",
-            "yes" if row["passed"] else "NO",
-        ]
-        for row in checks.to_dict("records")
-    ]
+    if name != LEMMAS:
+        return []
+    columns: dict[str, Any] = {
+        "lemma": "lemma",
+        "hypotheses": "hypotheses",
+        "computed": "computed",
+        "figure": lambda row: number(row["figure"]),
+        "required": lambda row: f"{row['relation']} {number(row['required'])}",
+        "passed": lambda row: "yes" if row["passed"] else "NO",
+    }
     caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
-    return Table(caption, ["lemma", "hypotheses", "computed", "figure", "required", "passed"], rows)
+    return [table_from(caption, frame_of(found.results[name][LEMMAS]).to_dict("records"), columns)]
 
 
-def _charts(name: str, results: Results) -> list[tuple[str, Callable[[], alt.TopLevelMixin]]]:
-    """Captions and charts of a part; the lemmas have a table instead."""
+def _drawn(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Callable[[Any], Any]]]:
+    """The results of a part that have a chart: caption, result, how it is drawn. The lemmas have a table instead."""
     if name == LEMMAS:
         return []
     if name == "figure-3":
-        figure: Any = results["figure"]
+        figure = results["figure"]
         return [
-            ("Errors of sums and counts", lambda: chart_of(figure)),
-            ("How often each number was answered", lambda: chart_of(figure_4_of(figure, 7))),
+            ("Errors of sums and counts", figure, chart_of),
+            ("How often each number was answered", figure, lambda figure: chart_of(figure_4_of(figure, 7))),
         ]
     if name == OVER_SQUASHING:
-        measured: Any = results["measured-0"]
-        paths: Any = results["paths-0"]
+        caption = f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})"
+        measured = results["measured-0"]
         return [
-            (
-                f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})",
-                lambda: chart_of(compare(measured, paths)),
-            ),
-            ("Spectra of the model's own patterns", lambda: chart_of(results["spectra"])),
+            (caption, results["paths-0"], lambda paths: chart_of(compare(measured, paths))),
+            ("Spectra of the model's own patterns", results["spectra"], chart_of),
         ]
     if name == "answer-only":
-        return [(f"Answers to {task}", lambda one=one: chart_of(one)) for task, one in results.items()]
-    return [(TITLES[name], lambda: chart_of(next(iter(results.values()))))]
+        return [(f"Answers to {task}", result, chart_of) for task, result in results.items()]
+    return [(TITLES[name], next(iter(results.values())), chart_of)]
 
 
-def _origin(found: Reproduction, again: str) -> Section:
-    """The model, the arguments of each part, how long it took, and the command."""
-    model: Any = found.provenance.model
-    size = f"{int(model['n_parameters']):,} parameters" if "n_parameters" in model else "size not known"
-    terms = [
-        ("model", f"{title_of(model)}, {model.get('architecture')}, {size}"),
-        ("weights (sha256)", str(model.get("weight_hash"))),
-        ("dtype, device", computed_on(model)),
-        ("time", found.provenance.time),
-        ("versions", ", ".join(f"{name} {number}" for name, number in found.provenance.versions.items())),
-    ]
+def _origin(found: Reproduction) -> Section:
+    """The model, the arguments of each part, and how long it took."""
     asked: Any = found.provenance.parameters["arguments"]
-    rows = [
-        [name, "; ".join(f"{key} {_short(value)}" for key, value in asked[name].items()) or "none", f"{seconds:,.0f} s"]
-        for name, seconds in found.seconds.items()
-    ]
-    table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
-    return Section(
-        "origin", "Where the numbers come from", "Origin", "", [Part(terms=terms, tables=[table], code=again)]
-    )
+    columns: dict[str, Any] = {
+        "part": lambda name: name,
+        "arguments": lambda name: "; ".join(f"{key} {_short(value)}" for key, value in asked[name].items()) or "none",
+        "measured in": lambda name: f"{found.seconds[name]:,.0f} s",
+    }
+    names: Any = found.seconds
+    table = table_from("What was asked of each part", names, columns)
+    part = Part(terms=origin_terms(found.provenance), tables=[table])
+    return Section("origin", "Where the numbers come from", "Origin", "", [part])
 
 
 def _short(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     parts = text.split(",")
     return text if len(parts) <= 6 else f"{','.join(parts[:3])},...,{parts[-1]}"
-
-
-def _reading() -> Section:
-    return Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])

@@ -1,6 +1,6 @@
-"""The directory of a reproduction: a record and Parquet tables for each part, each table known by the hash of its bytes.
+"""The directory of a reproduction: a record and a Parquet file a result for each part, known by the hash of its bytes.
 
-Tables appear whole or not at all, and a part's record last: what was cut off, or changed on disk, is measured again. A record
+Files appear whole or not at all, and a part's record last: what was cut off, or changed on disk, is measured again. A record
 holds the key of what its numbers come from (model, arguments, code, versions): under another key the part is measured again.
 """
 
@@ -10,21 +10,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
 from ostools.ground.files.reading import JSON_LIMIT, TABLE_LIMIT, read_bytes
-from ostools.reporting.reproduction.tables import put_together, taken_apart
-from ostools.results import Frame, Result, write_atomically
+from ostools.results import Result, load_result, write_atomically
+from ostools.results.encoding import encoded_fields
 from ostools.runs.stored.store import file_hash
 from ostools.runs.stored.table import UNREADABLE
 
 MARK = "reproduction.json"
 LOCK = ".lock"
-_FORM = 1
+_FORM = 2
 
 
 class Parts:
@@ -73,25 +71,18 @@ class Parts:
             raise InputError(f"{self.directory}: cannot be read: {error.strerror or error}") from error
 
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
-        """Store a part: its tables, and after them the record by which they are found."""
+        """Store a part: its results, and after them the record by which they are found."""
         folder = self.directory / name
-        hashes: dict[str, str] = {}
-
-        def keep_table(table: str, frame: Frame) -> str:
-            path = folder / f"{table}.parquet"
-            plain = frame.copy()
-            plain.attrs = {}
-            write_atomically(path, lambda part: plain.to_parquet(part, index=True))
-            hashes[path.name] = file_hash(path.read_bytes())
-            return path.name
-
+        for result in results.values():
+            if not type(result).__module__.startswith("ostools.") or encoded_fields(result) is None:
+                raise InputError(f"{name}: expected results of ostools, found {type(result).__name__}")
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
-        told = {one: taken_apart(result, one, keep_table) for one, result in results.items()}
-        record = {"form": _FORM, "key": key, "seconds": seconds, "tables": hashes, "results": told}
-        text = json.dumps(record, indent=1)
+        files = {one: result.to_parquet(folder / f"{one}.parquet") for one, result in results.items()}
+        hashes = {one: file_hash(path.read_bytes()) for one, path in files.items()}
+        text = json.dumps({"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1)
         write_atomically(self._record(name), lambda part: part.write_text(text, encoding="utf-8"))
 
     def kept(self, name: str, key: str) -> dict[str, Result] | None:
@@ -104,7 +95,7 @@ class Parts:
                     f"{name}: was measured with another model, other arguments or other code; it is measured again"
                 )
                 return None
-            return {one: put_together(told, self._reader(name, record)) for one, told in record["results"].items()}
+            return {one: self._read(name, one, wanted) for one, wanted in record["results"].items()}
         except FileNotFoundError as error:
             if path.exists():
                 self.say(f"{name}: {error.filename} is missing; it is measured again")
@@ -124,11 +115,9 @@ class Parts:
     def _record(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
-    def _reader(self, name: str, record: Mapping[str, Any]) -> Callable[[str], Frame]:
-        def read(table: str) -> Frame:
-            path = self.directory / name / Path(table).name
-            if file_hash(read_bytes(path, TABLE_LIMIT)) != record["tables"][table]:
-                raise ValueError("its bytes are not those that were written")
-            return pd.read_parquet(path)
-
-        return read
+    def _read(self, name: str, one: str, wanted: str) -> Result:
+        """A stored result. Raises `ValueError` where its bytes are not those that were written."""
+        path = self.directory / name / f"{Path(one).name}.parquet"
+        if file_hash(read_bytes(path, TABLE_LIMIT)) != wanted:
+            raise ValueError("its bytes are not those that were written")
+        return load_result(path)

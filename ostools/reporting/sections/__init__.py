@@ -1,6 +1,7 @@
-"""From results to the sections of the report: a small module for each.
+"""From results to the sections of the report.
 
 A section function takes the `Measurements` and returns a `Section`, or None where its data are absent.
+It is made of blocks: a result, its chart, and what is said of it.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ostools.reporting.page.section import Section as Section
-from ostools.reporting.sections.attention import attention_section
-from ostools.reporting.sections.behaviour import behaviour_section
-from ostools.reporting.sections.collapse import collapse_section
-from ostools.reporting.sections.fate import fate_section
+from ostools.reporting.sections.answers import behaviour_section, fate_section, mitigations_section
+from ostools.reporting.sections.collapse import collapse_section, precision_section
 from ostools.reporting.sections.measurements import Measurements
-from ostools.reporting.sections.mitigations import mitigations_section
-from ostools.reporting.sections.precision import precision_section
-from ostools.reporting.sections.sensitivity import layers_section, position_section, sensitivity_section
+from ostools.reporting.sections.sensitivity import (
+    attention_section,
+    layers_section,
+    position_section,
+    sensitivity_section,
+)
 
 SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "collapse": collapse_section,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -9,6 +11,7 @@ from ostools.ground.words import computed_on, title_of
 from ostools.reporting.page.section import More, Part, Section
 from ostools.reporting.sections.glossary import GLOSSARY
 from ostools.reporting.sections.measurements import Measurements
+from ostools.results import Provenance
 
 CAVEATS = (
     "Measured norms are exact derivatives. Estimated norms come from random probes and have intervals.",
@@ -36,7 +39,7 @@ def run_section(found: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
     ids = found.provenance.token_ids or ()
     more = More(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))
-    parts = [Part(terms=_provenance(found))]
+    parts = [Part(terms=origin_terms(_drawn_by(found.provenance)))]
     if used := _of_the_prompt(found):
         parts.append(Part(title=f"The prompt of {used}", quote=found.prompt, more=[more]))
     if found.reduced:
@@ -46,6 +49,12 @@ def run_section(found: Measurements) -> Section:
     return Section("run", "What was run", "What was run", "", parts)
 
 
+def _drawn_by(provenance: Provenance) -> Provenance:
+    """With the versions of the libraries that draw the page."""
+    drawing = {name: version(name) for name in ("altair", "circuitsvis")}
+    return replace(provenance, versions={**provenance.versions, **drawing})
+
+
 def _of_the_prompt(found: Measurements) -> str:
     """The sections that show something of the prompt, in words."""
     measured = {"sensitivity": found.sensitivity, "layers": found.layers, "attention": found.attention}
@@ -53,27 +62,34 @@ def _of_the_prompt(found: Measurements) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _provenance(found: Measurements) -> list[tuple[str, str]]:
-    """Terms and values."""
-    model: Any = found.provenance.model
-    versions = {**found.provenance.versions, "altair": version("altair"), "circuitsvis": version("circuitsvis")}
-    size = (
-        f"{int(model['n_parameters']):,} parameters: {model['n_layers']} layers, d_model {model['d_model']}, "
-        f"{model['n_heads']} heads ({model['n_key_value_heads']} key/value), vocabulary {int(model['d_vocab']):,}"
-    )
+def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
+    """Where numbers of one model come from, as terms and values."""
+    model: Any = provenance.model
+    size = f"{int(model['n_parameters']):,} parameters" if "n_parameters" in model else "size not known"
+    if "n_layers" in model:
+        size += (
+            f": {model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads "
+            f"({model['n_key_value_heads']} key/value), vocabulary {int(model['d_vocab']):,}"
+        )
+    attention = model.get("attention_implementation")
     rows = [
         ("model", title_of(model)),
-        ("revision", str(model["revision"] or "none (not from a hub)")),
+        ("revision", str(model.get("revision") or "none (not from a hub)")),
         *([("stored as", str(model["quantisation"]))] if model.get("quantisation") else []),
-        ("weights (sha256)", str(model["weight_hash"])),
-        ("architecture", f"{model['architecture']}, {size}"),
-        ("dtype, device", f"{computed_on(model)}, {model['attention_implementation']} attention"),
-        ("time", found.provenance.time),
-        ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
+        ("weights (sha256)", str(model.get("weight_hash"))),
+        ("architecture", f"{model.get('architecture')}, {size}"),
+        ("dtype, device", computed_on(model) + (f", {attention} attention" if attention else "")),
+        ("time", provenance.time),
+        ("versions", versions_of(provenance.versions)),
     ]
-    if found.provenance.edits:
-        rows.append(("active edits", "; ".join(found.provenance.edits)))
+    if provenance.edits:
+        rows.append(("active edits", "; ".join(provenance.edits)))
     return rows
+
+
+def versions_of(versions: Mapping[str, Any]) -> str:
+    """Libraries and their versions, in one line."""
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def reading_section() -> Section:
@@ -82,12 +98,11 @@ def reading_section() -> Section:
     return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words])
 
 
-def again_section(command: str, prompt: str) -> Section:
+def again_section(command: str, prompt: str = "") -> Section:
     """The exact command, where one can be given."""
-    said = (
+    nul = (
         "A command line cannot hold the NUL in this prompt: bash ends the prompt there. Give it in Python, "
-        "`ost.report(model, prompt=...)`. All else is as in this command.",
+        "`ost.report(model, prompt=...)`. All else is as in this command."
     )
-    return Section(
-        "again", "Run it again", "Run it again", "", [Part(findings=said if "\x00" in prompt else (), code=command)]
-    )
+    part = Part(findings=[nul] if "\x00" in prompt else (), code=command)
+    return Section("again", "Run it again", "Run it again", "", [part])

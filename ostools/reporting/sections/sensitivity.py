@@ -1,4 +1,4 @@
-"""Sensitivity by position, against its bounds and other forms, and layer by layer."""
+"""Sensitivity by position, against its bounds and other forms, layer by layer; and attention."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.measure import Comparison, Profile, Sensitivity
-from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, sensitivity_chart
-from ostools.reporting.charts.sensitivity.position import position_chart
-from ostools.reporting.charts.sensitivity.shape_and_layers import layers_chart, profile_chart
+from ostools.measure.attention.attention import Attention
+from ostools.reporting.charts.attention.cells import attention_findings
+from ostools.reporting.charts.attention.view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.position import contrast_words, position_headline
 from ostools.reporting.look.theme import KINDS, display_token
-from ostools.reporting.page.page import Figure
-from ostools.reporting.page.section import More, Part, Section, Table
+from ostools.reporting.page.page import Script
+from ostools.reporting.page.section import More, Part, Section, Table, View, table_from
+from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
@@ -33,47 +34,79 @@ POSITION_LEAD = (
     "are confounded. Here natural passages are rotated by thirds, so that every token stands once at the start, once in the "
     "middle and once at the end: what is left is the place alone."
 )
+ATTENTION_LEAD = (
+    "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
+    "the answer."
+)
+LAYERS_LEAD = "The same derivative with respect to what each block reads: where on the way is a token lost?"
+SHAPE_NOTE = (
+    "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
+    "only where the 95% interval of a contrast excludes zero."
+)
+
+
+def position_section(found: Measurements) -> Section | None:
+    """Where the position effect was measured."""
+    if found.position is None:
+        return None
+    headline = position_headline(found.position)
+    caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
+    columns: dict[str, Any] = {
+        "of": "source",
+        "passages": "passages",
+        "first third over the middle": lambda row: _times(row, "start"),
+        "last third over the middle": lambda row: _times(row, "end"),
+        "shape": "shape",
+    }
+    title = "How many times the middle third's norm, with 95% intervals over passages"
+    table = table_from(title, found.position.contrasts.to_dict("records"), columns)
+    part = block(
+        found.position,
+        "position-chart",
+        caption,
+        [f"{headline.verdict} {headline.text}"],
+        aloud=" ".join(contrast_words(found.position)),
+        more=[More("The contrasts in numbers", tables=[table])],
+    )
+    return Section("position", "Sensitivity by position", "Position", POSITION_LEAD, [part])
+
+
+def _times(row: Any, end: str) -> str:
+    value, low, high = (number(10.0 ** float(row[f"{end}{part}"])) for part in ("", "_low", "_high"))
+    return f"{value} [{low}, {high}], p = {number(float(row[f'{end}_p']))}"
 
 
 def sensitivity_section(found: Measurements) -> Section | None:
     """Where sensitivity was measured."""
     if found.sensitivity is None:
         return None
-    parts = [_against(found.sensitivity, found.comparison)]
+    parts = [sensitivity_block(found.sensitivity, found.comparison, "profile")]
     if found.profile is not None:
-        parts.append(_matter(found.profile))
-    return Section("sensitivity", "Sensitivity against its bounds (Theorem 5.1)", "Sensitivity and bounds", LEAD, parts)
+        parts.append(_shape(found.profile))
+    title = "Sensitivity against its bounds (Theorem 5.1)"
+    return Section("sensitivity", title, "Sensitivity and bounds", LEAD, parts)
 
 
-def _against(profile: Sensitivity, comparison: Comparison | None) -> Part:
-    said = findings.sensitivity_findings(profile)
-    values = More("The numbers, token by token", tables=[_values(profile)])
+def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name: str, **beside: Any) -> Part:
+    """The norms of one prompt; with bounds and forms beside them where there are some."""
+    sentences, values = findings.sensitivity_findings(profile), _values(profile)
+    numbers = More("The numbers, token by token", tables=[values])
     if comparison is None:
         caption = "Sensitivity of y to every token"
-        figure = Figure("profile", sensitivity_chart(profile), caption, f"{caption}. {said[0]}")
-        return Part(figure=figure, findings=said, more=[values])
+        return block(profile, name, caption, sentences, more=[numbers], **beside)
     caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
-    chart = comparison_chart(_drawn(comparison))
-    everything = More("Every variant, in words", findings=[*said, *findings.comparison_findings(comparison)])
-    return Part(
-        figure=Figure("profile", chart, caption, f"{caption}. {said[0]}"),
-        findings=[*findings.bounds_summary(comparison), *findings.forms_summary(comparison)],
+    every = [*sentences, *findings.comparison_findings(comparison)]
+    headlines = findings.bounds_headline(comparison), findings.forms_headline(comparison)
+    return block(
+        _drawn(comparison),
+        name,
+        caption,
+        [f"{line.verdict} {line.text}" for line in headlines if line is not None],
+        aloud=sentences[0],
         tables=[_variants(comparison)],
-        more=[everything, values],
+        more=[More("Every variant, in words", findings=every), numbers],
+        **beside,
     )
-
-
-def _matter(result: Profile) -> Part:
-    """The shape of the profile, tested, and the tokens with the largest shares."""
-    said = findings.shape_headline(result)
-    words = [] if said is None else [f"{said.verdict} {said.text}"]
-    caption = "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
-    note = (
-        "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
-        "only where the 95% interval of a contrast excludes zero."
-    )
-    figure = Figure("profile-chart", profile_chart(result), caption, f"{caption}. {' '.join(words)}")
-    return Part(title="Which tokens matter?", figure=figure, findings=words, notes=[note])
 
 
 def _drawn(comparison: Comparison) -> Comparison:
@@ -89,58 +122,61 @@ def _drawn(comparison: Comparison) -> Comparison:
 
 
 def _variants(comparison: Comparison) -> Table:
-    rows = []
+    """Each variant against the norm beside it."""
+
+    def two_digits(name: str) -> Any:
+        return lambda row: "–" if row[name] != row[name] else f"{float(row[name]):.2f}"
+
+    def holds(row: Any) -> str:
+        return findings.whether_it_holds(row["holds"]) if row["kind"] == "certified" else "no claim"
+
     kinds = list(KINDS)
-    for row in sorted(comparison.summary.to_dict(orient="records"), key=lambda row: kinds.index(str(row["kind"]))):
-        holds = findings.whether_it_holds(row["holds"]) if row["kind"] == "certified" else "no claim"
-        cells = [str(row["variant"]), KINDS[str(row["kind"])]]
-        cells += [f"{row['linearisation']}, {findings.NORMS[str(row['norm'])]}", holds]
-        for name in ("median_log10_looseness", "max_log10_looseness", "spearman"):
-            value: Any = row[name]
-            cells.append("–" if value != value else f"{float(value):.2f}")
-        cells.append(str(row["words"]).partition(":")[0])
-        rows.append(cells)
-    columns = [
-        "variant",
-        "kind",
-        "stands beside",
-        "holds?",
-        "median log10 ratio",
-        "max log10 ratio",
-        "Spearman",
-        "believed?",
-    ]
+    rows = sorted(comparison.summary.to_dict("records"), key=lambda row: kinds.index(str(row["kind"])))
+    columns: dict[str, Any] = {
+        "variant": "variant",
+        "kind": lambda row: KINDS[str(row["kind"])],
+        "stands beside": lambda row: f"{row['linearisation']}, {findings.NORMS[str(row['norm'])]}",
+        "holds?": holds,
+        "median log10 ratio": two_digits("median_log10_looseness"),
+        "max log10 ratio": two_digits("max_log10_looseness"),
+        "Spearman": two_digits("spearman"),
+        "believed?": lambda row: str(row["words"]).partition(":")[0],
+    }
     caption = "Each variant against the norm beside it: does it hold, how loose is it, does its shape predict?"
-    return Table(caption, columns, rows)
+    return table_from(caption, rows, columns)
 
 
 def _values(profile: Sensitivity) -> Table:
     """The numbers behind the chart: a row per token; of an operator norm, an estimate knows a lower bound only."""
     frame = frame_of(profile)
     norm = known_norm(frame["method"])
-    columns = [f"{METHOD_KINDS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict(orient="records")]
+    columns = [f"{METHOD_KINDS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict("records")]
     table = frame.assign(column=columns).pivot(index=["position", "token"], columns="column", values=f"{norm}_norm")
     rows = [
         [str(position), display_token(str(token)), *(number(float(value)) for value in row)]
         for (position, token), row in zip(table.index, table.to_numpy(), strict=True)
     ]
-    return Table(f"The {findings.NORMS[norm]}s, token by token", ["position", "token", *table.columns], rows)
+    caption = f"The {findings.NORMS[norm]}s, token by token"
+    return Table(caption, ["position", "token", *table.columns], rows)
+
+
+def _shape(result: Profile) -> Part:
+    """The shape of the profile, tested, and the tokens with the largest shares."""
+    headline = findings.shape_headline(result)
+    sentences = [] if headline is None else [f"{headline.verdict} {headline.text}"]
+    caption = "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
+    title = "Which tokens matter?"
+    return block(result, "profile-chart", caption, sentences, title=title, notes=[SHAPE_NOTE])
 
 
 def layers_section(found: Measurements) -> Section | None:
     """Where every layer was measured."""
     if found.layers is None:
         return None
-    shown, rule = _fewer_layers(found.layers)
-    said = findings.layers_finding(found.layers)
-    caption = "Sensitivity of y to every token at every layer"
-    part = Part(
-        figure=Figure("layers-chart", layers_chart(shown), caption, f"{caption}. {said}"),
-        findings=[said],
-        notes=[rule] if rule else (),
-    )
-    lead = "The same derivative with respect to what each block reads: where on the way is a token lost?"
-    return Section("layers", "Layers and tokens", "Layers and tokens", lead, [part])
+    fewer, rule = _fewer_layers(found.layers)
+    caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(found.layers)]
+    part = block(fewer, "layers-chart", caption, sentences, notes=[rule] if rule else ())
+    return Section("layers", "Layers and tokens", "Layers and tokens", LAYERS_LEAD, [part])
 
 
 def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
@@ -155,31 +191,18 @@ def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
     return replace(result, frame=frame[frame["layer"].isin(chosen)].reset_index(drop=True)), rule
 
 
-def position_section(found: Measurements) -> Section | None:
-    """Where the position effect was measured."""
-    if found.position is None:
+def attention_section(found: Measurements) -> Section | None:
+    """Where attention was captured: the last token's rows first, then whole patterns."""
+    if found.attention is None:
         return None
-    headline = position_headline(found.position)
-    caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
-    words = " ".join(contrast_words(found.position))
-    figure = Figure("position-chart", position_chart(found.position), caption, f"{caption}. {words}")
-    part = Part(
-        figure=figure,
-        findings=[f"{headline.verdict} {headline.text}"],
-        more=[More("The contrasts in numbers", tables=[_contrasts(found.position.contrasts)])],
-    )
-    return Section("position", "Sensitivity by position", "Position", POSITION_LEAD, [part])
+    caption = "Attention of the last token, a row per layer and head"
+    rows = block(found.attention, "attention-chart", caption, attention_findings(found.attention))
+    parts = [rows, _heads(found.attention)]
+    return Section("attention", "Where the last token looks", "Attention", ATTENTION_LEAD, parts)
 
 
-def _contrasts(contrasts: Frame) -> Table:
-    rows = []
-    for row in contrasts.to_dict("records"):
-        ends = [_interval(row, end) for end in ("start", "end")]
-        rows.append([str(row["source"]), str(row["passages"]), *ends, str(row["shape"])])
-    columns = ["of", "passages", "first third over the middle", "last third over the middle", "shape"]
-    return Table("How many times the middle third's norm, with 95% intervals over passages", columns, rows)
-
-
-def _interval(row: dict[Any, Any], end: str) -> str:
-    value, low, high = (number(10.0 ** float(row[f"{end}{part}"])) for part in ("", "_low", "_high"))
-    return f"{value} [{low}, {high}], p = {number(float(row[f'{end}_p']))}"
+def _heads(attention: Attention) -> Part:
+    """The interactive view of whole patterns."""
+    source, holds = interactive_view(attention, "heads")
+    view = View("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
+    return Part(title="Head by head", notes=[holds], view=view)

@@ -1,1 +1,2 @@
-"""The report on a sweep: `report` (the page), a file for the section of each measurement, `parts` they share, `charts`."""
+"""The page of a sweep: `report` (the page), `cells` (its rows as results), `sections` and `bounds` (a block for each),
+`conditions` (models and mitigations side by side on the first screen)."""

@@ -13,22 +13,24 @@ from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.reporting.look import theme
-from ostools.reporting.page.page import render
-from ostools.reporting.page.section import Finding, More, Part, Section, Table, spelled
+from ostools.reporting.page.section import (
+    Finding,
+    More,
+    Part,
+    Section,
+    Table,
+    render_sections,
+    spelled,
+    table_from,
+)
 from ostools.reporting.page.shell import quoted
-from ostools.reporting.sections.about import reading_section
-from ostools.reporting.sweep import behaviour, collapse, fate, path_sum, sensitivity
-from ostools.reporting.sweep.compared import compared
-from ostools.reporting.sweep.parts import CellsSection
+from ostools.reporting.sections.about import again_section, reading_section, versions_of
+from ostools.reporting.sweep.conditions import condition_parts
+from ostools.reporting.sweep.sections import SECTIONS as SECTIONS
 from ostools.results import checked_output, write_atomically
 from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
 from ostools.runs.stored.table import UNREADABLE
 
-SECTIONS: dict[str, CellsSection] = {
-    one.measurement.name: one
-    for one in (behaviour.SECTION, *fate.SECTIONS, collapse.SECTION, sensitivity.SECTION, path_sum.SECTION)
-}
-"""The section of each measurement, in the order of the report."""
 TOLD = 50
 """How many failures, and cells that are missing, are told one by one."""
 
@@ -50,19 +52,18 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
 
 def render_run(found: Reading, broken: Sequence[str], command: Sequence[str]) -> str:
     """The whole page."""
-    built = [section for section in (_built(name, found) for name in SECTIONS) if section is not None]
-    again = Section("again", "Run it again", "Run it again", "", [Part(code=" ".join(map(quoted, command)))])
+    built = [section for name in SECTIONS if (section := _section(name, found)) is not None]
     of_files = [spelled(section) for section in (_state(found, broken, built), _origin(found), *built)]
-    sections = [*of_files, reading_section(), again]
     lead = (
         f"{_counted(found)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
     )
     title = f"Sweep in {theme.title(found.directory.name or str(found.directory))}"
-    return render("report.html.j2", {"title": title, "lead": lead, "sections": sections})
+    again = again_section(" ".join(map(quoted, command)))
+    return render_sections(title, lead, [*of_files, reading_section(), again])
 
 
-def _built(measurement: str, found: Reading) -> Section | None:
+def _section(measurement: str, found: Reading) -> Section | None:
     """The section of a measurement; where what is stored cannot be shown, that and why."""
     try:
         return SECTIONS[measurement].of(found)
@@ -87,21 +88,7 @@ _STATES = {"failed": "failed", "missing": "are still to be measured"}
 def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> Section:
     """What was asked and what is there, first of all; then what failed and what is missing."""
     first = [Finding(f"{_counted(found)}.", "", "", ""), *_headlines(built)]
-    parts = [Part(first=first), *compared(found), Part(tables=[_asked(found)])]
-    if failed := [cell for cell in found.cells if cell.failures]:
-        records = [record for cell in failed for record in cell.failures]
-        errors = Counter(record.error for record in records)
-        rows = [[record.cell, ", ".join(map(str, record.lengths)), record.error] for record in records[:TOLD]]
-        kinds = [f"{count} times: {error}" for error, count in errors.most_common(5) if len(records) > TOLD]
-        more = "" if len(records) <= TOLD else f", the first {TOLD} of {len(records)}"
-        parts.append(
-            Part(
-                title="Failed, and why",
-                tables=[Table(f"Lengths that failed{more}", ["cell", "lengths", "error"], rows)],
-                items=kinds,
-                notes=["`ostools sweep run` with --retry-failed tries them again."],
-            )
-        )
+    parts = [Part(first=first), *condition_parts(found), Part(tables=[_asked(found)]), *_failed(found)]
     if missing := found.of("missing"):
         names = [
             f"{cell.keyed_cell.cell} ({len(cell.missing)} of {len(cell.keyed_cell.cell.lengths)} lengths)"
@@ -109,23 +96,41 @@ def _state(found: Reading, broken: Sequence[str], built: Sequence[Section]) -> S
         ]
         rest = [f"and {len(names) - TOLD} more"] if len(names) > TOLD else []
         said = ["The same `ostools sweep run` command measures them. What stands below is of the cells that are there."]
-        parts.append(
-            Part(title="Still to be measured", findings=said, more=[More("Which", findings=[*names[:TOLD], *rest])])
-        )
+        more = [More("Which", findings=[*names[:TOLD], *rest])]
+        parts.append(Part(title="Still to be measured", findings=said, more=more))
     if broken:
         parts.append(Part(title="Left out: files that are not as they were written", items=list(broken[:TOLD])))
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
+def _failed(found: Reading) -> list[Part]:
+    """The failures one by one, and the most frequent of many; none where nothing failed."""
+    records = [record for cell in found.cells for record in cell.failures]
+    if not records:
+        return []
+    columns: dict[str, Any] = {
+        "cell": lambda row: row["cell"],
+        "lengths": lambda row: ", ".join(map(str, row["lengths"])),
+        "error": lambda row: row["error"],
+    }
+    rest = "" if len(records) <= TOLD else f", the first {TOLD} of {len(records)}"
+    table = table_from(f"Lengths that failed{rest}", map(vars, records[:TOLD]), columns)
+    errors = Counter(record.error for record in records).most_common(5) if rest else []
+    kinds = [f"{count} times: {error}" for error, count in errors]
+    note = "`ostools sweep run` with --retry-failed tries them again."
+    return [Part(title="Failed, and why", tables=[table], items=kinds, notes=[note])]
+
+
 def _headlines(built: Sequence[Section]) -> list[Finding]:
     """The first sentence of each section's first part that has one."""
-    said = []
+    lines = []
     for section in built:
-        part = next((part for part in section.parts if part.findings), None)
-        if part is not None:
-            more = f" ({len(section.parts) - 1} more below)" if len(section.parts) > 1 else ""
-            said.append(Finding(f"{part.title}:", f"{part.findings[0]}{more}", section.name, section.nav))
-    return said
+        parts = [part for part in section.parts if part.findings]
+        if parts:
+            more = f" ({len(parts) - 1} more below)" if len(parts) > 1 else ""
+            text = f"{parts[0].findings[0]}{more}"
+            lines.append(Finding(f"{parts[0].title}:", text, section.name, section.nav))
+    return lines
 
 
 def _asked(found: Reading) -> Table:
@@ -167,10 +172,7 @@ def _origin(found: Reading) -> Section:
         differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]
         parts.append(Part(title=name, terms=_model(loaded, checkpoints, hashes), findings=differ if count > 1 else []))
     rest = [("measured", " to ".join(dict.fromkeys(told["time"])) or "nothing yet")]
-    rest += [
-        ("versions", ", ".join(f"{name} {number}" for name, number in versions.items()))
-        for versions in told["versions"]
-    ]
+    rest += [("versions", versions_of(versions)) for versions in told["versions"]]
     rest += [(str(one["measurement"]), _options(one)) for one in told["measurements"]]
     rest += [("active edits", "; ".join(map(str, edits))) for edits in told["edits"]]
     rest += [("code (sha256 of what decides numbers)", ", ".join(map(str, told["code"])))] if told["code"] else []

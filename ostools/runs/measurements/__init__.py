@@ -1,6 +1,7 @@
 """What a sweep can measure: `MEASUREMENTS`, a record each, in a file of its own; `record` says what one is.
 
-A new one is a file with its record, its place in `MEASUREMENTS`, and its section in `ostools.reporting.sweep.report.SECTIONS`.
+A new one is a file with its record, its place in `MEASUREMENTS`, and its section in
+`ostools.reporting.sweep.sections.SECTIONS`.
 """
 
 from typing import Any

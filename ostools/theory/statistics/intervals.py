@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from statsmodels.stats.proportion import proportion_confint
 
@@ -41,7 +41,8 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
     if not 0 < level < 1:
         raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
-    low, high = map(float, proportion_confint(successes, trials, alpha=1 - level, method="wilson"))
+    ends: Any = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
+    low, high = map(float, ends)
     # Exact at the ends, where rounding leaves 1e-17 of them.
     return Ends(0.0 if successes == 0 else low, 1.0 if successes == trials else high)
 

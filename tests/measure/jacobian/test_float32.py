@@ -11,7 +11,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.measure.passes.arithmetic import float32_products
+from ostools.models.precision.torch_state import float32_products
 from ostools.results import Result
 from tests.checkpoints import tiny_model, trained
 

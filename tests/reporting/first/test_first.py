@@ -15,13 +15,11 @@ from ostools.experiments.study.study import Study
 from ostools.ground.words import number
 from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import tails
-from ostools.reporting.findings.sensitivity import shape_headline
+from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline, shape_headline
 from ostools.reporting.first.glance import glance
 from ostools.reporting.first.headlines import (
     behaviour_headline,
-    bounds_headline,
     collapse_headline,
-    forms_headline,
     mitigations_headline,
 )
 from ostools.reporting.first.screen import findings_section
@@ -326,7 +324,7 @@ def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
     collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
     answers = made_behaviour([{"length": 2, "correct": True}], task=HOSTILE[1])
     found = measurements(sensitivity=made, casts=[collapse], behaviours=[answers])
-    assert [one.name for one in glance(found)] == ["glance-collapse", "glance-sensitivity", "glance-answers"]
+    assert [one.name for one in glance(found)] == ["glance-collapse", "glance-answers"]
     section = findings_section(found, [])
     page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])
     assert "<script>alert(1)" not in page

@@ -19,9 +19,8 @@ from ostools.reporting.findings.precision import precision_findings
 from ostools.reporting.first.headlines import collapse_headline
 from ostools.reporting.first.verdicts import verdicts
 from ostools.reporting.page.section import Part, Section
-from ostools.reporting.sections.collapse import collapse_section
+from ostools.reporting.sections.collapse import collapse_section, precision_section
 from ostools.reporting.sections.measurements import Measurements
-from ostools.reporting.sections.precision import precision_section
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick

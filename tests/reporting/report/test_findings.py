@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from ostools.ground.words import factor, number
+from ostools.measure import Comparison
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.behaviour import card_findings
 from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, precision_summary
@@ -236,12 +237,18 @@ def test_a_certified_bound_that_fails_is_shouted() -> None:
     assert "holds at all" not in said
 
 
+def bounds_said(made: Comparison) -> str:
+    headline = findings.bounds_headline(made)
+    assert headline is not None
+    return f"{headline.verdict} {headline.text}"
+
+
 def test_a_bound_that_an_estimate_leaves_open_is_neither_held_nor_broken() -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"local": [10.0, 20.0, 30.0]})
     table = made.summary.assign(holds=pd.NA)
     open_still = replace(made, summary=table)
     assert "do not decide whether it holds" in findings.comparison_findings(open_still)[0]
-    assert "do not decide whether every certified bound holds" in findings.bounds_summary(open_still)[0]
+    assert "does not decide whether 1 of 1 certified bounds hold" in bounds_said(open_still)
 
 
 @pytest.mark.parametrize("left_open", [0, 1])
@@ -250,12 +257,12 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"windowed(1)": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
     verdicts: list[object] = [True, True]
     verdicts[left_open] = pd.NA
-    said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
-    assert "do not decide whether every certified bound holds" in said
-    assert "holds at every token" not in said
+    said = bounds_said(replace(made, summary=made.summary.assign(holds=verdicts)))
+    assert "does not decide whether 1 of 2 certified bounds hold" in said
+    assert "Every certified bound holds" not in said
     verdicts[1 - left_open] = False
-    said = findings.bounds_summary(replace(made, summary=made.summary.assign(holds=verdicts)))[0]
-    assert f"DO NOT HOLD: {('local', 'windowed(1)')[left_open]};" in said
+    said = bounds_said(replace(made, summary=made.summary.assign(holds=verdicts)))
+    assert f"CERTIFIED BOUNDS FAIL: {('local', 'windowed(1)')[left_open]}." in said
 
 
 @pytest.mark.parametrize(
@@ -271,7 +278,7 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     bound, paper = findings.comparison_findings(estimated)
     assert "lower end of the estimated norm" in bound
     assert "lower end of the estimated frozen operator norm" in paper
-    summed = findings.bounds_summary(estimated) + findings.forms_summary(estimated)
+    summed = [bounds_said(estimated), *findings.forms_summary(estimated)]
     assert "measured" not in bound + paper + " ".join(summed)
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
@@ -329,12 +336,11 @@ def test_the_summary_names_the_tightest_bound_and_a_broken_one() -> None:
     measured = PROFILE.tolist()
     good = {"windowed(1)": (PROFILE * 1e6).tolist(), "local": (PROFILE * 1e4).tolist()}
     made = made_comparison(measured, good)
-    (bound,) = findings.bounds_summary(made)
-    assert "Every certified bound holds" in bound
-    assert "tightest of them, `local`, is 10^4.0 times" in bound
-    assert "in the median, true and of no use as a size;" in bound
-    broken = findings.bounds_summary(made_comparison(measured, {"windowed(1)": (PROFILE * 0.5).tolist()}))
-    assert "Certified bounds that DO NOT HOLD: windowed(1)" in broken[0]
+    bound = bounds_said(made)
+    assert "Every certified bound holds; the tightest is 10^4.0 times" in bound
+    assert "true and of no use as a size. The tightest is `local`" in bound
+    broken = bounds_said(made_comparison(measured, {"windowed(1)": (PROFILE * 0.5).tolist()}))
+    assert "CERTIFIED BOUNDS FAIL: windowed(1)" in broken
 
 
 # --- the card
@@ -400,9 +406,9 @@ def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
 def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
     for count in (1, 2):
         few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
-        said = [*findings.comparison_findings(few), *findings.bounds_summary(few)]
+        said = findings.comparison_findings(few)
         assert findings.forms_summary(few) == [f"`proof` is not tested here: {count} tokens, 8 needed."]
-        assert len(said) == 3
+        assert len(said) == 2
         assert all("too few tokens for a shape" in one for one in said)
     three = made_comparison([1.0, 1.0, 1.0], {"local": [2.0] * 3})
     assert "is flat" in findings.comparison_findings(three)[0]

@@ -48,7 +48,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompt = "".join(HOSTILE[:6]) + " 1110?"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ASKED, "WHOLE", replace(ASKED.WHOLE, answer_lengths=(4, 6), answer_seeds=(0, 1)))
-        patch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
@@ -67,7 +67,7 @@ def found() -> Measurements:
     """What can be measured on a tiny model without its answers."""
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
         return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
@@ -144,7 +144,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma")
-    monkeypatch.setattr(MODULE, "JUDGED_LENGTHS", JUDGED)
+    monkeypatch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
@@ -195,8 +195,8 @@ def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found
 
 
 def test_fate_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostools.reporting.report.asked.LARGE", 1.0)
-    monkeypatch.setattr(MODULE, "NAMES", ("attention", "fate"))
+    monkeypatch.setattr(ASKED, "LARGE", 1.0)
+    monkeypatch.setattr(ASKED, "NAMES", ("attention", "fate"))
     model = tiny_model("gemma")
     chosen = measure(model, encode(model, "1110"), [1, 2])
     assert chosen.fate is None
@@ -267,8 +267,6 @@ def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     assert present(found) == ["sensitivity"]
     assert sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
     shown = Parsed(render_report(found, "ostools report")).text
-    assert any("`" in one.reason for one in found.left_out)
-    # Shown as code, in an element of its own.
     assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
 
 

@@ -17,7 +17,7 @@ from ostools.reporting.findings.precision import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.report.measuring import failed_on
-from ostools.reporting.sections.precision import precision_section
+from ostools.reporting.sections.collapse import precision_section
 from ostools.results import Provenance
 from tests.reporting.charts.test_behaviour import made as made_behaviour
 from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity

@@ -13,10 +13,10 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.measure import Sensitivity
+from ostools.reporting.first.glance import glance
 from ostools.reporting.first.headlines import headlines
-from ostools.reporting.first.two import first_screen, ratios
 from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.report import two
 from ostools.reporting.report.report import report
 from ostools.reporting.report.two import measure_two, render_two
 from ostools.reporting.sections.measurements import Measurements
@@ -50,66 +50,18 @@ def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measu
     return Measurements(provenance(name, name), "text", tokens, **(given | found))
 
 
-def screen(one: Measurements, other: Measurements) -> Any:
-    return first_screen((one, other), ("A", "B"), (["collapse"], ["collapse"]))
-
-
-def test_each_column_is_what_the_report_of_that_model_says() -> None:
+def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[Any] = []
+    monkeypatch.setattr(two, "render_sections", lambda title, lead, sections: pages.append(sections) or "")
     both = made("one"), made("two", behaviours=[])
-    columns = screen(*both).parts[0].columns
-    for found, column, name in zip(both, columns, ("A", "B"), strict=True):
-        assert column.title == name
+    render_two(both, "ostools report")
+    columns, charts = (part.columns for part in pages[0][0].parts)
+    for place, (found, column, small) in enumerate(zip(both, columns, charts, strict=True), 1):
+        assert column.title == found.provenance.model["name"]
         assert [(line.verdict, line.text) for line in column.first] == [(o.verdict, o.text) for o in headlines(found)]
         assert [(one.name, one.state) for one in column.strip] == [(one.name, one.state) for one in verdicts(found)]
-
-
-def test_charts_of_both_hold_the_numbers_of_each_and_tell_them_apart_twice() -> None:
-    small = {one.name: one for one in screen(made("one"), made("two")).parts[1].small}
-    assert set(small) == {"both-collapse", "both-sensitivity", "both-answers-0"}
-    for figure in small.values():
-        encodings = [layer["encoding"] for layer in figure.spec["layer"] if "shape" in layer.get("encoding", {})]
-        assert encodings
-        for encoding in encodings:
-            assert encoding["shape"]["field"] == encoding["color"]["field"] == "model"
-            assert encoding["color"]["scale"]["domain"] == ["A", "B"]
-            assert len(set(encoding["shape"]["scale"]["range"])) == 2
-
-
-def test_equal_answers_lie_apart_and_are_said_to_be_equal() -> None:
-    """The lines have other dashes, the intervals stand beside each other, and the words say it only where it is so."""
-    same = screen(made("one"), made("two")).parts[1]
-    (figure,) = (one for one in same.small if one.name == "both-answers-0")
-    marks = [layer["mark"] for layer in figure.spec["layer"]]
-    for kind, look in (("line", "strokeDash"), ("rule", "xOffset")):
-        one, other = (str(mark[look]) for mark in marks if mark["type"] == kind)
-        assert one != other
-    words = "Answers to count-ones: both models give equally many right ones at every length"
-    assert sum(line.startswith(words) for line in same.findings) == 1
-    for rows in (
-        [{"length": 2}, {"length": 8, "correct": True}],
-        [{"length": 2, "correct": True}],
-        [{"length": 2, "correct": True}, {"length": 2, "correct": True, "seed": 1}, {"length": 8}],
-    ):
-        other = screen(made("one"), made("two", behaviours=[made_behaviour(rows)])).parts[1]
-        assert not any(line.startswith(words) for line in other.findings)
-
-
-def test_a_distance_is_over_the_noise_of_its_own_length() -> None:
-    found = dict(ratios(PAIRS, "bfloat16").itertuples(index=False))
-    assert found == {n: 1 / n / 0.2 for n in range(1, 9)}
-
-
-def test_tokens_of_two_tokenizers_are_not_compared() -> None:
-    last = screen(made("one"), made("two", tokens=("ab",))).parts[1]
-    assert "both-sensitivity" not in {one.name for one in last.small}
-    assert any("A reads 2 tokens, B reads 1" in line and "are not compared" in line for line in last.findings)
-
-
-def test_measured_and_estimated_norms_are_not_mixed() -> None:
-    guessed = Sensitivity(NORMS.frame.assign(method="estimate"), PROVENANCE)
-    last = screen(made("one"), made("two", sensitivity=guessed)).parts[1]
-    assert "both-sensitivity" not in {one.name for one in last.small}
-    assert any("The two are not mixed" in line for line in last.findings)
+        assert all(one.section.endswith(f"-{place}") for one in (*column.first, *column.strip) if one.section)
+        assert [one.name for one in small.small] == [f"{one.name}-{place}" for one in glance(found)]
 
 
 @pytest.mark.slow

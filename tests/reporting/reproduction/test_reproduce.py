@@ -97,7 +97,7 @@ def test_a_result_that_is_none_of_ours_is_not_stored(tmp_path: Path) -> None:
     class Foreign(Result):
         pass
 
-    with pytest.raises(InputError, match="expected a result of ostools"):
+    with pytest.raises(InputError, match="expected results of ostools"):
         Parts(tmp_path).keep("part", "key", {"one": Foreign(pd.DataFrame(), EVERY["Figure9"]().provenance)}, 0.0)
     assert not (tmp_path / "part.json").exists()
 
@@ -140,15 +140,15 @@ def _other_rows(file: Path) -> None:
 
 
 def _other_form(file: Path) -> None:
-    file.write_text('{"form": 1, "key": "key"}')
+    file.write_text('{"form": 2, "key": "key"}')
 
 
 @pytest.mark.parametrize(
     ("name", "spoil"),
     [
-        ("part/one.frame.parquet", _cut),
-        ("part/one.frame.parquet", _other_rows),
-        ("part/one.frame.parquet", Path.unlink),
+        ("part/one.parquet", _cut),
+        ("part/one.parquet", _other_rows),
+        ("part/one.parquet", Path.unlink),
         ("part.json", _cut),
         ("part.json", _other_form),
         ("part.json", Path.unlink),
@@ -167,7 +167,7 @@ def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[
 @pytest.mark.slow
 def test_a_broken_part_is_measured_again(tmp_path: Path, tiny: TransformerBridge) -> None:
     first, _ = reproduced(tiny, tmp_path, 9)
-    _cut(tmp_path / "figure-9" / "figure.frame.parquet")
+    _cut(tmp_path / "figure-9" / "figure.parquet")
     again, told = reproduced(tiny, tmp_path, 9)
     assert told.measured == ["figure-9"]
     assert_frame_equal(again.frame, first.frame)

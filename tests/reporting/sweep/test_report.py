@@ -92,39 +92,25 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
 
 
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
-    rows = tables(page, "Answers to copy-last, all lengths")
-    assert [row[2].split(" of ")[1] for row in rows] == ["2", "2", "4", "4"]
+    rows = tables(page, "Behaviour: every result")
+    assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
     assert ost.runs.results(sweep).query("measurement == 'behaviour'")["options"].nunique() == 2
 
 
 def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
+    """Under each mitigation, in the order in which they were asked."""
     table = ost.runs.results(sweep)
-    for row in tables(page, "Against the measured norms, copy-last"):
-        variant, _, condition, *_ = row
-        if variant == "local":
-            mitigation = condition.partition(", ")[2] or "none"
-            here = table[table["mitigation"] == mitigation]
-            keys = ["length", "position"]
-            bound: Any = here[here["variant"] == "local"].set_index(keys)["value"]
-            norm: Any = here[(here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")]
-            above = (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
-            assert row[4] == f"{int(above.sum())} of 2 prompts"
-    assert len(tables(page, "Against the measured norms, copy-last")) == 4  # 2 variants under 2 mitigations
-    kinds = {(row[0], row[4]) for row in tables(page, "Against the measured norms")}
-    assert ("theorem-5.1", "no claim") in kinds
-
-
-def test_bounds_and_forms_share_no_panel(sweep: Path) -> None:
-    from ostools.reporting.sweep.report import SECTIONS
-    from ostools.runs.stored.reading import read
-
-    section = SECTIONS["path-sum"].of(read(sweep))
-    assert section is not None
-    figure = section.parts[0].figure
-    assert figure is not None
-    for panel in (panel for row in figure.spec["vconcat"] for panel in row["hconcat"]):
-        domain = next(layer["encoding"]["color"]["scale"]["domain"] for layer in panel["layer"])
-        assert len(domain) == 1  # local and theorem-5.1 are of two kinds
+    shown = tables(page, "Against the measured norms, copy-last")
+    local = [row for row in shown if row[0] == "local"]
+    for row, mitigation in zip(local, ("none", "sliding-window:window=4,sinks=1"), strict=True):
+        here = table[table["mitigation"] == mitigation]
+        keys = ["length", "position"]
+        bound: Any = here[here["variant"] == "local"].set_index(keys)["value"]
+        norm: Any = here[(here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")]
+        above = (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
+        assert row[3] == f"{int(above.sum())} of 2 prompts"
+    assert len(shown) == 2 * len(ASKED["measurements"][-1]["variants"])
+    assert {row[3] for row in shown if row[1] != "certified bound"} == {"no claim"}
 
 
 def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:

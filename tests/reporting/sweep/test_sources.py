@@ -80,10 +80,10 @@ def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) ->
         keep(tmp_path, one, rows, source(checkpoint), checkpoint)
     section = SECTIONS["collapse"].of(read(tmp_path))
     assert section is not None
-    assert [part.title for part in section.parts] == [
-        f"copy-last, made, checkpoint {name}" for name in ("first", "second")
-    ]
-    assert all(part.figure and "checkpoint" in part.figure.caption for part in section.parts)
+    table, *parts = section.parts
+    assert len(table.tables[0].rows) == 2
+    assert [part.title for part in parts] == [f"copy-last, made, checkpoint {name}" for name in ("first", "second")]
+    assert all(part.figure and "checkpoint" in part.figure.caption for part in parts)
     assert "2 different checkpoints under one name" in page(tmp_path)
 
 
@@ -101,18 +101,18 @@ def test_several_weights_in_one_dtype_alarm_where_files_name_no_checkpoint(tmp_p
     assert "2 different checkpoints under one name" in page(tmp_path)
 
 
-def test_a_condition_without_the_least_seed_is_drawn(tmp_path: Path) -> None:
-    keep(tmp_path, cell("sensitivity", 0), norms(), source())
-    keep(tmp_path, cell("sensitivity", 1, "bfloat16"), norms(), source(dtype="bfloat16"))
+def test_the_longest_prompt_of_each_condition_is_drawn_with_its_least_seed(tmp_path: Path) -> None:
+    for seed, dtype in ((0, "float32"), (1, "float32"), (1, "bfloat16")):
+        keep(tmp_path, cell("sensitivity", seed, dtype), norms(), source(dtype=dtype))
     section = SECTIONS["sensitivity"].of(read(tmp_path))
     assert section is not None
-    figure = section.parts[0].figure
-    assert figure is not None
-    assert [panel["title"]["text"] for row in figure.spec["vconcat"] for panel in row["hconcat"]] == [
-        "float32",
-        "bfloat16",
+    table, *parts = section.parts
+    assert len(table.tables[0].rows) == 3
+    assert list(table.notes) == ["Drawn are 2 of 3 results. The table has all."]
+    assert [part.title for part in parts] == [
+        f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in (("float32", 0), ("bfloat16", 1))
     ]
-    assert "each condition's least seed (0, 1)" in figure.notes[0]
+    assert all(part.figure for part in parts)
 
 
 def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None:
@@ -121,8 +121,9 @@ def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None
     found = read(tmp_path)
     section = SECTIONS["sensitivity"].of(found)
     assert section is not None
-    assert section.parts[0].figure is None
-    assert "1 of 3 values are not finite" in section.parts[0].notes[0]
+    _, part = section.parts
+    assert part.figure is None
+    assert "1 of 3 values are not finite" in part.findings[0]
     assert bounds(found)[1] == ["Not compared: values that are not finite"]
     assert '<section id="bounds"' in page(tmp_path)
 

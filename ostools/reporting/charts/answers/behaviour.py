@@ -60,7 +60,8 @@ def _shares(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any
         )
         for name, (words, _, _) in own.items()
     ]
-    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value").dropna(axis="columns", how="all")
+    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value")
+    rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
     there = [name for name in own if name == "accuracy" or (rows["quantity"] == name).any()]
     names = [own[name][0] for name in there]
     legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)

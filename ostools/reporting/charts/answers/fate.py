@@ -10,7 +10,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.measure.fate.decodable import Decodable
-from ostools.measure.fate.fate import READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNREAD, UNTESTED, Fate
+from ostools.measure.fate.fate import NOT_READ, READ, SAME_VECTOR, UNDECIDED, UNDECODABLE, UNTESTED, Fate
 from ostools.measure.fate.readout import Readout
 from ostools.measure.fate.splits import TESTS
 from ostools.reporting.findings.fate import decodable_in_short, fate_in_short, readout_in_short
@@ -24,7 +24,7 @@ WIDTH, HEIGHT, NARROW = 600, 150, 180
 _LINES, _LETTERS = 3, 135
 """Most lines below a title, and letters in one."""
 _LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
-_SHARES = {READ: "right", UNREAD: "full", UNDECODABLE: "wrong"}
+_SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
 _VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNDECIDED: "none", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}

@@ -23,5 +23,5 @@ def collapse_result_chart(result: Collapse) -> Any:
     if reading is not None:
         return collapse_chart(result, (reading.site,), per=reading.per, norm=reading.norm)
     names = set(result.frame["dtype"])
-    many = len(names) > 4 or any(Precision.named(name).part is not None for name in names)
+    many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
     return precision_chart(result) if many else collapse_chart(result)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.repeats import Repeats
-from ostools.measure.profiles.nulls import OWN
+from ostools.measure.profiles.nulls import TRAINED
 from ostools.reporting.charts.sensitivity.over_tokens import SOURCES
 from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
@@ -61,7 +61,7 @@ def _curves(rows: Frame, hue: Any) -> Any:
 
 def _before_training(result: Repeats) -> Any:
     frame: Frame = frame_of(result)
-    own: Frame = frame[frame["source"] == OWN]
+    own: Frame = frame[frame["source"] == TRAINED]
     columns = ["source", "task", "sink", "length", "value", "low", "high"]
     line: Any = own.assign(value=own["distance"], low=own["distance"], high=own["distance"])[columns]
     rows = pd.concat([line, result.band.rename(columns={"median": "value"})[columns]], ignore_index=True)

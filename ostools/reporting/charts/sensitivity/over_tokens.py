@@ -20,7 +20,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
-from ostools.measure.profiles.nulls import OWN, Nulls
+from ostools.measure.profiles.nulls import TRAINED, Nulls
 from ostools.measure.prompts import named_by
 from ostools.reporting.forms.curve import fitted
 from ostools.reporting.forms.profile import WIDTH, of_tokens, profile, shown_tokens
@@ -172,7 +172,7 @@ def _change_notes(result: Change, rows: Frame) -> list[str]:
 
 
 SOURCES = {
-    OWN: "the model",
+    TRAINED: "the model",
     "initialised": "initialised",
     "embeddings-kept": "initialised, embeddings kept",
     "shuffled": "shuffled",
@@ -182,7 +182,7 @@ SOURCES = {
 def nulls_chart(result: Nulls) -> Any:
     """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
     table, band = frame_of(result), result.band
-    own: Frame = table[table["source"] == OWN]
+    own: Frame = table[table["source"] == TRAINED]
     both = pd.concat([own.assign(median=own["share"]), band], ignore_index=True)
     names = [SOURCES[str(source)] for source in both["source"]]
     rows = of_tokens(both, series=names, value=both["median"], low=both["low"], high=both["high"])

@@ -1,0 +1,180 @@
+"""Of a sweep's cells: the path sums of Theorem 5.1, beside the measured norms where those are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.ground.names import known_norm
+from ostools.ground.words import number
+from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.profiles.compare import compare
+from ostools.reporting.findings.sensitivity import NORMS
+from ostools.reporting.look.theme import KINDS
+from ostools.reporting.page.section import Part, Table, table_from
+from ostools.reporting.sections.blocks import block
+from ostools.reporting.sections.sensitivity import sensitivity_block
+from ostools.reporting.sweep.cells import Cells, groups, provenance_of, require_finite, sources_of
+from ostools.results import Frame, Provenance
+from ostools.runs.measurements.path_sum import PATH_SUM
+from ostools.runs.measurements.sensitivity import SENSITIVITY
+from ostools.runs.stored.reading import MADE_BY, Reading, distinct
+from ostools.runs.stored.table import UNREADABLE
+
+_PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
+NOT_MEASURED = (
+    "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not known here."
+)
+
+
+def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
+    """The longest prompt drawn; then every prompt: medians, and each variant against the measured norms."""
+    prompts, reasons = _comparisons(cells)
+    more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    notes = [f"Not compared: {reasons[0]}{more}"] if reasons else []
+    notes += [NOT_MEASURED] if cells.found.rows("sensitivity").empty else []
+    tables = [_medians(cells.rows, cells.value("task"))]
+    if prompts:
+        tables.append(_verdicts([comparison for _, _, comparison in prompts], cells.value("task")))
+    try:
+        require_finite(cells.rows, ["value"])
+    except InputError as error:
+        return Part(tables=tables, notes=[f"{error}. The figure is left out.", *notes])
+    length = int(cells.rows["length"].max())
+    title = f"longest prompt, {length} items"
+    longest = [prompt for prompt in prompts if int(prompt[0]["length"].iloc[0]) == length]
+    if longest:
+        _, norms, comparison = longest[0]
+        part = sensitivity_block(norms, comparison, name)
+        figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
+        of_longest = [f"On the {title}: {sentence}" for sentence in part.findings]
+        every = _on_all([comparison for _, _, comparison in prompts])
+        return replace(
+            part,
+            figure=figure,
+            findings=[every, *of_longest],
+            tables=[*tables, *part.tables],
+            notes=[*part.notes, *notes],
+        )
+    rows = cells.rows[cells.rows["length"] == length]
+    first = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
+    return block(
+        PATH_SUM.read(first, _of_prompt(cells.found, first)),
+        name,
+        f"Path sums of Theorem 5.1, {title}",
+        [],
+        aloud="The tables below have the medians over tokens.",
+        tables=tables,
+        notes=notes,
+    )
+
+
+def _on_all(comparisons: Sequence[Comparison]) -> str:
+    """On how many prompts a certified bound fails, or is not decided."""
+    verdicts = [one.summary.loc[one.summary["kind"] == "certified", "holds"].tolist() for one in comparisons]
+    if not any(verdicts):
+        return "No certified bound was computed on these prompts."
+    fails = sum(any(not pd.isna(value) and not value for value in values) for values in verdicts)
+    undecided = sum(any(pd.isna(value) for value in values) for values in verdicts)
+    more = f", and one is undecided on {undecided}" if undecided else ""
+    word = "CERTIFIED BOUNDS FAIL" if fails else "A certified bound fails"
+    return f"{word} on {fails or 'none'} of {len(verdicts)} prompts with measured norms{more}."
+
+
+def _medians(rows: Frame, task: str) -> Table:
+    """Of each variant the median over tokens and seeds, at the shortest and the longest length."""
+    rows = rows[np.isfinite(rows["value"].astype(float))]
+    ends = sorted({int(rows["length"].min()), int(rows["length"].max())}) if len(rows) else []
+    medians = rows.groupby(["kind", "variant", "norm", "length"], sort=False)["value"].median()
+    unscaled = {name for name, variant in VARIANTS.items() if not variant.scaled}
+    columns: dict[str, Any] = {
+        "kind": lambda key: KINDS[str(key[0])],
+        "variant": lambda key: key[1],
+        "norm": lambda key: "scale unknown" if key[1] in unscaled else NORMS.get(str(key[2]), key[2]),
+    }
+    for length in ends:
+        columns[f"median at {length} items"] = lambda key, length=length: (
+            number(float(medians[(*key, length)])) if (*key, length) in medians.index else "–"
+        )
+    keys: Any = dict.fromkeys(key[:3] for key in medians.index)
+    return table_from(f"Path sums, {task}", keys, columns)
+
+
+def _comparisons(cells: Cells) -> tuple[list[tuple[Frame, Sensitivity, Comparison]], list[str]]:
+    """Every prompt that has both path sums and norms, and why others are not compared."""
+    of_prompt: dict[tuple[str, ...], Frame] = {}
+    for key, rows in groups(cells.found.rows("sensitivity"), *_PROMPT, *MADE_BY, "options"):
+        # Measured with several options: the first. Those of another checkpoint or code stand in,
+        # and are refused with the reason.
+        of_prompt.setdefault(key[:-1], rows)
+        of_prompt.setdefault(key[: len(_PROMPT)], rows)
+    prompts, reasons = [], []
+    for key, rows in groups(cells.rows, *_PROMPT, *MADE_BY):
+        norms = of_prompt.get(key, of_prompt.get(key[: len(_PROMPT)]))
+        if norms is None:
+            continue
+        try:
+            prompts.append((rows, *_comparison(cells.found, rows, norms)))
+        except UNREADABLE as error:
+            reasons.append(str(error))
+    return prompts, reasons
+
+
+def _comparison(found: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
+    """Raises `InputError` where the two are not of one prompt, one checkpoint and one version of the code."""
+    for name in MADE_BY:
+        ours, theirs = paths[name].iloc[0], norms[name].iloc[0]
+        if ours != theirs:
+            raise InputError(f"the path sum is of {name} {ours[:12]!r}, the norms beside it are of {theirs[:12]!r}")
+    values = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
+    if not all(np.isfinite(each.astype(float)).all() for each in (paths["value"], *values)):
+        raise InputError("values that are not finite")
+    measured = SENSITIVITY.read(norms, _of_prompt(found, norms))
+    return measured, compare(measured, PATH_SUM.read(paths, _of_prompt(found, paths)))
+
+
+def _of_prompt(found: Reading, rows: Frame) -> Provenance:
+    """Of the rows of one prompt. Their edits are those of their mitigation, which is the same for both: numbered by with-blocks
+    of a process, they would seem to differ. Raises `InputError` where files of several weights hold that prompt's cell."""
+    names = _PROMPT[:-1]
+    weights = distinct(source["model"].get("weight_hash") for source in sources_of(found, rows, *names))
+    if len(weights) != 1:
+        raise InputError(f"{rows['measurement'].iloc[0]} of one cell is of {len(weights)} different weights")
+    ids = tuple(map(int, rows.drop_duplicates("position")["token_id"]))
+    return replace(provenance_of(found, rows, *names), token_ids=ids, edits=())
+
+
+def _verdicts(comparisons: Sequence[Comparison], task: str) -> Table:
+    """Each variant over all prompts: on how many it holds, how loose it is, whether its shape predicts."""
+    rows = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
+    records = [
+        {"variant": variant, "kind": kind, "beside": f"{name}, {NORMS.get(norm, norm)}", "rows": here}
+        for (variant, kind, name, norm), here in groups(rows, "variant", "kind", "linearisation", "norm")
+    ]
+    columns: dict[str, Any] = {
+        "variant": "variant",
+        "kind": lambda row: KINDS[row["kind"]],
+        "stands beside": "beside",
+        "holds on": lambda row: _holds(row["rows"]["holds"].tolist()) if row["kind"] == "certified" else "no claim",
+        "median log10 ratio": lambda row: _middle(row["rows"]["median_log10_looseness"]),
+        "median Spearman": lambda row: _middle(row["rows"]["spearman"]),
+    }
+    return table_from(f"Against the measured norms, {task}: over prompts (lengths and seeds)", records, columns)
+
+
+def _holds(values: Sequence[Any]) -> str:
+    """On how many prompts; those that an estimate cannot decide are counted apart."""
+    known = [bool(value) for value in values if not pd.isna(value)]
+    undecided = len(values) - len(known)
+    return f"{sum(known)} of {len(known)} prompts" + (f", {undecided} undecided" if undecided else "")
+
+
+def _middle(values: Any) -> str:
+    known = values.dropna().astype(float)
+    return "–" if known.empty else f"{float(np.median(known)):.2f}"

@@ -1,0 +1,230 @@
+"""The sections of a sweep's page: a block for each stored result, and a table that holds them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.ground.names import known_norm
+from ostools.ground.words import number, runs
+from ostools.measure import Behaviour, Collapse, Sensitivity
+from ostools.reporting.findings.collapse import verdicts_at_y
+from ostools.reporting.page.section import Part, Section, Table
+from ostools.reporting.sections.answers import (
+    FATE_LEAD,
+    behaviour_block,
+    decodable_block,
+    fate_block,
+    readout_block,
+)
+from ostools.reporting.sections.collapse import collapse_block
+from ostools.reporting.sections.sensitivity import sensitivity_block
+from ostools.reporting.sweep.bounds import bounds_part
+from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
+from ostools.results import Frame, frame_of
+from ostools.runs.measurements.behaviour import BEHAVIOUR
+from ostools.runs.measurements.collapse import COLLAPSE
+from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
+from ostools.runs.measurements.path_sum import PATH_SUM
+from ostools.runs.measurements.record import Measurement
+from ostools.runs.measurements.sensitivity import SENSITIVITY
+from ostools.runs.stored.reading import Reading
+from ostools.runs.stored.table import UNREADABLE
+
+DRAWN = 24
+"""How many results of a measurement are drawn at most; the table that holds them side by side has all."""
+_ANSWERS = "Prompts of the tasks and what was answered. The last answer line is read. It is right if it holds the right answer."
+_DISTANCES = (
+    "A sequence and the same with one item more: how far apart are the two representations of the last token, y? A "
+    "distance below the rounding noise of the difference is hidden in that dtype."
+)
+_DECODED = (
+    "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
+    "was not trained on. Other sequences of the same lengths, lengths between and longer ones are three tests. Beside them "
+    "stand the same probes with shuffled labels and, where it was asked for, on the same architecture with random weights."
+)
+_READ = (
+    "A representation is moved so that the probe there says the next answer. By how much does the answer of the output move? A "
+    "number is of all lengths of a cell together."
+)
+_PROFILES = (
+    "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
+    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes. Drawn is the longest prompt of "
+    "each condition, with its least seed; the table has every prompt."
+)
+_PATHS = (
+    "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "
+    "paper's forms are not bounds. Drawn is the longest prompt of each condition."
+)
+
+
+@dataclass(frozen=True)
+class CellsSection:
+    """The section of a measurement: `block` shows a result, `lines` what stands of it in the table of all.
+
+    `name` is its anchor, `lead` says what it shows, `by` what tells results apart beside model and task.
+    """
+
+    measurement: Measurement[Any]
+    name: str
+    title: str
+    nav: str
+    lead: str
+    block: Callable[[Cells, Any, str], Part]
+    by: tuple[str, ...]
+    lines: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    drawn: Callable[[Cells], bool] = lambda cells: True
+
+    def of(self, found: Reading) -> Section | None:
+        """None where nothing was measured."""
+        every = list(cells_of(found, self.measurement, self.by))
+        parts, rows = [], []
+        for cells in every:
+            part, row = self._shown(cells, f"{self.name}-{len(parts)}", len(parts) < DRAWN)
+            parts += [] if part is None else [part]
+            rows += [] if row is None else [row]
+        if self.lines and rows:
+            columns = ["model", "task", *self.by, "options", *self.lines]
+            fewer = len(parts) < len(every)
+            notes = [f"Drawn are {len(parts)} of {len(every)} results. The table has all."] if fewer else []
+            parts.insert(0, Part(tables=[Table(f"{self.nav}: every result", columns, rows)], notes=notes))
+        return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
+
+    def _shown(self, cells: Cells, name: str, room: bool) -> tuple[Part | None, list[str] | None]:
+        """The part and the line of a result; where the stored rows are not what it can be made of, that and why."""
+        row = None
+        try:
+            result = self.measurement.read(cells.rows, cells.provenance)
+            key = [cells.value(column) for column in ("model", "task", *self.by, "options")]
+            row = [*key, *(line(result) for line in self.lines.values())] if self.lines else None
+            if row is not None and not (room and self.drawn(cells)):
+                return None, row
+            part = self.block(cells, result, name)
+        except UNREADABLE as error:
+            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            return Part(title=cells.title, findings=[f"This could not be drawn from what is stored: {why}"]), row
+        figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}{cells.made}")
+        return replace(part, title=cells.title, figure=figure), row
+
+
+def _of(block: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
+    """The block of a result as any page has it."""
+    return lambda cells, result, name: block(result, name)
+
+
+def _readout(cells: Cells, result: Any, name: str) -> Part:
+    lengths = runs([*map(int, cells.value("over_lengths").split(", "))])
+    return readout_block(result, name, notes=[f"Over the lengths {lengths}."])
+
+
+def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
+    require_finite(cells.rows, [f"{known_norm(cells.rows['method'])}_norm"])
+    return sensitivity_block(result, None, name)
+
+
+def _sum(table: Frame, column: str) -> int:
+    return int(table[column].sum())
+
+
+def _fewest(result: Behaviour) -> str:
+    summary: Any = result.summary
+    worst = summary.loc[summary["accuracy"].idxmin()]
+    return f"{int(worst['right'])} of {int(worst['asked'])} at {int(worst['length'])}"
+
+
+def _log_probability(result: Behaviour) -> str:
+    once: Any = result.frame.drop_duplicates(["length", "seed"])
+    mean = once["log_probability"].mean()
+    return "–" if pd.isna(mean) else number(float(mean))
+
+
+def _norms(name: str, of: Callable[[Any], float]) -> Callable[[Sensitivity], str]:
+    """A number of a linearisation's norms, of those that are finite."""
+
+    def told(result: Sensitivity) -> str:
+        frame = frame_of(result)
+        frame = frame[frame["linearisation"] == name].sort_values("position")
+        norms = frame[f"{known_norm(frame['method'])}_norm"].astype(float) if len(frame) else frame["position"]
+        return number(float(of(norms))) if len(norms) and float(norms.abs().max()) < float("inf") else "–"
+
+    return told
+
+
+_ENDS: dict[str, Callable[[Any], float]] = {
+    "least": lambda norms: norms.min(),
+    "median": lambda norms: norms.median(),
+    "largest": lambda norms: norms.max(),
+    "first token": lambda norms: norms.iloc[0],
+    "last token": lambda norms: norms.iloc[-1],
+}
+_ANSWERED: dict[str, Callable[[Behaviour], str]] = {
+    "right": lambda result: " of ".join(str(_sum(result.summary, name)) for name in ("right", "asked")),
+    "fewest": _fewest,
+    "mean log p (nats)": _log_probability,
+    "answers it changed nothing of": lambda result: str(int(frame_of(result)["status"].eq("inactive").sum())),
+}
+
+
+def _hidden(result: Collapse) -> str:
+    """By dtype the lengths at which the pair is hidden at y."""
+    if result.reference.empty:
+        return "not known"
+    return "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items())
+
+
+_PROMPT, _ARM = ("dtype", "mitigation", "seed", "length"), ("mitigation", "seed")
+SECTIONS: dict[str, CellsSection] = {
+    section.measurement.name: section
+    for section in (
+        CellsSection(
+            BEHAVIOUR,
+            "behaviour",
+            "What the models answer",
+            "Behaviour",
+            _ANSWERS,
+            _of(behaviour_block),
+            ("mitigation", "dtype"),
+            _ANSWERED,
+        ),
+        CellsSection(
+            FATE, "fate", "Where is the answer lost?", "Where it is lost", FATE_LEAD, _of(fate_block), ("seed",)
+        ),
+        CellsSection(DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, _of(decodable_block), _ARM),
+        CellsSection(READOUT, "readout", "Is it read?", "Read out", _READ, _readout, _ARM),
+        CellsSection(
+            COLLAPSE,
+            "collapse",
+            "Representational collapse (Theorem 4.2)",
+            "Collapse",
+            _DISTANCES,
+            _of(collapse_block),
+            ("mitigation",),
+            {"the pair at y is hidden from n (–: no range)": _hidden},
+        ),
+        CellsSection(
+            SENSITIVITY,
+            "sensitivity",
+            "Sensitivity (Section 5)",
+            "Sensitivity",
+            _PROFILES,
+            _profile,
+            _PROMPT,
+            {f"{end}, {name}": _norms(name, of) for name in ("full", "frozen") for end, of in _ENDS.items()},
+            lambda cells: cells.is_longest,
+        ),
+        CellsSection(
+            PATH_SUM,
+            "bounds",
+            "Bounds and forms (Theorem 5.1)",
+            "Bounds",
+            _PATHS,
+            bounds_part,
+            ("dtype", "mitigation"),
+        ),
+    )
+}
+"""The section of each measurement, in the order of the page."""
