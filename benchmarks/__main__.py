@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import behaviour, collapse, estimates, figures, forecast, prompts, sensitivity, sweep
+from benchmarks import collapse, estimates, evaluate, figures, forecast, prompts, sensitivity, sweep
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     prompts.main()
     estimates.main()
     collapse.main()
-    behaviour.main()
+    evaluate.main()
     figures.main()
     sweep.main()
     forecast.main()

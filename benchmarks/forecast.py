@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.commands import ran
 from benchmarks.shapes import write_shape
-from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.bounds.variants import VARIANTS
 
 PROMPT = "--prompt 'The capital of France is'"
 TEXT = "--prompt '" + "Once upon a time there was a small dog. " * 6 + "'"
@@ -23,7 +23,7 @@ COMMANDS = {
     "sensitivity, estimate": f"sensitivity --method estimate {PROMPT}",
     **{f"path-sum, {name}": f"path-sum --variant '{name}' {PROMPT}" for name in VARIANTS},
     "collapse, 1:64": "collapse --task figure-5a --lengths 1:64 --dtype bfloat16",
-    "behaviour": "behaviour --task copy-last --lengths 4,8 --max-new-tokens 8",
+    "evaluate": "evaluate --task copy-last --lengths 4,8 --max-new-tokens 8",
 }
 LONG = {
     "sensitivity, exact, long": f"sensitivity --method exact {TEXT}",

@@ -25,10 +25,10 @@ from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.answers.answers import answers_bytes
+from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.passes.memory import LongestPrompt
-from ostools.measure.paths.memory import path_sum_bytes
 from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
 from ostools.runs.forecast import LIBRARIES, Unloaded
@@ -72,7 +72,7 @@ def works() -> dict[str, Work]:
     return {
         "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(shape, pos, 512, ["bfloat16"]),
         "a greedy answer to 200 tokens": lambda shape, limit: answers_bytes(shape, answer, 64),
-        "`local`, 200 tokens": lambda shape, limit: path_sum_bytes(shape, 200, ["local"]),
+        "`local`, 200 tokens": lambda shape, limit: bounds_bytes(shape, 200, ["local"]),
         "sensitivity estimated, 200 tokens": sensitivity(200, ("full",), "estimate"),
         "sensitivity exact, 200 tokens": sensitivity(200, ("full",), "exact"),
         "sensitivity estimated, 8,192 tokens": sensitivity(8192, ("full",), "estimate"),

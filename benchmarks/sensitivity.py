@@ -128,7 +128,7 @@ def _path_sums(title: str, model: TransformerBridge, pos: int, rounds: int) -> N
 
     runs: dict[str, Callable[[], object]] = {"a plain forward pass": plain}
     for variant in ("local", "theorem-5.1"):
-        runs[variant] = lambda variant=variant: ost.path_sum(model, prompt, variants=variant)
+        runs[variant] = lambda variant=variant: ost.bounds(model, prompt, variants=variant)
     exactly = "sensitivity, exact"
     runs[exactly] = lambda: ost.sensitivity(model, prompt, linearisations=["full"])
     for run in runs.values():

@@ -21,7 +21,7 @@ SWEEP = {
     "tasks": "count-ones-bernoulli",
     "lengths": "4:40",
     "seeds": list(range(CELLS)),
-    "measurements": {"name": "behaviour", "max_new_tokens": 16},
+    "measurements": {"name": "evaluate", "max_new_tokens": 16},
     "device": "cpu",
 }
 

@@ -4,7 +4,7 @@
 
     model = ost.load_model()                       # embedded; or "google/gemma-7b", or a directory
     profile = ost.sensitivity(model, "...")        # measured: d y_n / d v_i, for every token i
-    paths = ost.path_sum(model, "...")             # Theorem 5.1: certified bounds, the paper's forms
+    paths = ost.bounds(model, "...")             # Theorem 5.1: certified bounds, the paper's forms
     ost.compare(profile, paths).plot()
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
@@ -46,27 +46,27 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.measure import attention as attention
     from ostools.measure import attention_difference as attention_difference
     from ostools.measure import attention_variation as attention_variation
-    from ostools.measure import behaviour as behaviour
+    from ostools.measure import attribution as attribution
+    from ostools.measure import bounds as bounds
     from ostools.measure import collapse as collapse
     from ostools.measure import compare as compare
-    from ostools.measure import contributions as contributions
     from ostools.measure import counting as counting
-    from ostools.measure import decodable as decodable
+    from ostools.measure import evaluate as evaluate
+    from ostools.measure import failure_stage as failure_stage
     from ostools.measure import faithfulness as faithfulness
-    from ostools.measure import fate as fate
     from ostools.measure import head_scores as head_scores
-    from ostools.measure import nulls as nulls
-    from ostools.measure import path_sum as path_sum
+    from ostools.measure import probe as probe
+    from ostools.measure import probe_intervention as probe_intervention
     from ostools.measure import profile as profile
-    from ostools.measure import readout as readout
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
+    from ostools.measure import untrained_baselines as untrained_baselines
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
     from ostools.models import describe as describe
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
-    from ostools.models import null_model as null_model
+    from ostools.models import untrained_model as untrained_model
     from ostools.reporting.report.report import report as report
     from ostools.reporting.reproduction.reproduce import reproduce as reproduce
     from ostools.results import load_result as load_result
@@ -77,24 +77,24 @@ _NAMES = {
         "attention",
         "attention_difference",
         "attention_variation",
-        "behaviour",
+        "evaluate",
         "collapse",
         "compare",
-        "contributions",
+        "attribution",
         "counting",
-        "decodable",
+        "probe",
         "faithfulness",
-        "fate",
+        "failure_stage",
         "head_scores",
-        "nulls",
-        "path_sum",
+        "untrained_baselines",
+        "bounds",
         "profile",
-        "readout",
+        "probe_intervention",
         "sensitivity",
         "spectra",
     ),
     "ostools.experiments": ("ablation", "position_effect", "study", "windows"),
-    "ostools.models": ("Prompt", "adopt", "describe", "encode", "load_model", "null_model"),
+    "ostools.models": ("Prompt", "adopt", "describe", "encode", "load_model", "untrained_model"),
     "ostools.reporting.report.report": ("report",),
     "ostools.reporting.reproduction.reproduce": ("reproduce",),
     "ostools.results": ("load_result",),

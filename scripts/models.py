@@ -75,7 +75,7 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
             model(torch.tensor([IDS]))
 
     def paths(*variants: str) -> Callable[[], object]:
-        return lambda: ost.path_sum(model, prompt, variants=variants)
+        return lambda: ost.bounds(model, prompt, variants=variants)
 
     tries: tuple[Callable[[], object], ...] = (
         fast,

@@ -96,7 +96,7 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
         if count == 8:
             cell["covered"] = {name: _covered(sketch, name, known[name]) for name in names}
     cell["frozen_for_full"] = agreement(known["frozen"], known["full"])
-    paths = ost.path_sum(model, real.prompt, variants=list(FORMS), mlp_norm="product").frame
+    paths = ost.bounds(model, real.prompt, variants=list(FORMS), mlp_norm="product").frame
     cell["forms"] = {
         form: {name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name]) for name in names}
         for form in FORMS
@@ -165,7 +165,7 @@ def position(model: TransformerBridge) -> Cell:
 
 def answers(model: TransformerBridge, task: str) -> Cell:
     """Right answers and their log probability, asked by the default of the model's kind."""
-    result = ost.behaviour(model, task, lengths=(4, 8, 16, 32), seeds=range(5))
+    result = ost.evaluate(model, task, lengths=(4, 8, 16, 32), seeds=range(5))
     return {"rows": _rows(result.frame)}
 
 
@@ -188,9 +188,7 @@ def mitigations(model: TransformerBridge, task: str) -> Cell:
 
 def probes(model: TransformerBridge) -> Cell:
     """Whether the count can be read off y, beside the architecture with random weights."""
-    result = ost.decodable(
-        model, "count-ones-bernoulli", lengths=(4, 6, 8, 12, 16, 24, 32), seeds=range(12), layers=[0]
-    )
+    result = ost.probe(model, "count-ones-bernoulli", lengths=(4, 6, 8, 12, 16, 24, 32), seeds=range(12), layers=[0])
     return {"rows": _rows(result.frame)}
 
 

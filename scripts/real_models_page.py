@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
-from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.bounds.variants import VARIANTS
 
 Cells = dict[str, dict[str, Any]]
 

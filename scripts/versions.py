@@ -135,21 +135,21 @@ def _run(what: str, *command: str) -> str:
 def measured() -> dict[str, Any]:
     """The tables of the embedded model, by name; in them what torch, scipy and scikit-learn compute."""
     import ostools as ost
-    from ostools.measure.paths.variants import VARIANTS
+    from ostools.measure.bounds.variants import VARIANTS
 
     model = ost.load_model()
     sensitivity = ost.sensitivity(model, PROMPT, layers="all")
     profile = ost.profile(ost.sensitivity(model, "; ".join([PROMPT] * 4)))
     return {
         "sensitivity": sensitivity.frame,
-        "path-sum": ost.path_sum(model, PROMPT, variants=[*VARIANTS, "windowed(2)"]).frame,
+        "bounds": ost.bounds(model, PROMPT, variants=[*VARIANTS, "windowed(2)"]).frame,
         "spectra": ost.spectra(model, PROMPT).frame,
         "profile": profile.frame,
         "profile-summary": profile.summary,
         "profile-shapes": profile.shapes,
         "collapse": ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 65)).frame,
-        "behaviour": ost.behaviour(model, "count-ones", lengths=range(1, 25)).frame,
-        "decodable": ost.decodable(model, "count-ones-bernoulli", lengths=range(2, 9), random_weights=False).frame,
+        "evaluate": ost.evaluate(model, "count-ones", lengths=range(1, 25)).frame,
+        "decodable": ost.probe(model, "count-ones-bernoulli", lengths=range(2, 9), random_weights=False).frame,
     }
 
 

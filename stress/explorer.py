@@ -35,7 +35,7 @@ _VIEWS: tuple[dict[str, Any], ...] = (
     {"view": "frozen"},
     {"view": "full", "layer": 1},
     {"view": "attention", "layer": 1, "head": 1},
-    {"view": "contributions"},
+    {"view": "attribution"},
     {"view": "sketch-full"},
     {"view": "collapse", "longest": 8, "dtypes": ["bfloat16"]},
 )

@@ -33,7 +33,7 @@ SWEEP = {
     "tasks": ["copy-last", "count-ones"],
     "lengths": "3:4",
     "mitigations": ["none", "separator:every=2"],
-    "measurements": ["behaviour", {"name": "collapse", "dtypes": "bfloat16"}, "path-sum"],
+    "measurements": ["evaluate", {"name": "collapse", "dtypes": "bfloat16"}, "bounds"],
 }
 _PHASES = ("start", "hash", "load", "measure", "store")
 _STEPS: tuple[tuple[Any, str], ...] = (

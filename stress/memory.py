@@ -87,10 +87,10 @@ def _cells(model: str) -> list[Cell]:
                 "lengths": 4,
                 "mitigations": ["none", "separator:every=2", "sliding-window:window=8,sinks=1"],
                 "measurements": [
-                    {"name": "behaviour", "max_new_tokens": 3},
+                    {"name": "evaluate", "max_new_tokens": 3},
                     {"name": "collapse", "dtypes": "bfloat16"},
                     "sensitivity",
-                    {"name": "path-sum", "variants": ["local", "theorem-5.1"]},
+                    {"name": "bounds", "variants": ["local", "theorem-5.1"]},
                 ],
             }
         )

@@ -25,7 +25,7 @@ SWEEP = {
     "tasks": ["copy-last", "count-ones"],
     "lengths": "3:6",
     "mitigations": ["none", "separator:every=2"],
-    "measurements": ["behaviour", {"name": "collapse", "dtypes": "bfloat16"}],
+    "measurements": ["evaluate", {"name": "collapse", "dtypes": "bfloat16"}],
 }
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -34,7 +34,7 @@ LONGEST = (
     "test_docs.py",
     "test_reproducible.py",
     "reporting/reproduction/test_reproduce.py",
-    "measure/paths/test_certified.py",
+    "measure/bounds/test_certified.py",
     "runs/test_faults.py",
     "explorer/test_memory.py",
 )

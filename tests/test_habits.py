@@ -50,7 +50,7 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
-    measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt, variants=["local", "theorem-5.1"])
+    measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants=["local", "theorem-5.1"])
     assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
     frames = [measured.frame, paths.frame, ost.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
@@ -81,14 +81,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ost.path_sum(
+        ost.bounds(
             own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         seen.clear()
-        ost.path_sum(
+        ost.bounds(
             own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
         )
         assert set(seen) == {2}
@@ -126,11 +126,11 @@ def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     monkeypatch.setattr(sys, "stderr", _Terminal())
-    ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
-    assert ("path_sum: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
+    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    assert ("bounds: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
     assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
+    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -138,5 +138,5 @@ def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, mon
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", _Terminal())
     with outermost():
-        ost.path_sum(own_model, Prompt.from_ids(own_model, IDS[0]))
+        ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]))
     assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]

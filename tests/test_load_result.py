@@ -63,7 +63,7 @@ def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> N
 
 def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) -> None:
     measured: Any = EVERY["Sensitivity"]()
-    paths: Any = EVERY["PathSum"]()
+    paths: Any = EVERY["Bounds"]()
     loaded: Any = ost.load_result(measured.save(tmp_path / "x.json"))
     other: Any = ost.load_result(paths.to_parquet(tmp_path / "x.parquet"))
     assert loaded.plot().to_dict() == measured.plot().to_dict()

@@ -22,13 +22,13 @@ PROMPT = "the one of the ten, the inn and the other one"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisation", "frozen", "--layers", "all"),
     "estimate": ("sensitivity", "--prompt", PROMPT, "--method", "estimate"),
-    "path-sum": (
+    "bounds": (
         "bounds",
         "--prompt",
         PROMPT,
         *(f"--variant={name}" for name in ("local", "windowed(1)", "theorem-5.1")),
     ),
-    "contributions": ("sensitivity", "attribution", "--prompt", PROMPT),
+    "attribution": ("sensitivity", "attribution", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),
     "spectra": ("bounds", "spectra", "--prompt", PROMPT),
     "collapse": ("collapse", "--task", "figure-5a", "--lengths", "1:6", "--dtype", "float32"),

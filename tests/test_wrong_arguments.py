@@ -37,7 +37,7 @@ SOUND = {
     e.windows: dict(task=TASK, lengths=[3], seeds=[0], windows=[4], pairs="figure-5a", layers="all"),
     m.attention: dict(task=TASK, length=3, mitigation="hint", seed=0),
     m.attention_variation: dict(task="figure-5a", lengths=[3], seeds=[0], mitigation=None),
-    m.behaviour: dict(task=TASK, lengths=[3], seeds=[0], mitigation=None),
+    m.evaluate: dict(task=TASK, lengths=[3], seeds=[0], mitigation=None),
     m.collapse: dict(task=TASK, lengths=[3], seeds=[0], dtypes=["float32"], mitigation=None),
     m.counting: dict(task=TASK, lengths=[3], dtypes=["float32"]),
     m.head_scores: dict(prompts=["1 1"]),
@@ -116,17 +116,17 @@ from ostools.ground.errors import InputError
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
-measured, paths = ost.sensitivity(model, prompt), ost.path_sum(model, prompt)
+measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt)
 task = dict(model=model, task="count-ones", lengths=[3])
 one = dict(model=model, prompt=prompt)
 SOUND = {
-    ost.contributions: one, ost.nulls: {**one, "seeds": [0]}, ost.null_model: dict(model=model),
+    ost.attribution: one, ost.untrained_baselines: {**one, "seeds": [0]}, ost.untrained_model: dict(model=model),
     ost.faithfulness: dict(model=model, profiles=measured),
     ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8], bins=4, measure="attention"),
-    ost.sensitivity: one, ost.path_sum: one, ost.spectra: one,
+    ost.sensitivity: one, ost.bounds: one, ost.spectra: one,
     ost.compare: dict(first=measured, second=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
-    ost.attention: dict(model=model, task="count-ones", length=3), ost.behaviour: task,
+    ost.attention: dict(model=model, task="count-ones", length=3), ost.evaluate: task,
     ost.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},
     ost.collapse: {**task, "task": "figure-5a", "dtypes": ["float32"]}, ost.counting: {**task, "dtypes": ["float32"]},
     ost.encode: dict(model=model, text=prompt), ost.load_model: {}, models.describe: dict(model=model),

@@ -104,7 +104,7 @@ at_the_answer.plot()
 # **Expect** the certified line above the measured one everywhere. How far above?
 
 # %%
-paths = ost.path_sum(model, begun, variants=["local", "proof"])
+paths = ost.bounds(model, begun, variants=["local", "proof"])
 comparison = ost.compare(at_the_answer, paths)
 comparison.plot()
 
@@ -149,12 +149,12 @@ at_y[["dtype", "verdict", "status"]]
 #
 # ## Does any of it show in what the model answers?
 #
-# `behaviour` asks, and reads the answer. Here: how many ones are in a sequence of random digits? Four sequences a
+# `evaluate` asks, and reads the answer. Here: how many ones are in a sequence of random digits? Four sequences a
 # length. **Expect** the share of right answers to fall with length, and its interval to be wide: four questions are
 # few.
 
 # %%
-answers = ost.behaviour(model, "count-ones-bernoulli", lengths=range(4, 41, 4), seeds=range(4))
+answers = ost.evaluate(model, "count-ones-bernoulli", lengths=range(4, 41, 4), seeds=range(4))
 answers.plot()
 
 # %%

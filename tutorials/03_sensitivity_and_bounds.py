@@ -31,7 +31,7 @@ import math
 import torch
 
 import ostools as ost
-from ostools.theory.path_sum.paths import path_row, with_skip
+from ostools.theory.bounds.paths import path_row, with_skip
 
 # %% [markdown]
 # ## A network on which it is exact
@@ -134,7 +134,7 @@ assert (of_scales > 1).mean() > 0.9
 # **Expect** each to be lower than the one before, and none below the measured line.
 
 # %%
-chain = ost.path_sum(model, prompt, variants=["local", "windowed(1)", "windowed(2)"])
+chain = ost.bounds(model, prompt, variants=["local", "windowed(1)", "windowed(2)"])
 comparison = ost.compare(profile, chain)
 comparison.plot()
 
@@ -164,7 +164,7 @@ certified[["holds", "median_log10_looseness", "max_log10_looseness", "spearman"]
 # model (several heads, projections), and `holds` is not even asked.
 
 # %%
-others = ost.compare(profile, ost.path_sum(model, prompt, variants=["proof", "theorem-5.1"]))
+others = ost.compare(profile, ost.bounds(model, prompt, variants=["proof", "theorem-5.1"]))
 table = others.summary.set_index("variant")
 assert table.loc["proof", "spearman"] > 0.9
 assert table.loc["proof", "words"].startswith("not believed here: size off by 10^")
@@ -201,14 +201,14 @@ assert of_zero[3] < 0.02 * of_zero[0]
 # ## Is sensitivity use?
 #
 # A derivative says how far $y$ moves for a small change of a token. It does not say what the token carries into the
-# answer, nor that the answer needs it. Two more measurements ask that. `contributions` splits the logit of the next
+# answer, nor that the answer needs it. Two more measurements ask that. `attribution` splits the logit of the next
 # token into a part of each prompt token, with patterns, scales and gates held: the parts add up to the logit.
 # `faithfulness` takes tokens out one by one and holds the effect against the profile.
 #
 # **Before you look**: which token has the largest part? Is the order of the parts that of the sensitivities?
 
 # %%
-parts = ost.contributions(model, prompt)
+parts = ost.attribution(model, prompt)
 logit = parts.provenance.parameters["logit"]
 assert abs(parts.frame["contribution"].sum() - logit) < 1e-4 * abs(logit)
 assert parts.of_tokens.set_index("position")["contribution"].idxmax() == zero
@@ -235,7 +235,7 @@ use.correlations.query("kept == 'without the last'")[columns].round(2)
 # 1. End the prompt after the question, without the answer's line. Which variant's `spearman` suffers most?
 # 2. `windowed(2)` and `windowed(4)` multiply two and four blocks exactly: what must `windowed(4)` be equal to on this
 #    model?
-# 3. Put a `hooks.ablate_heads(model, [(0, 1)])` block around `sensitivity`, and then around `path_sum`. Why is the
+# 3. Put a `hooks.ablate_heads(model, [(0, 1)])` block around `sensitivity`, and then around `bounds`. Why is the
 #    second refused?
 # 4. Estimate instead of measuring: `ost.sensitivity(model, prompt, method="estimate")`. Which of its columns is
 #    certain, and which holds with 95% confidence?

@@ -263,13 +263,13 @@ print("in the provenance:", measured_by_hand.provenance.edits, "and", measured_b
 
 # %% [markdown]
 # Two things differ. The formulas behind the bounds know the edits of `hooks`, and no foreign ones: `sensitivity`,
-# which measures whatever runs, goes on; `path_sum` refuses rather than describe another network. And a raw hook can
+# which measures whatever runs, goes on; `bounds` refuses rather than describe another network. And a raw hook can
 # miss without a word:
 
 # %%
 with model.hooks(fwd_hooks=raw):
     try:
-        ost.path_sum(model, prompt, variants="local")
+        ost.bounds(model, prompt, variants="local")
     except ost.InputError as error:
         print("path_sum:", error)
     else:

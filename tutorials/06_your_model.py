@@ -31,9 +31,9 @@ from safetensors.torch import load_file, save_file
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import ostools as ost
+from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.paths.memory import path_sum_bytes
 from ostools.models.shape import Shape
 
 transformers.utils.logging.disable_progress_bar()
@@ -86,7 +86,7 @@ described[
 # %%
 prompt = "The capital of France is"
 profile = ost.sensitivity(models["my-llama"], prompt)
-comparison = ost.compare(profile, ost.path_sum(models["my-llama"], prompt, variants=["local", "windowed(1)"]))
+comparison = ost.compare(profile, ost.bounds(models["my-llama"], prompt, variants=["local", "windowed(1)"]))
 assert comparison.summary.query("kind == 'certified'")["holds"].all()
 comparison.plot()
 
@@ -196,7 +196,7 @@ for tokens in (64, 256, 1024, 4096):
     sizes = {
         "exact profile": sensitivity_bytes(gemma_7b, tokens, ["full"], method="exact"),
         "estimate": sensitivity_bytes(gemma_7b, tokens, ["full"], method="estimate"),
-        "local bound": path_sum_bytes(gemma_7b, tokens, ["local"]),
+        "local bound": bounds_bytes(gemma_7b, tokens, ["local"]),
         "sketch": sensitivity_bytes(gemma_7b, tokens, ["full"], method="sketch"),
     }
     rows.append({"tokens": tokens, **{f"{name}, GiB": size / 2**30 for name, size in sizes.items()}})
@@ -224,7 +224,7 @@ forecast.round(1)
 # | which tokens matter | `sensitivity(method="sketch")` | 8 backward passes |
 # | the same, each norm within 10% | `sensitivity(method="estimate")` | up to some hundred backward passes |
 # | how far apart two prompts are | `collapse(lengths=...)` | a forward pass a precision, and one in float64 |
-# | what it answers | `behaviour(...)` | generation |
+# | what it answers | `evaluate(...)` | generation |
 #
 # ## Exercises
 #

@@ -49,7 +49,7 @@ lengths: [4, 8, 16, 32]               # or a range, 4:32, both ends included
 dtypes: [float32, bfloat16]
 mitigations: [none, "separator:every=3"]
 seeds: [0, 1]
-measurements: [behaviour]             # or collapse, sensitivity, path-sum
+measurements: [evaluate]             # or collapse, sensitivity, bounds
 """)
 sweep = ost.runs.read_sweep(file)
 plan = ost.runs.plan(sweep, results)
@@ -62,7 +62,7 @@ assert len(plan.pending) == 16
 
 # %%
 try:
-    ost.runs.sweep_of({"tasks": "count-ones", "lengths": "4:8", "measurments": "behaviour"})
+    ost.runs.sweep_of({"tasks": "count-ones", "lengths": "4:8", "measurments": "evaluate"})
 except ost.InputError as error:
     print(error)
 
@@ -217,7 +217,7 @@ pairs.frame[["dtype", "texts", "mean", "low", "high", "pair_noise", "hidden_shar
 #
 # ## Exercises
 #
-# 1. Add `collapse` to the measurements, and join it to `behaviour` by task, length and seed: do errors come where distances
+# 1. Add `collapse` to the measurements, and join it to `evaluate` by task, length and seed: do errors come where distances
 #    are small?
 # 2. Cut the last bytes off one of the files in `counting/cells`, and run the sweep again with `say=print`.
 # 3. Run two processes at once on the same directory. What does the second one say?

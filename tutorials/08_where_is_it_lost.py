@@ -30,14 +30,14 @@ seeds = range(12)
 # %% [markdown]
 # ## Is it there?
 #
-# `ost.decodable` begins the answer line, so that the next token is the answer's own, and asks linear probes for the right
+# `ost.probe` begins the answer line, so that the next token is the answer's own, and asks linear probes for the right
 # answer at the last token of every layer. A probe is tested on sequences that it has not seen. Three controls stand beside
 # it: shuffled labels, the same architecture with random weights, and the length alone.
 #
 # **Before you look**: which holds the count better, the trained network or the one with random weights?
 
 # %%
-probes = ost.decodable(model, task, lengths=lengths, seeds=seeds)
+probes = ost.probe(model, task, lengths=lengths, seeds=seeds)
 probes.plot()
 
 # %%
@@ -67,15 +67,15 @@ steps[["sublayer", "block", "before", "behind", "step", "low", "high"]].round(2)
 # %% [markdown]
 # ## A verdict for every length
 #
-# `ost.fate` puts the model's own answers beside the best probe. *read*: most answers are right. *unread*: most are wrong
-# while the probe is right. *undecodable*: both are wrong. *indistinguishable*: the prompts of n and n + 1 items end closer
-# together than the rounding noise of their difference. Under mitigations the whole of it is measured again, so that one sees
-# which stage each of them repairs. A comma after every third item is the paper's remedy; the hint says how long the
+# `ost.failure_stage` puts the model's own answers beside the best probe. *read*: most answers are right. *unread*: most are
+# wrong while the probe is right. *undecodable*: both are wrong. *indistinguishable*: the prompts of n and n + 1 items end
+# closer together than the rounding noise of their difference. Under mitigations the whole of it is measured again, so that one
+# sees which stage each of them repairs. A comma after every third item is the paper's remedy; the hint says how long the
 # sequence is; the window lets a token see only the 16 before it.
 
 # %%
 mitigations = ["separator:every=3", "hint", "sliding-window:window=16"]
-found = ost.fate(
+found = ost.failure_stage(
     model,
     "count-ones-bernoulli:tidy=true",
     lengths=lengths,
@@ -108,12 +108,12 @@ pd.crosstab(found.frame["mitigation"], found.frame["status"])
 # %% [markdown]
 # ## Is it read?
 #
-# `ost.readout` moves the last token along a direction until the probe says one more, and asks whether the answer follows.
-# There are two directions: the weights of the probe, and the direction in which the representations themselves differ where
-# the count does. They are not the same, and the first is what an argument from cosines speaks of.
+# `ost.probe_intervention` moves the last token along a direction until the probe says one more, and asks whether the answer
+# follows. There are two directions: the weights of the probe, and the direction in which the representations themselves differ
+# where the count does. They are not the same, and the first is what an argument from cosines speaks of.
 
 # %%
-read = ost.readout(model, task, lengths=range(2, 10))
+read = ost.probe_intervention(model, task, lengths=range(2, 10))
 read.plot()
 
 # %%
@@ -132,11 +132,11 @@ assert most.loc["probe", "cosine"] < 0.3
 #
 # On this model the errors are not collapse into rounding noise (no length is *indistinguishable*), and no length has a count
 # that is decodable and unread. Neither story is right here as it is told. "Undecodable" says that a linear probe does not
-# find the count from so many examples; it does not say that the count is gone. The findings (`docs/findings/fate.md`)
+# find the count from so many examples; it does not say that the count is gone. The findings (`docs/findings/failure-stage.md`)
 # have more lengths, more sequences, both precisions, and a second model.
 #
 # ## Exercises
 #
 # 1. Ask `copy-last:uniform=true` at 4, 8, 16, 32 and 64 items. At which sublayer is the digit written?
 # 2. Give `dtypes=["float32", "bfloat16"]`. Does a verdict change?
-# 3. Ask `decodable` of `ost.null_model(model, seed=1)`. How much does one random network differ from another?
+# 3. Ask `probe` of `ost.untrained_model(model, seed=1)`. How much does one random network differ from another?

@@ -18,8 +18,8 @@ Arguments = Mapping[str, Any]
 _KNOWN = {
     "linearisation": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
     "linearisations": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
-    "kinds": ("kind of untrained model", "ostools.models.null:KINDS"),
-    "nulls": ("kind of untrained model", "ostools.models.null:KINDS"),
+    "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "untrained_baselines": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "ways": ("way", "ostools.measure.faithfulness.without:WAYS"),
     "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
 }
@@ -54,7 +54,7 @@ def check_names(arguments: Arguments) -> None:
         for dtype in arguments["dtypes"]:
             Precision.of_name(dtype)
     if arguments.get("variants") is not None:
-        from ostools.measure.paths.variants import checked_variants
+        from ostools.measure.bounds.variants import checked_variants
 
         checked_variants(arguments["variants"])
 
@@ -79,19 +79,17 @@ def _all(value: Any) -> list[str]:
 
 def sensitivity(given: Arguments) -> None:
     """A logit is one token's, or the difference of two; it is measured exactly."""
-    towards, method = given.get("towards"), given.get("method")
-    if towards is None:
+    logit, method = given.get("logit"), given.get("method")
+    if logit is None:
         return
-    if not isinstance(towards, str) and len(towards) > 2:
-        raise InputError(
-            f"--towards: expected one token, or two for the difference of their logits, found {len(towards)}"
-        )
+    if not isinstance(logit, str) and len(logit) > 2:
+        raise InputError(f"--logit: expected one token, or two for the difference of their logits, found {len(logit)}")
     if method in ("sketch", "estimate"):
-        raise InputError(f"--towards: a logit's sensitivity is exact, found --method {method}: leave --method out")
+        raise InputError(f"--logit: a logit's sensitivity is exact, found --method {method}: leave --method out")
     if "detached" in given.get("linearisations", ()):
         raise InputError(
-            "--towards: found --linearisation detached: use `ostools sensitivity attribution "
-            "--towards`, which has its parts"
+            "--logit: found --linearisation detached: use `ostools sensitivity attribution "
+            "--logit`, which has its parts"
         )
 
 
@@ -183,7 +181,7 @@ def retrieval(given: Arguments) -> None:
 def drawn(given: Arguments) -> None:
     """Seeds of a task that draws its sequence."""
     from ostools import tasks
-    from ostools.measure.fate.decodable import seeds_asked
+    from ostools.measure.probes.probe import seeds_asked
 
     seeds_asked(tasks.task(given["task"]), given.get("seeds"))
 

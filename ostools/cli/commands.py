@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _SENSITIVITY = "measure.jacobian.sensitivity:sensitivity"
-_PATH_SUM = "measure.paths.path_sum:path_sum"
+_BOUNDS = "measure.bounds.bounds:bounds"
 _ATTENTION = "measure.attention.attention:attention"
 _FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
-_BEHAVIOUR = "measure.answers.behaviour:behaviour"
-_DECODABLE = "measure.fate.decodable:decodable"
+_EVALUATION = "measure.answers.evaluate:evaluate"
+_DECODABLE = "measure.probes.probe:decodable"
 _FIGURE_3 = "experiments.figures.figure3:figure_3"
 _LOADED = "a result in memory, which a command line has not"
 _OF_A_PROMPT = "goes with a `Prompt` in place of a task"
@@ -115,28 +115,28 @@ MEASURED = (
             '--prompt "The capital of France is" --layers all --out x.png',
             "--prompts prompts.jsonl --out norms.parquet",
             "--ids 2,40,50 --model ./my-model",
-            '--prompt "Once upon a" --towards " time" --towards " day"',
+            '--prompt "Once upon a" --logit " time" --logit " day"',
         ),
         check="sensitivity",
     ),
     Command(
         "sensitivity profile",
         "cli.own.composed:profile",
-        ('--prompt "The capital of France is"', '--prompt "The capital of France is" --at -2'),
+        ('--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'),
         lines_of=(_SENSITIVITY, "measure.profiles.profile:profile"),
     ),
     Command(
         "sensitivity attribution",
-        "measure.contributions.contributions:contributions",
+        "measure.attribution.attribution:attribution",
         ('--prompt "Once upon a" --out parts.png',),
     ),
     Command(
         "sensitivity untrained",
-        "measure.profiles.nulls:nulls",
+        "measure.profiles.untrained:untrained_baselines",
         ('--prompt "Once upon a time" --kind initialised --kind shuffled --out untrained.png',),
         lines_of=(_SENSITIVITY,),
     ),
-    Command("bounds", _PATH_SUM, ('--prompt "The capital of France is" --variant local --out bounds.png',)),
+    Command("bounds", _BOUNDS, ('--prompt "The capital of France is" --variant local --out bounds.png',)),
     Command(
         "bounds spectra",
         "measure.profiles.spectra:spectra",
@@ -158,7 +158,7 @@ MEASURED = (
     Command(
         "collapse repeats",
         "experiments.repeats:repeats",
-        ("--lengths 1:128 --out repeats.png", "--task figure-5a --null initialised --out before.png"),
+        ("--lengths 1:128 --out repeats.png", "--task figure-5a --untrained initialised --out before.png"),
         renamed={"prompts": "task"},
         check="repeats",
     ),
@@ -186,7 +186,7 @@ MEASURED = (
     Command("attention heads", "measure.attention.heads:head_scores", ('--prompt "Once upon a time" --out heads.png',)),
     Command(
         "evaluate",
-        _BEHAVIOUR,
+        _EVALUATION,
         (
             "--task count-ones --lengths 1:64 --mitigation separator:every=3",
             "--task copy-last --endpoint http://localhost:8000/v1 --model NAME --answers answers.jsonl",
@@ -234,18 +234,18 @@ MEASURED = (
         check="drawn",
     ),
     Command(
-        "probe readout",
-        "measure.fate.readout:readout",
-        ("--task count-ones-bernoulli --lengths 2:9 --out readout.png",),
+        "probe intervention",
+        "measure.probes.intervention:probe_intervention",
+        ("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
         defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
         lines_of=(_DECODABLE,),
         check="drawn",
     ),
     Command(
-        "probe fate",
-        "measure.fate.fate:fate",
+        "probe stage",
+        "measure.probes.failure_stage:failure_stage",
         (
-            "--task count-ones-bernoulli --lengths 4,8,16,32,64 --out fate.png",
+            "--task count-ones-bernoulli --lengths 4,8,16,32,64 --out stage.png",
             "--task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16",
         ),
         defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
@@ -267,21 +267,21 @@ MEASURED = (
         "ablate faithfulness",
         "cli.own.composed:faithfulness",
         ('--prompt "Once upon a time, a girl named Ann had a" --out use.png',),
-        lines_of=(_FAITHFULNESS, _SENSITIVITY, _PATH_SUM),
+        lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
     ),
     Command(
         "mitigate",
         "experiments.study.study:study",
         ("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
         defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
-        lines_of=(_BEHAVIOUR,),
+        lines_of=(_EVALUATION,),
     ),
     Command(
         "mitigate windows",
         "experiments.study.windows:windows",
         ("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
         defaults={"task": "copy-last", "lengths": "8,16,32"},
-        lines_of=(_BEHAVIOUR,),
+        lines_of=(_EVALUATION,),
     ),
     _figure(2, "figure_2", ("--lengths 10:600 --out figure2.pdf",)),
     _figure(3, "figure_3", ("--answers answers.jsonl --out figure3.pdf",)),

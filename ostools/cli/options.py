@@ -26,11 +26,11 @@ from ostools.ground.lengths import parse_lengths
 
 SUPPLIED = ("progress", "announce", "say", "interrupted", "max_memory")
 """Parameters that the command line gives itself."""
-_WHOLE_TEXTS = ("towards", "mitigation", "mitigations", "task", "tasks", "prompts", "reasoning")
+_WHOLE_TEXTS = ("logit", "mitigation", "mitigations", "task", "tasks", "prompts", "reasoning")
 """Lists whose items may hold a comma."""
-_PLURAL = ("towards", "texts")
+_PLURAL = ("logit", "texts")
 
-_TEXTS = ("towards", "reasoning", "item", "system", "prompt", "against_prompt")
+_TEXTS = ("logit", "reasoning", "item", "system", "prompt", "against_prompt")
 
 _TASK = "a task with its options, such as count-ones:mode=cot-zero-shot; see `ostools list tasks`"
 _MITIGATION = "what acts on prompt or pass, such as separator:every=3; see `ostools list mitigations`"

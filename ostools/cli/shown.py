@@ -42,7 +42,7 @@ class View:
 
 
 _VIEWS: dict[str, tuple[View, ...]] = {
-    "PathSum": (
+    "Bounds": (
         View("What the forms are worth on this prompt", "beliefs", "variant words"),
         View(
             "Path sums from each token to the last",
@@ -68,8 +68,8 @@ _VIEWS: dict[str, tuple[View, ...]] = {
             "linearisation kept verdict start middle end start_contrast end_contrast",
         ),
     ),
-    "Contributions": (View("Parts of the logit", columns="position token contribution"),),
-    "Nulls": (
+    "Attribution": (View("Parts of the logit", columns="position token contribution"),),
+    "UntrainedBaselines": (
         View(
             "Profiles of the model and of untrained ones",
             "summary",
@@ -100,7 +100,7 @@ _VIEWS: dict[str, tuple[View, ...]] = {
             "source draw task items sink first_token first_token_share verdict rate low high status exact_from",
         ),
     ),
-    "Behaviour": (
+    "Evaluation": (
         View(
             "Answers",
             "summary",
@@ -139,16 +139,16 @@ _VIEWS: dict[str, tuple[View, ...]] = {
             columns="dtype length key answer absolute_error distance pair_noise",
         ),
     ),
-    "Decodable": (
+    "Decodability": (
         View("What linear probes decode", columns="dtype site layer test control accuracy low high chance selectivity"),
     ),
-    "Readout": (
+    "ProbeIntervention": (
         View(
             "What the output reads",
             columns="dtype site layer direction cosine random_low random_high arrived predicted intervention followed rank",
         ),
     ),
-    "Fate": (
+    "FailureStage": (
         View(
             "Where answers are lost",
             columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status",
@@ -191,14 +191,14 @@ _SENTENCES: dict[str, tuple[str, ...]] = {
     "Sensitivity": (f"{_FINDINGS}.sensitivity:sensitivity_findings",),
     "Attention": (f"{_CHARTS}.attention.cells:attention_findings",),
     "AttentionDifference": (f"{_CHARTS}.attention.cells:difference_findings",),
-    "Behaviour": (
-        f"{_FINDINGS}.behaviour:behaviour_findings",
-        f"{_FINDINGS}.behaviour:unread_texts",
+    "Evaluation": (
+        f"{_FINDINGS}.evaluation:behaviour_findings",
+        f"{_FINDINGS}.evaluation:unread_texts",
     ),
     "Counting": (f"{_FINDINGS}.counting:counting_findings",),
-    "Decodable": (f"{_FINDINGS}.fate:decodable_findings",),
-    "Readout": (f"{_FINDINGS}.fate:readout_findings",),
-    "Fate": (f"{_FINDINGS}.fate:fate_findings",),
+    "Decodability": (f"{_FINDINGS}.probes:decodable_findings",),
+    "ProbeIntervention": (f"{_FINDINGS}.probes:readout_findings",),
+    "FailureStage": (f"{_FINDINGS}.probes:fate_findings",),
     "Ablation": (f"{_FINDINGS}.ablation:beliefs", f"{_FINDINGS}.ablation:ablation_findings"),
     "Faithfulness": (f"{_FINDINGS}.faithfulness:faithfulness_findings",),
     "Retrieval": (f"{_CHARTS}.answers.retrieval:retrieval_notes",),
@@ -273,10 +273,10 @@ def _view_of_sensitivity(result: Any) -> View:
     """Measured norms, or estimates with their intervals; and of what they are the norms."""
     exact = bool((result.frame["method"] == "exact").all())
     asked = result.provenance.parameters
-    place = f"position {asked['at']}" if "at" in asked else "the last token"
+    place = f"position {asked['position']}" if "position" in asked else "the last token"
     of = f"the representation of {place}"
-    if "towards" in asked:
-        tokens = " minus that of ".join(map(repr, asked["towards"]))
+    if "logit" in asked:
+        tokens = " minus that of ".join(map(repr, asked["logit"]))
         of = f"the logit of {tokens} after {place}"
     return View(
         f"{'Measured' if exact else 'Estimated'} sensitivity of {of}",

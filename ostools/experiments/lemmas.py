@@ -170,7 +170,7 @@ def same_answers(seed: int) -> list[Check]:
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
     alike = float(counting.identical_next(rounded).sum())
-    extra, extra_of_sums = (float(counting.second_answers(rounded, readouts)) for readouts in (answers, sums))
+    extra, extra_of_sums = (float(counting.second_answers(rounded, interventions)) for interventions in (answers, sums))
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),

@@ -1,5 +1,5 @@
 """Theorem 4.2 on a trained model beyond ones: letters, words, any text, with the sink's token and without it; and before
-training, on null models.
+training, on untrained models.
 
 The theorem speaks of every sequence that goes on repeating its last token. Does a trained model collapse on all of them, by
 which law, and does it need the BOS, the token that attention sinks into?
@@ -27,10 +27,10 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder, PromptSet
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
 from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.measurement import measurement
-from ostools.measure.profiles.nulls import TRAINED
-from ostools.models import null_model
-from ostools.models.null import KINDS
+from ostools.measure.profiles.untrained import TRAINED
+from ostools.models import untrained_model
 from ostools.models.tokens import frame, token_text
+from ostools.models.untrained import KINDS
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask
 from ostools.tasks.pairs import MergedItemError
@@ -45,8 +45,8 @@ SITE = "y"
 class Repeats(Result):
     """The float64 distance ||y - y*||_2 by prompt, sink and length.
 
-    `frame`: source ("model", or a kind of null model), draw (the seed of that; NA of the model), task, sink (the BOS is present
-    or absent), length, distance, relative (to ||v||), rounding (a distance up to it is float64's rounding, and was not
+    `frame`: source ("model", or a kind of untrained model), draw (the seed of that; NA of the model), task, sink (the BOS is
+    present or absent), length, distance, relative (to ||v||), rounding (a distance up to it is float64's rounding, and was not
     measured). `band`, a row a kind of null, prompt, sink and length: low, median, high of the distance over the draws: the
     range of those drawn, and no confidence interval.
 
@@ -77,7 +77,7 @@ def repeats(
     lengths: Iterable[int] = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     fitted_from: int = FITTED_FROM,
-    nulls: str | Sequence[str] = (),
+    untrained: str | Sequence[str] = (),
     seeds: Iterable[int] = range(3),
     progress: Progress | None = None,
 ) -> Repeats:
@@ -90,29 +90,34 @@ def repeats(
         lengths: numbers of items in the sequence.
         dtypes: precisions that are compared with float64, as in `collapse`.
         fitted_from: the shortest length that is fitted. At shorter ones the copies are few, and the law is about many.
-        nulls: kinds of untrained models measured beside the model, as `ost.null_model` makes them.
+        untrained: kinds of untrained models measured beside the model, as `ost.untrained_model` makes them.
             Was the fall there before training?
         seeds: seeds of the untrained models of each kind.
 
     A tokenizer without BOS gives only the rows without it. Token ids (`tasks.RepeatedIds`) are taken as they are. Raises
     `InputError` before any measurement for whatever `collapse` refuses of a prompt, for a task with pairs of which the theorem
-    does not speak, for unknown kinds of null models, and for null models of a model with active edits, because a null model
-    would not have them. Cost: one `collapse` or two for each prompt, for the model and for every null model, one of which is in
-    memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
+    does not speak, for unknown kinds of untrained models, and for untrained models of a model with active edits, because a
+    untrained model would not have them. Cost: one `collapse` or two for each prompt, for the model and for every untrained
+    model, one of which is in memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
     length_list = checked_lengths(lengths)
     task_list = _checked_prompts(model, prompts, length_list)
-    kinds = checked_names("kind of null model", [nulls] if isinstance(nulls, str) else nulls, KINDS) if nulls else []
+    kinds = (
+        checked_names("kind of untrained model", [untrained] if isinstance(untrained, str) else untrained, KINDS)
+        if untrained
+        else []
+    )
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(
-            f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: null models would not have "
-            "this edit; leave its block, or leave the nulls out"
+            f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained models would "
+            "not have "
+            "this edit; leave its block, or leave untrained= out"
         )
     parts = []
     for steps_done, (source, seed) in enumerate(cases):
-        measured_model = model if seed is None else null_model(model, source, seed=seed)
+        measured_model = model if seed is None else untrained_model(model, source, seed=seed)
         part_progress = part_of(progress, steps_done, steps_done + 1, len(cases), units=100)
         parts.append(
             _model_curves(measured_model, task_list, length_list, dtypes, fitted_from, part_progress).with_source(
@@ -128,7 +133,7 @@ def repeats(
         lengths=length_list,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
-        nulls=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
+        untrained=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
         difference_at_probed_lengths=parts[0].differences,
     )
     table, summary = (

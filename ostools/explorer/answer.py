@@ -12,7 +12,7 @@ from ostools.explorer.recipe import SIDES, RecipeResult, code, commands
 from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import Attention, Collapse, Contributions, Sensitivity
+from ostools.measure import Attention, Attribution, Collapse, Sensitivity
 from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
 from ostools.results import Frame, Result
@@ -71,7 +71,7 @@ def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
     rows = of_tokens(question, result)
     if isinstance(result, Sensitivity):
         return [_entry(row, row["frobenius_norm"], _norms(row)) for _, row in rows.iterrows()]
-    if isinstance(result, Contributions):
+    if isinstance(result, Attribution):
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
         return [_single_entry(row, name, row["contribution"]) for _, row in rows.iterrows()]
     return _weights(question, result, rows) if isinstance(result, Attention) else []

@@ -76,7 +76,7 @@ class Subject:
 class Question:
     """One question. `layer`, `head`: -1 is the mean over all; `token`: the position that the grid of heads is of.
 
-    `towards`: the next token whose logit is meant, None for the view's own. `beside`: one of `BESIDE`; `other`: the second
+    `logit`: the next token whose logit is meant, None for the view's own. `beside`: one of `BESIDE`; `other`: the second
     prompt, or the mitigation by its name with options. `item`: what is repeated, None for the prompt's last token; `longest`:
     the longest length; `dtypes`: those that are compared with float64.
     """
@@ -87,7 +87,7 @@ class Question:
     layer: int = 0
     head: int = -1
     token: int = 0
-    towards: str | None = None
+    logit: str | None = None
     beside: str = ""
     other: str = ""
     item: str | None = None
@@ -105,8 +105,8 @@ class Question:
         if "head" in view.takes:
             values["head"] = _whole_in_range("head", request.get("head", -1), -1, int(subject.model.cfg.n_heads) - 1)
             values["token"] = _whole_in_range("token", request.get("token", 0), 0, LONGEST)
-        if "towards" in view.takes:
-            values["towards"] = _optional("next token", request.get("towards"))
+        if "logit" in view.takes:
+            values["logit"] = _optional("next token", request.get("logit"))
         values |= _second_side(request, subject, values["prompt"])
         if "repeat" in view.takes:
             values |= _repeated(request)
@@ -128,7 +128,7 @@ class Question:
 
     def before(self, place: int) -> Question | None:
         """What is shown until this is measured, at place 0 the quickest. None where there is none."""
-        if self.towards is not None or place >= len(self.of_view.before):
+        if self.logit is not None or place >= len(self.of_view.before):
             return None
         name = self.of_view.before[place]
         layer = self.layer if VIEWS[name].layers == self.of_view.layers else -1

@@ -84,8 +84,8 @@ def _side(
     options = dict(view.options)
     if view.layers == "streams" and view.function == "sensitivity":
         options |= {"layers": (question.layer,)}
-    if question.towards is not None:
-        options |= {"towards": question.towards}
+    if question.logit is not None:
+        options |= {"logit": question.logit}
     if "repeat" not in view.takes:
         return [Step(name, view.function, takes, options | mitigated)]
     options |= {} if question.item is None else {"item": question.item}
@@ -117,7 +117,7 @@ def values(question: Question) -> str | None:
         return f"{{}}.last[{index}]{mean}"
     return {
         "sensitivity": "{}.frame['frobenius_norm']",
-        "contributions": "{}.of_tokens['contribution']",
+        "attribution": "{}.of_tokens['contribution']",
     }.get(question.of_view.function)
 
 
@@ -167,8 +167,8 @@ def _command(question: Question, prompt: str) -> list[str]:
     words = [name, f"--prompt={prompt}", *options]
     if question.of_view.layers == "streams" and name == "sensitivity":
         words += ["--layers", str(question.layer)]
-    if question.towards is not None:
-        words += [f"--towards={question.towards}"]
+    if question.logit is not None:
+        words += [f"--logit={question.logit}"]
     return words
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ostools.explorer.question import Question
 from ostools.explorer.recipe import RecipeResult
-from ostools.measure import Attention, AttentionDifference, Change, Collapse, Contributions
+from ostools.measure import Attention, AttentionDifference, Attribution, Change, Collapse
 from ostools.measure.prompts import partners
 from ostools.results import Frame, Result
 
@@ -18,7 +18,7 @@ Partners = dict[int, tuple[int, list[dict[str, Any]]]]
 
 def of_tokens(question: Question, result: Result) -> Frame:
     """One row a token of what is shown; empty where no token is."""
-    if isinstance(result, Contributions):
+    if isinstance(result, Attribution):
         return result.of_tokens
     frame: Frame = result.frame
     if isinstance(result, Attention):
@@ -77,7 +77,7 @@ def of_partners(question: Question, sides: Sequence[Sequence[dict[str, Any]]]) -
         f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with which both end. "
         f"{alone[0]} tokens of the first and {alone[1]} of the second have no partner, and so no difference is shown for them."
     ]
-    if question.view == "contributions" and not any(entry["against"] for entry in sides[0]):
+    if question.view == "attribution" and not any(entry["against"] for entry in sides[0]):
         words.append(
             "The two sides are parts of the logits of two different tokens, so no difference is shown. To see one, choose one "
             "token under Towards the next token."

@@ -12,7 +12,7 @@ class View:
     """One thing that can be shown: the call of `ost` whose result it is, and the command that prints the same.
 
     `words`: how the page calls it. `layers`: what its slider goes over, the residual streams or the blocks. `takes`: which
-    other controls it has: head, towards, repeat (what the collapse view asks). `before`: the views that are shown until this
+    other controls it has: head, logit, repeat (what the collapse view asks). `before`: the views that are shown until this
     one is there, the quickest first. `compared`: the function of `ost` that holds two sides against each other; None where the
     two stand beside each other.
     """
@@ -33,8 +33,8 @@ COTANGENTS = 4
 
 def _measured(linearisation: str, words: str, before: tuple[str, ...] = ("attention",)) -> View:
     command = ("sensitivity", "--linearisation", linearisation)
-    # Of a logit the parts of `detached` are what is measured: `contributions`.
-    takes: frozenset[str] = frozenset() if linearisation == "detached" else frozenset({"towards"})
+    # Of a logit the parts of `detached` are what is measured: `attribution`.
+    takes: frozenset[str] = frozenset() if linearisation == "detached" else frozenset({"logit"})
     options = {"linearisations": (linearisation,)}
     return View(words, "sensitivity", command, options, "streams", takes, before, "compare")
 
@@ -53,8 +53,8 @@ VIEWS: dict[str, View] = {
     "detached": _measured("detached", "Sensitivity, detached: patterns, norm scales and activations held"),
     "sketch-full": _sketched("full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents"),
     "sketch-frozen": _sketched("frozen", f"Sketch of the frozen sensitivity, from {COTANGENTS} cotangents"),
-    "contributions": View(
-        "Contributions to the logit of a next token", "contributions", ("contributions",), takes=frozenset({"towards"})
+    "attribution": View(
+        "Contributions to the logit of a next token", "attribution", ("attribution",), takes=frozenset({"logit"})
     ),
     "attention": View(
         "Attention of the last token, head by head",

@@ -1,73 +1,73 @@
 """Measurements on a model: sensitivity and what is read off it, the path sum, their comparison, collapse, attention and
 answers."""
 
-from ostools.measure.answers.behaviour import Behaviour, behaviour
 from ostools.measure.answers.counting import Counting, counting
+from ostools.measure.answers.evaluate import Evaluation, evaluate
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attention.variation import AttentionVariation, attention_variation
+from ostools.measure.attribution.attribution import Attribution, attribution
+from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.contributions.contributions import Contributions, contributions
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
-from ostools.measure.fate.decodable import Decodable, decodable
-from ostools.measure.fate.fate import Fate, fate
-from ostools.measure.fate.readout import Readout, readout
-from ostools.measure.hosted.behaviour import hosted_behaviour
 from ostools.measure.hosted.endpoint import ask_endpoint
+from ostools.measure.hosted.evaluate import hosted_evaluation
 from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
-from ostools.measure.paths.path_sum import PathSum, PathSums, path_sum
+from ostools.measure.probes.failure_stage import FailureStage, failure_stage
+from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
+from ostools.measure.probes.probe import Decodability, probe
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
-from ostools.measure.profiles.nulls import Nulls, nulls
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
+from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_baselines
 
 __all__ = [
     "Attention",
     "AttentionDifference",
     "AttentionVariation",
-    "Behaviour",
+    "Attribution",
+    "Bounds",
     "Change",
     "Collapse",
     "Comparison",
-    "Contributions",
     "Counting",
-    "Decodable",
+    "Decodability",
+    "Evaluation",
+    "FailureStage",
     "Faithfulness",
-    "Fate",
     "HeadScores",
     "Hosted",
-    "Nulls",
-    "PathSum",
-    "PathSums",
+    "ProbeIntervention",
     "Profile",
-    "Readout",
+    "PromptBounds",
     "Sensitivities",
     "Sensitivity",
     "Spectra",
+    "UntrainedBaselines",
     "ask_endpoint",
     "attention",
     "attention_difference",
     "attention_variation",
-    "behaviour",
+    "attribution",
+    "bounds",
     "collapse",
     "compare",
-    "contributions",
     "counting",
-    "decodable",
+    "evaluate",
+    "failure_stage",
     "faithfulness",
-    "fate",
     "head_scores",
-    "hosted_behaviour",
+    "hosted_evaluation",
     "jacobian",
-    "nulls",
-    "path_sum",
+    "probe",
+    "probe_intervention",
     "profile",
     "read_answers",
-    "readout",
     "sensitivity",
     "spectra",
+    "untrained_baselines",
 ]

@@ -36,7 +36,7 @@ _SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 @dataclass(frozen=True)
 class Null:
-    """A null model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+    """A untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
 
     kind: str
     seed: int
@@ -70,8 +70,9 @@ class ModelDescription:
 
     `origin`: "adopted" from memory, or which adapter was merged into the model `base`; None: loaded as it is stored. `device`:
     where it computes;
-    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which null model of which
-    model it is, None if it is none. `title`: what tables and charts call it, with its quantisation, where that is not its name.
+    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which untrained model of
+    which model it is, None if it is none. `title`: what tables and charts call it, with its quantisation, where that is not its
+    name.
     """
 
     name: str

@@ -103,10 +103,10 @@ class Family:
 
 ROUTES = {
     "fast": "`sensitivity` by products of matrices; without it by automatic differentiation, slower, the same numbers",
-    "certified": "`path_sum`: upper bounds of the frozen and of the real derivative",
-    "paper's": "`path_sum`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
+    "certified": "`bounds`: upper bounds of the frozen and of the real derivative",
+    "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
     "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
-    "padded": "`behaviour`: prompts of several lengths in one batch; without it of one length",
+    "padded": "`evaluate`: prompts of several lengths in one batch; without it of one length",
     "long": "attention in strips of queries, for prompts whose patterns would fill the memory",
     "16 bits": "bfloat16 and float16",
     "device map": "weights that lie on disk or elsewhere",

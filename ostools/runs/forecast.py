@@ -33,7 +33,7 @@ from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.asked.cells import to_load
 from ostools.runs.asked.sweep import form_of
 from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.measurements.behaviour import BEHAVIOUR
+from ostools.runs.measurements.evaluate import EVALUATION
 from ostools.runs.measurements.record import Cell
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
@@ -95,7 +95,7 @@ class Unloaded:
         return longest_prompt(form, self.source.tokenizer, max(lengths), **options)
 
     def elicitation(self, form: Task, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
-        """How `behaviour` would ask it that task."""
+        """How `evaluate` would ask it that task."""
         return _elicitation(form, self.source, elicitation, chat)
 
     @property
@@ -140,7 +140,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
 
 def _longest_of(cell: Cell, source: Source) -> LongestPrompt:
     elicitation = None
-    if cell.measurement == BEHAVIOUR.name:
+    if cell.measurement == EVALUATION.name:
         elicitation = _elicitation(tasks.task(cell.task), source, cell.arguments.get("elicitation"), None)
     return _longest_of_cell(replace(cell, model="", dtype="", options=""), source.tokenizer, elicitation)
 
@@ -167,7 +167,7 @@ def longest_prompt(
     thinking: bool = False,
 ) -> LongestPrompt:
     """Of a task at `length` items, by the tokenizer in `directory`; `pairs`: they are compared, in no chat; `elicitation`: as
-    `behaviour` asks them, None: alone, in a chat where there is a template."""
+    `evaluate` asks them, None: alone, in a chat where there is a template."""
     if not isinstance(form, Task):
         encoder = _Encoder(_tokenizer(directory))
         return LongestPrompt(max(len(pair.extended) for pair in form.pairs(encoder, [length], seed)))

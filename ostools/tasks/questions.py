@@ -83,7 +83,7 @@ def questions(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
 ) -> list[Question]:
-    """The task's questions for a model that runs elsewhere, at every length and seed; arguments as of `ostools.behaviour`.
+    """The task's questions for a model that runs elsewhere, at every length and seed; arguments as of `ostools.evaluate`.
 
     Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
     forward pass: a model that is asked by text has none to change.

@@ -15,9 +15,9 @@ from ostools.theory import lemmas as lemmas
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra
-from ostools.theory.path_sum import edges as edges
-from ostools.theory.path_sum import operators as operators
-from ostools.theory.path_sum import paths as paths
+from ostools.theory.bounds import edges as edges
+from ostools.theory.bounds import operators as operators
+from ostools.theory.bounds import paths as paths
 from ostools.theory.statistics import bootstrap as bootstrap
 from ostools.theory.statistics import estimates as estimates
 from ostools.theory.statistics import fits as fits

@@ -62,7 +62,7 @@ def trained_prediction(result: TrainedLab) -> Frame:
     One row a question, length of `PREDICTED_AT` and quantity: `correlation` (Spearman's, over the trained models without a
     forced window, of the quantity at that length with the share of right answers in float32 at the same length), low, high
     (95%, Bonett and Wright), models, apart (how many different shares there are). The distance is of n ones without a question,
-    the profile (`last_share`, `effective_tokens`) of a prompt that asks for a count, `decodable` of the prompts that were
+    the profile (`last_share`, `effective_tokens`) of a prompt that asks for a count, `probe` of the prompts that were
     answered. NaN where all models answer alike, or are measured alike. Models
     of one cell differ in their seed alone, so that they are fewer than as many independent ones: the interval is too narrow.
     """

@@ -22,9 +22,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, mitigation, running
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.measure import behaviour, collapse, decodable, profile, sensitivity
+from ostools.measure import collapse, evaluate, probe, profile, sensitivity
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.fate.splits import SAME
+from ostools.measure.probes.splits import SAME
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds
@@ -41,7 +41,7 @@ COLLAPSE_LENGTHS = tuple(range(1, 257))
 KEPT_LENGTHS = (*range(1, 33), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16))
 ANSWER_LENGTHS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256)
 SENSITIVITY_LENGTHS = (16, 32, 64, 128)
-DECODABLE_LENGTHS = (32, 48, 64, 96, 128)
+PROBE_LENGTHS = (32, 48, 64, 96, 128)
 """A probe is trained on sequences of all of these; its share of right answers is of one length each."""
 PROMPTS = 32
 """Random sequences a length that each question is asked of, and probes."""
@@ -142,7 +142,7 @@ def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_R
                 form, seeds = LabTask(question, hard), range(1 if hard else PROMPTS)
                 asked: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4, "probability": False}
                 asked["elicitation"] = "zero-shot"
-                found = behaviour(viewed, form, lengths=ANSWER_LENGTHS, seeds=seeds, **asked)
+                found = evaluate(viewed, form, lengths=ANSWER_LENGTHS, seeds=seeds, **asked)
                 for row in found.summary.to_dict("records"):
                     named = {"precision": precision, "task": form.name, "length": row["length"], "asked": row["asked"]}
                     yield named | {"quantity": "accuracy", "value": row["accuracy"]}
@@ -151,11 +151,11 @@ def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_R
 
 def _probed(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
     """Whether the answer to every question is in y, on the random bits and in the precisions that `_answers` asks in."""
-    asked: dict[str, Any] = {"lengths": DECODABLE_LENGTHS, "seeds": range(PROMPTS), "layers": [int(model.cfg.n_layers)]}
+    asked: dict[str, Any] = {"lengths": PROBE_LENGTHS, "seeds": range(PROMPTS), "layers": [int(model.cfg.n_layers)]}
     asked |= {"mitigation": forced, "dtypes": ("float32", "bfloat16") if forced is None else ("float32",)}
     for question in TASKS:
         form = LabTask(question)
-        said: Any = decodable(model, form, random_weights=False, **asked).predictions
+        said: Any = probe(model, form, random_weights=False, **asked).predictions
         said = said[(said["site"] == "y") & (said["test"] == SAME) & (said["control"] == "none")]
         for (precision, length), right in said.groupby(["dtype", "length"], sort=False)["right"]:
             named = {"precision": precision, "task": form.name, "length": length, "asked": len(right)}

@@ -19,7 +19,7 @@ STATES: dict[str, dict[str, Any]] = {
     "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
     "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
-    "pair": {"view": "contributions", "towards": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
+    "pair": {"view": "attribution", "logit": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
@@ -169,7 +169,7 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
 
 def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     state = {"beside": "mitigation", "other": "sliding-window:window=3"}
-    opened = Page(browser, explorer, link=link(view="contributions", prompt="The 11 of 11", towards="1", **state))
+    opened = Page(browser, explorer, link=link(view="attribution", prompt="The 11 of 11", logit="1", **state))
     opened.until("measured")
     opened.page.wait_for_function("() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2")
     headings = opened.page.locator("#place h2").all_text_contents()
@@ -182,7 +182,7 @@ def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     opened.page.select_option("#ending", "csv")
     with opened.page.expect_download() as found:
         opened.page.click("#save")
-    assert found.value.suggested_filename == "ostools-contributions-csv.zip"
+    assert found.value.suggested_filename == "ostools-attribution-csv.zip"
     opened.clean()
 
 

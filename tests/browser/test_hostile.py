@@ -79,7 +79,7 @@ def test_a_hostile_title_is_a_title(text: str, tmp_path: Path, opened: Callable[
     assert found.page.locator("figure img, figure style, figcaption svg").count() == 0
 
 
-@pytest.mark.parametrize("name", ["Behaviour", "Figure2", "Collapse"])
+@pytest.mark.parametrize("name", ["Evaluation", "Figure2", "Collapse"])
 def test_hostile_answers_tasks_mitigations_and_models(name: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
     """Every text of the table, and the model's name, replaced by one that wants out."""
     result: Any = EVERY[name]()

@@ -84,7 +84,7 @@ def _forecast(run, *asked: str) -> dict[str, float]:
 def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(run) -> None:
     asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
     whole = _forecast(run, *asked)
-    for option in (("--towards", "."), ("--at", "4")):
+    for option in (("--logit", "."), ("--position", "4")):
         part = _forecast(run, *asked, *option)
         assert part["work"] < whole["work"]
 

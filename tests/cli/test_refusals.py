@@ -32,9 +32,9 @@ BEFORE_A_MODEL = [
     ("sensitivity --prompt a --size colum --out x.pdf", ["unknown size 'colum': did you mean 'column'"]),
     ("sensitivity --prompt a --max-memory 3zB", ["--max-memory '3zB': expected a size such as 4GiB"]),
     ("sensitivity --prompt a --max-time soon", ["--max-time 'soon': expected a time such as 90s"]),
-    ("sensitivity --prompt a --towards 1 --towards 0 --towards 1", ["--towards: expected one token, or two"]),
-    ("sensitivity --prompt a --towards 1 --method estimate", ["leave --method out"]),
-    ("sensitivity --prompt a --towards 1 --linearisation detached", ["found --linearisation detached"]),
+    ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["--logit: expected one token, or two"]),
+    ("sensitivity --prompt a --logit 1 --method estimate", ["leave --method out"]),
+    ("sensitivity --prompt a --logit 1 --linearisation detached", ["found --linearisation detached"]),
     ("sensitivity --prompt a --mitigation separator:every=3", ["it rewrites the sequence of a task", "prompts --task"]),
     ("sensitivity --ids 2,40 --mitigation hint", ["it rewrites the text, expected --prompt beside it, found token ids"]),
     ("sensitivity --prompt a --thinking", ["--thinking: expected --chat beside it, found none"]),
@@ -109,7 +109,7 @@ BY_WHAT_IS_LOADED = [
 
 BY_THE_MODEL = [
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
-    ("sensitivity --prompt a --at 400", ["at"]),
+    ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
     ("sensitivity --prompt a --method exat", ["did you mean 'exact'"]),
     ("bounds --prompt a --mitigation sliding-window:window=99", ["expected a mitigation that changes this prompt"]),

@@ -28,7 +28,7 @@ PROMPT = "--prompt 'The 11'"
 SHOWN = [
     (f"sensitivity {PROMPT}", "Measured sensitivity of the representation|full operator_norm|Measured, full:", "lower"),
     (f"sensitivity {PROMPT} --method estimate", "Estimated sensitivity|full frobenius_lower", "operator_norm|Measured"),
-    (f"sensitivity {PROMPT} --at 2 --towards 1 --towards 0", "the logit of '1' minus that of '0' after position 2", ""),
+    (f"sensitivity {PROMPT} --position 2 --logit 1 --logit 0", "the logit of '1' minus that of '0' after position 2", ""),
     (f"sensitivity {PROMPT} --prompt 1 --linearisation frozen", "prompt 2 of 2|Mean over 2 prompts", ""),
     (f"sensitivity profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
     (f"sensitivity attribution {PROMPT}", "Parts of the logit|biases", ""),
@@ -97,8 +97,8 @@ DEARER = [
         "linear probes",
         "",
     ),
-    ("probe readout --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "What the output reads", ""),
-    ("probe fate --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "Where answers are lost", ""),
+    ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "What the output reads", ""),
+    ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "Where answers are lost", ""),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute errors", ""),
     ("reproduce figure 7 --lengths 2 --seeds 0 --max-new-tokens 2", "most frequent answers", ""),
     ("sweep corpus --texts t.txt --lengths 8 --measure attention --bins 4", "Windows of text|Shape over texts", ""),
@@ -154,28 +154,29 @@ def test_what_needs_no_model_loads_none(run, no_model: None, line: str, words: s
 
 WINDOW, HINT, TEXT = "sliding-window:window=3", "repeat-prompt", "The 11 and 10"
 CALLS: list[tuple[str, Any]] = [
-    ("sensitivity --at -2 --towards 1", lambda model: ost.sensitivity(model, TEXT, at=-2, towards="1")),
+    ("sensitivity --position -2 --logit 1", lambda model: ost.sensitivity(model, TEXT, position=-2, logit="1")),
     (f"bounds spectra --mitigation {WINDOW}", lambda model: ost.spectra(model, TEXT, mitigation=WINDOW)),
-    (f"sensitivity attribution --mitigation {HINT}", lambda model: ost.contributions(model, TEXT, mitigation=HINT)),
+    (f"sensitivity attribution --mitigation {HINT}", lambda model: ost.attribution(model, TEXT, mitigation=HINT)),
     ("attention heads", lambda model: ost.head_scores(model, TEXT)),
 ]
 DEARER_CALLS = [
-    (f"bounds --mitigation {HINT}", lambda model: ost.path_sum(model, TEXT, mitigation=HINT)),
+    (f"bounds --mitigation {HINT}", lambda model: ost.bounds(model, TEXT, mitigation=HINT)),
     (
-        f"sensitivity profile --at -2 --mitigation {HINT}",
-        lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, at=-2)),
+        f"sensitivity profile --position -2 --mitigation {HINT}",
+        lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2)),
     ),
     (
         f"sensitivity untrained --seeds 0 --mitigation {WINDOW}",
-        lambda model: ost.nulls(model, TEXT, seeds=[0], mitigation=WINDOW),
+        lambda model: ost.untrained_baselines(model, TEXT, seeds=[0], mitigation=WINDOW),
     ),
     (
-        f"ablate faithfulness --variant local --linearisation frozen --way removed --orders 19 --at 4 --mitigation {HINT}",
+        "ablate faithfulness --variant local --linearisation frozen --way removed --orders 19 --position 4 --mitigation "
+        f"{HINT}",
         lambda model: ost.faithfulness(
             model,
             [
-                ost.sensitivity(model, TEXT, linearisations=["frozen"], mitigation=HINT, at=4),
-                ost.path_sum(model, TEXT, variants="local", mitigation=HINT, positions="all"),
+                ost.sensitivity(model, TEXT, linearisations=["frozen"], mitigation=HINT, position=4),
+                ost.bounds(model, TEXT, variants="local", mitigation=HINT, positions="all"),
             ],
             ways="removed",
             orders=19,
@@ -212,14 +213,14 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str,
 
 
 def test_of_several_prompts_each_says_its_own_position(run, directory: str) -> None:
-    asked = ("sensitivity", "--prompt", "The 11", "--prompt", TEXT, "--at", "-2", "--model", directory)
+    asked = ("sensitivity", "--prompt", "The 11", "--prompt", TEXT, "--position", "-2", "--model", directory)
     code, out, _ = run(*asked, "--json", "--quiet")
     found = json.loads(out)
     rows = pd.DataFrame(found["rows"])
     assert code == 0
     for number, about in found["provenance"]["parameters"]["prompts"].items():
-        assert about["at"] == len(about["token_ids"]) - 2
-        assert rows.loc[rows["prompt"] == int(number), "position"].max() == about["at"]
+        assert about["position"] == len(about["token_ids"]) - 2
+        assert rows.loc[rows["prompt"] == int(number), "position"].max() == about["position"]
 
 
 # --- files

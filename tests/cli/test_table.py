@@ -120,8 +120,8 @@ def test_one_word_has_one_meaning_everywhere() -> None:
     [
         ("sensitivity --prompt a --layers all", {"layers": "all"}),
         ("sensitivity --prompt a --linearisation full,frozen", {"linearisations": ("full", "frozen")}),
-        ("sensitivity --prompt a --layers 0:2,5 --towards ' a, b'", {"layers": (0, 1, 2, 5), "towards": " a, b"}),
-        ("sensitivity --prompt a --towards x --towards y", {"towards": ("x", "y")}),
+        ("sensitivity --prompt a --layers 0:2,5 --logit ' a, b'", {"layers": (0, 1, 2, 5), "logit": " a, b"}),
+        ("sensitivity --prompt a --logit x --logit y", {"logit": ("x", "y")}),
         ("bounds --prompt a --variant local --variant 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
         ("collapse variation --no-bos --seeds 0:2", {"bos": False, "seeds": (0, 1, 2), "lengths": (*range(1, 129),)}),
         ("ablate --target 2.0 --target 2.0:64:7 --target 1.mlp", {"targets": [(2, 0), (2, 0, 64, 7), (1, "mlp")]}),

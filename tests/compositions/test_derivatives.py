@@ -90,7 +90,7 @@ def test_a_certified_bound_is_above_what_is_measured_or_refused(
     tokens = torch.tensor(ids)
     try:
         with edited(model, tokens, nesting):
-            found = ost.path_sum(model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm)
+            found = ost.bounds(model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm)
             expected = by_autograd(model, tokens, "frozen")
     except REFUSALS as refused:
         event(f"refused: {type(refused).__name__}")

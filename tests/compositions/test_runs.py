@@ -43,10 +43,10 @@ sweeps = st.fixed_dictionaries(
             "separator:every=2 + attention-temperature:rule=log-n",
         ),
         "measurements": some(
-            "behaviour",
+            "evaluate",
             {"name": "collapse", "dtypes": "bfloat16"},
             "sensitivity",
-            {"name": "path-sum", "variants": "local"},
+            {"name": "bounds", "variants": "local"},
         ),
     }
 )

@@ -32,23 +32,25 @@ def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensit
     return ost.sensitivity(model, Prompt.from_ids(model, ids), linearisations=["full", "frozen"])
 
 
-def _path_sum(model: TransformerBridge, ids: list[int]) -> Result:
-    return ost.path_sum(model, Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
+def _bounds(model: TransformerBridge, ids: list[int]) -> Result:
+    return ost.bounds(model, Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
 
 
 PROMPTS: dict[str, Measure] = {
     "sensitivity": _sensitivity,
     "estimate": lambda model, ids: ost.sensitivity(model, Prompt.from_ids(model, ids), method="estimate", layers="all"),
-    "path-sum": _path_sum,
-    "windowed-path-sum": lambda model, ids: ost.path_sum(
+    "bounds": _bounds,
+    "windowed-path-sum": lambda model, ids: ost.bounds(
         model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
     ),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
     "spectra": lambda model, ids: ost.spectra(model, Prompt.from_ids(model, ids), powers=4),
-    "contributions": lambda model, ids: ost.contributions(model, Prompt.from_ids(model, ids)),
+    "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
     "head-scores": lambda model, ids: ost.head_scores(model, Prompt.from_ids(model, ids)),
     "faithfulness": lambda model, ids: ost.faithfulness(model, _sensitivity(model, ids), orders=19, steps=2),
-    "nulls": lambda model, ids: ost.nulls(model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]),
+    "untrained_baselines": lambda model, ids: ost.untrained_baselines(
+        model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]
+    ),
 }
 """What is measured of a prompt; what the caller has put around the model is in force, or refused."""
 
@@ -57,9 +59,9 @@ TASKS: dict[str, Measure] = {
         model, "figure-5a", lengths=[1, len(ids)], dtypes=["bfloat16"], layers="all"
     ),
     "attention-variation": lambda model, ids: ost.attention_variation(model, "figure-5b", lengths=[1, len(ids)]),
-    "behaviour": lambda model, ids: ost.behaviour(model, "copy-last", lengths=[len(ids)], max_new_tokens=2),
+    "evaluate": lambda model, ids: ost.evaluate(model, "copy-last", lengths=[len(ids)], max_new_tokens=2),
     "counting": lambda model, ids: ost.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
-    "readout": lambda model, ids: ost.readout(
+    "probe-intervention": lambda model, ids: ost.probe_intervention(
         model, "count-ones-bernoulli:tidy=true", lengths=[1, len(ids)], seeds=range(4)
     ),
 }
@@ -101,7 +103,7 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     assert [name for name in before if before[name] != after[name]] == []
 
 
-@example(Weights("neox-sequential", 29, dtype="float32"), [2, 79, 151], (), "nulls")
+@example(Weights("neox-sequential", 29, dtype="float32"), [2, 79, 151], (), "untrained_baselines")
 @settings(LOOKED_FOR, max_examples=EXAMPLES)
 @given(
     weights=weights("float64", "float32", "bfloat16"),

@@ -13,7 +13,7 @@ from ostools.experiments.figures.figure8 import Figure8
 from ostools.experiments.figures.figure9 import Figure9
 from ostools.experiments.retrieval import Retrieval
 from ostools.experiments.study.study import Study
-from ostools.measure import AttentionVariation, Collapse, Counting, PathSum, Sensitivity, Spectra
+from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra
 from ostools.results import Provenance, Result
 
 NOTHING = pd.DataFrame()
@@ -165,7 +165,7 @@ def over_squashing(
         sums = {"local": bound * values, "proof": values if paths is None else paths(place, seed),
                 "theorem-b5-literal": printed * values}  # fmt: skip
         summed = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
-        results[f"paths-{seed}"] = PathSum(
+        results[f"paths-{seed}"] = Bounds(
             pd.concat(summed, ignore_index=True), Provenance.without_model(digits=list(digits))
         )
     return {"over-squashing": results}

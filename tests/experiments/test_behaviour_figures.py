@@ -18,7 +18,7 @@ from ostools.experiments.figures.figure3 import TASKS, WAYS, Figure3, figure_3
 from ostools.experiments.figures.figure4 import figure_4, figure_4_of, frequencies
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.evaluate import evaluate
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
@@ -47,7 +47,7 @@ def test_figure_2_is_each_of_its_six_tasks_asked_alone(embedded: TransformerBrid
     for panel, asked in PANELS.items():
         for task in asked:
             rows = found[(found["panel"] == panel) & (found["task"] == task.name)]
-            alone: Any = behaviour(embedded, task, lengths=lengths, probability=False).frame
+            alone: Any = evaluate(embedded, task, lengths=lengths, probability=False).frame
             assert plain(rows, SAME) == plain(alone, SAME)
     assert list(found[found["length"] == 260]["within_training"]) == [False] * 6
     # What the model's card says of these tasks inside the trained lengths.
@@ -104,7 +104,7 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
             asked = seeds if task.random else [0]
             room = 12 if task.reasons else None
-            alone: Any = behaviour(
+            alone: Any = evaluate(
                 embedded, task, lengths=lengths, seeds=asked, max_new_tokens=room, probability=False
             ).frame
             assert plain(rows, [*SAME, "length", "seed", "absolute_error"]) == plain(

@@ -106,8 +106,8 @@ def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
 def test_null_models_stand_beside_with_the_numbers_that_each_has_alone() -> None:
     model = tiny_model("llama", seed=1)
     asked: Any = {"lengths": range(1, 9), "dtypes": ["float32"]}
-    found = repeats(model, ["letters"], nulls="initialised", seeds=[0, 3], **asked)
-    for source, draw, one in (("model", None, model), ("initialised", 3, ost.null_model(model, seed=3))):
+    found = repeats(model, ["letters"], untrained="initialised", seeds=[0, 3], **asked)
+    for source, draw, one in (("model", None, model), ("initialised", 3, ost.untrained_model(model, seed=3))):
         alone = repeats(one, ["letters"], **asked)
         for mine, theirs in ((found.frame, alone.frame), (found.summary, alone.summary)):
             chosen = mine["source"] == source if draw is None else mine["draw"] == draw
@@ -122,12 +122,12 @@ def test_null_models_stand_beside_with_the_numbers_that_each_has_alone() -> None
 
 def test_null_models_know_no_edit_and_no_other_kind() -> None:
     model = tiny_model("llama", seed=1)
-    with pytest.raises(InputError, match="unknown kind of null model 'random'"):
-        repeats(model, ["letters"], lengths=[1, 2], nulls="random")
+    with pytest.raises(InputError, match="unknown kind of untrained model 'random'"):
+        repeats(model, ["letters"], lengths=[1, 2], untrained="random")
     with hooks.mask_scores(model, lambda query, key: query - key < 3):
         model(torch.tensor([[2, 3, 4]]))
         with pytest.raises(InputError, match="repeats: expected a model without edits, found 'mask_scores'"):
-            repeats(model, ["letters"], lengths=[1, 2], nulls="initialised")
+            repeats(model, ["letters"], lengths=[1, 2], untrained="initialised")
 
 
 @pytest.mark.parametrize(

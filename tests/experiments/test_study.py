@@ -18,10 +18,10 @@ from mitigations.window import SlidingWindow
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import effects, verdicts
 from ostools.ground.errors import InputError
-from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
@@ -70,7 +70,7 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
     mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
     lengths = [2, 3, 7]
     for column, given in (("value", mitigation), ("baseline", None)):
-        said = behaviour(model, TASK, lengths=lengths, mitigation=given, chat=False).frame.set_index("length")
+        said = evaluate(model, TASK, lengths=lengths, mitigation=given, chat=False).frame.set_index("length")
         for quantity, own in (("log_probability", "log_probability"), ("tokens", "tokens"), ("correct", "correct")):
             np.testing.assert_allclose(rows(found, name, quantity)[column], said[own].astype(float), rtol=1e-5)
         pairs: Any = collapse(model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given)
@@ -82,14 +82,14 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
         at = list(carrier_positions(model, posed))
         with running(model, given):
             measured: Any = sensitivity(model, posed.prompt, method="exact").frame
-            bound: Any = path_sum(model, posed.prompt, variants=["local"]).frame
+            bound: Any = bounds(model, posed.prompt, variants=["local"]).frame
         for quantity, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
             norms = measured[measured["linearisation"] == linearisation].set_index("position")["operator_norm"]
             assert rows(found, name, quantity)[column][7] == pytest.approx(norms[at].mean(), rel=1e-6)
         assert rows(found, name, "bound")[column][7] == pytest.approx(bound["value"][at].mean(), rel=1e-6)
-    frozen, bounds = rows(found, name, "frozen_sensitivity"), rows(found, name, "bound")
-    assert bool((frozen["value"] <= bounds["value"] * (1 + 1e-6)).all())
-    assert set(bounds["kind"]) == {"certified"}
+    frozen, bound = rows(found, name, "frozen_sensitivity"), rows(found, name, "bound")
+    assert bool((frozen["value"] <= bound["value"] * (1 + 1e-6)).all())
+    assert set(bound["kind"]) == {"certified"}
     assert set(frozen["kind"]) == {"measured"}
 
 

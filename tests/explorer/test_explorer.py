@@ -71,7 +71,7 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert quick == {**whole, "charts": [], "notes": []}
     assert ask(page, "frozen", before=1, layer=1, chart=False) == quick
     assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(page, "attention", chart=False)
-    assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, towards="1") == {}
+    assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     assert ask(page, "frozen-norm", before=1) == {}
 
 
@@ -141,7 +141,7 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"}, "did you mean 'hint'"),
         ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hint:x=1"}, "x"),
         ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "separator:every=3"}, "items of a task's"),
-        ({"view": "full", "prompt": PROMPT, "towards": ["1"]}, "expected a next token"),
+        ({"view": "full", "prompt": PROMPT, "logit": ["1"]}, "expected a next token"),
         ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
         ({"view": "collapse", "prompt": PROMPT, "dtypes": []}, "at least one dtype"),

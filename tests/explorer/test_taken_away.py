@@ -32,12 +32,12 @@ QUICK: list[tuple[str, dict[str, Any]]] = [("attention", {"layer": 1, "head": 2,
 SLOW: list[tuple[str, dict[str, Any]]] = [
     *((name, SHORT if name == "collapse" else {}) for name in VIEWS if name not in ("frozen", "full", "frozen-norm")),
     ("frozen", {"layer": 2}),
-    ("full", {"towards": "1"}),
+    ("full", {"logit": "1"}),
     ("full", WINDOW),
     ("sketch-frozen", SECOND),
     ("attention", {"layer": 2}),
     ("attention", {"token": 4, **SECOND}),
-    ("contributions", SECOND),
+    ("attribution", SECOND),
     ("collapse", {**SHORT, **WINDOW}),
     ("collapse", {**SHORT, "item": " and"}),
 ]
@@ -121,7 +121,7 @@ def assert_copied(page: TestClient, subject: Subject, view: str, more: dict[str,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "more"),
-    [("frozen", {"layer": 2}), ("contributions", {"towards": "0"}), ("collapse", SHORT), ("sketch-full", {})],
+    [("frozen", {"layer": 2}), ("attribution", {"logit": "0"}), ("collapse", SHORT), ("sketch-full", {})],
     ids=str,
 )
 def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str, more: dict[str, Any]) -> None:
@@ -135,13 +135,13 @@ def test_the_copied_command_gives_what_is_shown(page: TestClient, run, view: str
         (dtype,) = shown["lengths"][0]["dtypes"]
         assert [row["pair_noise"] for row in at_y if row["dtype"] == "bfloat16"] == dtype["noise"]
         return
-    column = {"sensitivity": "frobenius_norm", "contributions": "contribution"}
+    column = {"sensitivity": "frobenius_norm", "attribution": "contribution"}
     values = [row[column[VIEWS[view].function]] for row in rows if row.get("part") != "biases"]
     assert values == [one["value"] for one in shown["tokens"]]
 
 
 COLUMNS = {
-    "sensitivity": "frobenius_norm", "contributions": "contribution", "attention": "difference", "collapse": "noise",
+    "sensitivity": "frobenius_norm", "attribution": "contribution", "attention": "difference", "collapse": "noise",
 }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ COLUMNS = {
         ("attention", SECOND),
         ("collapse", {**SHORT, **WINDOW}),
         ("attention", {"beside": "model"}),
-        ("contributions", {"beside": "model", "towards": "1"}),
+        ("attribution", {"beside": "model", "logit": "1"}),
     ],
     ids=str,
 )
@@ -194,8 +194,8 @@ def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestCli
 @pytest.mark.slow
 def test_two_sides_of_which_no_function_speaks_are_held_together_token_by_token(page: TestClient, embedded) -> None:
     pairs = {one["position"]: one["partner"] for one in ask(page, "frozen", **SECOND)["tokens"]}
-    parts = [ost.contributions(embedded, text, towards="1").of_tokens["contribution"] for text in (PROMPT, OTHER)]
-    shown = ask(page, "contributions", towards="1", **SECOND)
+    parts = [ost.attribution(embedded, text, logit="1").of_tokens["contribution"] for text in (PROMPT, OTHER)]
+    shown = ask(page, "attribution", logit="1", **SECOND)
     assert {one["position"]: one["partner"] for one in shown["tokens"]} == pairs
     assert [chart["side"] for chart in shown["charts"]] == [0, 1]
     for one in shown["tokens"]:
@@ -205,7 +205,7 @@ def test_two_sides_of_which_no_function_speaks_are_held_together_token_by_token(
 
 def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:
     text = "Once upon a"
-    shown = ask(page, "contributions", beside="prompt", other=text)
+    shown = ask(page, "attribution", beside="prompt", other=text)
     names = [side[0]["numbers"][0]["name"] for side in (shown["tokens"], shown["second"])]
     assert names[0] != names[1]
     assert [one["against"] for one in shown["tokens"]] == [[]] * len(shown["tokens"])
@@ -214,7 +214,7 @@ def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) 
 
 @pytest.mark.slow
 def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
-    asked = {"view": "contributions", "prompt": PROMPT, "towards": "1", "ending": "csv", **SECOND}
+    asked = {"view": "attribution", "prompt": PROMPT, "logit": "1", "ending": "csv", **SECOND}
     saved = page.post("/save", json=asked)
     assert saved.headers["content-type"] == "application/zip"
     with zipfile.ZipFile(io.BytesIO(saved.content)) as archive:

@@ -87,7 +87,7 @@ def test_the_formulas_refuse_it_and_the_measurement_follows_it(tokens: Tokens) -
     prompt = ost.Prompt.from_ids(model, tokens[0])
     with hooks.ablate_layers(model, [0]):
         with pytest.raises(InputError, match="does not know the active edit 'ablate_layers'"):
-            ost.path_sum(model, prompt)
+            ost.bounds(model, prompt)
         found = ost.sensitivity(model, prompt, linearisations=["full"])
     assert found.provenance.parameters["runs"]["full"]["route"] == "autograd"
     with hooks.ablate_layers(model, [0, 1], part="attention"):

@@ -57,9 +57,9 @@ def hard_numbers(format: str) -> Float[np.ndarray, " row"]:
     exact = np.concatenate([numbers, ties])
     random = np.exp(np.random.default_rng(0).uniform(np.log(numbers[1] / 8), np.log(numbers[-1]), 4000))
     parts = [exact, random]
-    for towards in (-np.inf, np.inf):
-        parts += [np.nextafter(exact, towards), np.nextafter(exact.astype(np.float32), np.float32(towards))]
-        parts += [exact * (1 + np.sign(towards) * 2.0**-30)]
+    for logit in (-np.inf, np.inf):
+        parts += [np.nextafter(exact, logit), np.nextafter(exact.astype(np.float32), np.float32(logit))]
+        parts += [exact * (1 + np.sign(logit) * 2.0**-30)]
     values = np.concatenate([part.astype(np.float64) for part in parts])
     return np.concatenate([values, -values])[np.abs(np.concatenate([values, values])) <= numbers[-1]]
 

@@ -190,16 +190,16 @@ SWEEP = {
     "models": ["embedded"], "tasks": ["copy-last", "count-ones"], "lengths": "4:6", "dtypes": ["float32"],
     "mitigations": ["none"], "seeds": [0, 1], "device": "cpu",
     "measurements": [
-        {"name": "behaviour", "temperature": 0.5, "samples": 2, "max_new_tokens": 4},
+        {"name": "evaluate", "temperature": 0.5, "samples": 2, "max_new_tokens": 4},
         {"name": "collapse", "dtypes": ["bfloat16"], "bos": True},
         {"name": "sensitivity", "linearisations": ["full"]},
-        {"name": "path-sum", "variants": ["local"]},
+        {"name": "bounds", "variants": ["local"]},
     ],
 }  # fmt: skip
 """A sweep with every key."""
 
 FRAGMENTS = (
-    "tasks: copy-last\n", "lengths: 4:6\n", "measurements: behaviour\n", "lengths: 1:1000000000000\n", "seeds: [0", "models: [",
+    "tasks: copy-last\n", "lengths: 4:6\n", "measurements: evaluate\n", "lengths: 1:1000000000000\n", "seeds: [0", "models: [",
     "!!python/object/apply:os.system ['touch executed']", "!!int ", "&a ", "*a", "<<: ", "? ", ": ", "- ", "[", "]", "{", "}",
     "---\n", "...\n", "%YAML 9.9\n", "| \n", "> \n", "'", '"', "\t", "\u2028", "2026-13-45", "0x1F", "0o7", "1_000", 
     "190:20:30", ".nan", ".inf", "1e999", "9" * 5000, "~", "yes", "null: null\n", "\x00", "#", "  ", "\n",
@@ -226,7 +226,7 @@ def sweep_files(draw: st.DrawFn) -> bytes:
             "tasks": "copy-last",
             "mitigations": "hint",
             "dtypes": "float32",
-            "measurements": "behaviour",
+            "measurements": "evaluate",
         }
         many = [word.get(key, 3)] * draw(st.sampled_from([100, 3000, 30_000]))
         wide = {"models": [f"m{i}" for i in range(300)], "seeds": list(range(300)), "tasks": "count-ones-bernoulli"}

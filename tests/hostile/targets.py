@@ -55,7 +55,7 @@ _SWEEP = b"""models: tiny
 tasks: copy-last
 lengths: [2, 3]
 mitigations: [none, hint]
-measurements: [behaviour, path-sum]
+measurements: [evaluate, bounds]
 device: cpu
 """
 
@@ -148,7 +148,7 @@ def attack(target: Target, ground: Ground, cases: int, start: int | None = None)
 
 _ON_A_PROMPT = (
     "sensitivity",
-    "path-sum",
+    "bounds",
     "profile",
     "spectra",
     "attention",

@@ -140,7 +140,7 @@ def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Groun
     tokenizer = json.loads(ground.checkpoint["tokenizer.json"]) | {"pre_tokenizer": _BACKTRACKS}
     write_files(tmp_path / "bad", {**ground.checkpoint, "tokenizer.json": json.dumps(tokenizer).encode()})
     write_files(tmp_path / "good", dict(ground.checkpoint))
-    sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [behaviour]\ndevice: cpu\n"
+    sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [evaluate]\ndevice: cpu\n"
     (tmp_path / "sweep.yaml").write_text(sweep)
     found = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
     assert found.code in (0, 1)

@@ -115,7 +115,7 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
     assert probability == pytest.approx(float(logits[-2, 80] + logits[-1, 81]), rel=1e-5)
 
 
-def test_the_answer_has_the_probability_that_behaviour_reports() -> None:
+def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     model = tiny_model("llama", seed=6, **TINY)
     posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
     question = of_task(model, posed.task, 5, 0, prefilled=False, chat=False, measures=["answers"])

@@ -27,7 +27,7 @@ from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
-from tests.measure.paths import test_certified as chain
+from tests.measure.bounds import test_certified as chain
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
@@ -163,7 +163,7 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
     with pytest.raises(
         InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
     ):
-        ost.path_sum(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
+        ost.bounds(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
         expected = by_autograd(model, name).flatten(1).norm(dim=1).numpy()
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
     with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
-        ost.path_sum(model, prompt, variants="local")
+        ost.bounds(model, prompt, variants="local")
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
 
 @pytest.mark.slow
 @every_family
-def test_collapse_and_behaviour_run(family: str) -> None:
+def test_collapse_and_evaluation_run(family: str) -> None:
     """And what many prompts answer together is what each answers alone."""
     model = tiny_model(family, seed=1, context=1024)
     if family == "olmo2":
@@ -230,8 +230,8 @@ def test_collapse_and_behaviour_run(family: str) -> None:
     else:
         found = collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["float32", "bfloat16"])
         assert np.isfinite(found.frame["mean"]).all()
-    together = ost.behaviour(model, "count-ones", lengths=[3, 4, 7], max_new_tokens=6)
-    alone = [ost.behaviour(model, "count-ones", lengths=[length], max_new_tokens=6) for length in (3, 4, 7)]
+    together = ost.evaluate(model, "count-ones", lengths=[3, 4, 7], max_new_tokens=6)
+    alone = [ost.evaluate(model, "count-ones", lengths=[length], max_new_tokens=6) for length in (3, 4, 7)]
     texts = [text for one in alone for text in one.frame["answer"]]
     assert together.frame["answer"].tolist() == texts
 

@@ -33,16 +33,16 @@ def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> Trans
 
 
 def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
-    return ost.faithfulness(model, ost.path_sum(model, prompt, **under), draws=1, orders=19, steps=2, **under)
+    return ost.faithfulness(model, ost.bounds(model, prompt, **under), draws=1, orders=19, steps=2, **under)
 
 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {
     "sensitivity": lambda model, prompt, **under: ost.sensitivity(model, prompt, linearisations=["full"], **under),
-    "path_sum": lambda model, prompt, **under: ost.path_sum(
+    "bounds": lambda model, prompt, **under: ost.bounds(
         model, prompt, variants=["local", "proof", "theorem-5.1"], **under
     ),
     "spectra": lambda model, prompt, **under: ost.spectra(model, prompt, powers=4, **under),
-    "contributions": ost.contributions,
+    "attribution": ost.attribution,
     "head_scores": ost.head_scores,
 }
 KNOWN = {
@@ -114,16 +114,16 @@ def test_faithfulness_takes_tokens_out_under_the_mitigation(under: str) -> None:
     row = found.frame[(found.frame["way"] == "removed") & (found.frame["position"] == len(ids) - 3)]
     assert row["y_change"].item() == pytest.approx(float((whole - without).norm()), rel=1e-4)
     with pytest.raises(ost.InputError, match="expected profiles under mitigation='none', found one under"):
-        ost.faithfulness(model, ost.path_sum(model, TEXT, mitigation=given))
+        ost.faithfulness(model, ost.bounds(model, TEXT, mitigation=given))
     with pytest.raises(ost.InputError, match="found one under 'none': measure all of them"):
-        ost.faithfulness(model, ost.path_sum(model, TEXT), mitigation=given)
+        ost.faithfulness(model, ost.bounds(model, TEXT), mitigation=given)
 
 
 @pytest.mark.slow
 def test_null_models_stand_under_the_same_mitigation() -> None:
     model, given = model_of(), SlidingWindow(3)
-    found = ost.nulls(model, TEXT, seeds=[0], mitigation=given)
-    null = ost.null_model(model, "initialised", seed=0)
+    found = ost.untrained_baselines(model, TEXT, seeds=[0], mitigation=given)
+    null = ost.untrained_model(model, "initialised", seed=0)
     alone = ost.sensitivity(null, TEXT, linearisations=["full"], mitigation=given)
     of_null: Any = found.frame[found.frame["source"] == "initialised"]
     assert of_null["value"].tolist() == alone.frame["operator_norm"].tolist()
@@ -137,21 +137,21 @@ def test_results_under_one_mitigation_stand_beside_each_other_and_others_are_ref
     frozen: dict[str, Any] = {"linearisations": ["frozen"]}
     measured, paths = (
         ost.sensitivity(model, TEXT, mitigation=given, **frozen),
-        ost.path_sum(model, TEXT, mitigation=given),
+        ost.bounds(model, TEXT, mitigation=given),
     )
     summary: Any = ost.compare(measured, paths).summary
     assert bool(summary.loc[summary["kind"] == "certified", "holds"].all())
     assert len(ost.spectra(model, TEXT, measured=measured, mitigation=given).against)
-    assert len(ost.contributions(model, TEXT, mitigation=given).against(measured))
+    assert len(ost.attribution(model, TEXT, mitigation=given).against(measured))
     with pytest.raises(ost.InputError, match="under different mitigations"):
-        ost.compare(measured, ost.path_sum(model, TEXT))
+        ost.compare(measured, ost.bounds(model, TEXT))
 
 
 def test_two_that_differ_in_their_mitigation_say_so() -> None:
     model, given = model_of(), SlidingWindow(3)
     plain, under = (
-        ost.path_sum(model, TEXT, variants="local"),
-        ost.path_sum(model, TEXT, variants="local", mitigation=given),
+        ost.bounds(model, TEXT, variants="local"),
+        ost.bounds(model, TEXT, variants="local", mitigation=given),
     )
     change = ost.compare(plain, under)
     assert change.provenance.parameters["differ"] == ["mitigation (none, then sliding-window:window=3)"]
@@ -167,8 +167,8 @@ def test_what_no_formula_knows_goes_through_autograd_or_is_refused() -> None:
         require_equal(found, ost.sensitivity(model, TEXT, **frozen))
     runs = found.provenance.parameters["runs"]
     assert {run["route"] for run in runs.values()} == {"autograd"}
-    assert ost.contributions(model, TEXT, mitigation=given).provenance.parameters["route"] == "autograd"
-    for make in (ost.path_sum, ost.spectra):
+    assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["route"] == "autograd"
+    for make in (ost.bounds, ost.spectra):
         with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
             make(model, TEXT, mitigation=given)
     assert not hooks.active_edits(model)
@@ -194,7 +194,7 @@ class Same(Mitigation):
         return text
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "path_sum", "head_scores"])
+@pytest.mark.parametrize("name", ["sensitivity", "bounds", "head_scores"])
 @pytest.mark.parametrize(
     "given",
     [SlidingWindow(200), Upcast(), Same(), Mitigation(), compose(Hint(" a"), SlidingWindow(200))],
@@ -233,7 +233,7 @@ def test_a_broken_promise_ends_the_measurement() -> None:
             return text + " a"
 
     for given in (Broken(), Rewrites()):
-        for make in (ost.sensitivity, ost.path_sum, ost.spectra, ost.contributions, ost.head_scores):
+        for make in (ost.sensitivity, ost.bounds, ost.spectra, ost.attribution, ost.head_scores):
             with pytest.raises(MitigationError, match="never kept"):
                 make(model_of(), TEXT, mitigation=given)
 
@@ -243,17 +243,17 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
     tokenizer: Any = model.tokenizer
     tokenizer.chat_template = CHAT_TEMPLATE
     chat = encode(model, TEXT, chat=True)
-    found = ost.path_sum(model, chat, mitigation=Hint(" a"))
+    found = ost.bounds(model, chat, mitigation=Hint(" a"))
     edited = encode(model, Hint(" a").prompt(TEXT), chat=True)
-    require_equal(found, ost.path_sum(model, edited))
+    require_equal(found, ost.bounds(model, edited))
     assert found.provenance.parameters["chat"] is True
     ids = Prompt.from_ids(model, edited.ids)
     with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
-        ost.path_sum(model, ids, mitigation="hint")
+        ost.bounds(model, ids, mitigation="hint")
     with pytest.raises(
         ost.InputError, match=r"rewrites the sequence, .*: give the prompt that it makes of a task: ost.tasks"
     ):
-        ost.path_sum(model, TEXT, mitigation="separator:every=3")
+        ost.bounds(model, TEXT, mitigation="separator:every=3")
     with pytest.raises(MitigationError, match="did you mean 'hint'"):
         ost.sensitivity(model, TEXT, mitigation="hnt")
 

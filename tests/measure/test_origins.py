@@ -45,7 +45,7 @@ def _text() -> list[int]:
 
 
 def test_every_table_of_tokens_says_whose_they_are() -> None:
-    paths = ost.path_sum(MODEL, _prompt(), variants=["local", "windowed(1)"])
+    paths = ost.bounds(MODEL, _prompt(), variants=["local", "windowed(1)"])
     measured = _embeddings()
     tables = [_measured().frame, paths.frame, ost.attention(MODEL, _prompt()).frame]
     tables += [ost.compare(measured, paths).frame, ost.profile(measured).frame]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure import PathSums, Sensitivities
+from ostools.measure import PromptBounds, Sensitivities
 from ostools.theory import corpora
 from tests.checkpoints import tiny_model
 
@@ -34,11 +34,11 @@ def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
 
 def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
     model = model_of()
-    found = ost.path_sum(model, TEXTS, variants=VARIANTS)
-    assert isinstance(found, PathSums)
+    found = ost.bounds(model, TEXTS, variants=VARIANTS)
+    assert isinstance(found, PromptBounds)
     assert len(found) == 3
     for number, (one, text) in enumerate(zip(found, TEXTS, strict=True), start=1):
-        alone = ost.path_sum(model, text, variants=VARIANTS)
+        alone = ost.bounds(model, text, variants=VARIANTS)
         pd.testing.assert_frame_equal(one.frame, alone.frame, check_exact=True)
         assert one.provenance.parameters == alone.provenance.parameters
         assert one.provenance.token_ids == alone.provenance.token_ids
@@ -52,7 +52,7 @@ def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
 
 
 def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
-    found = ost.path_sum(model_of(), TEXTS, variants=VARIANTS, positions="all")
+    found = ost.bounds(model_of(), TEXTS, variants=VARIANTS, positions="all")
     shortest = min(len(one.provenance.token_ids or ()) for one in found)
     for bins in (None, 1, 5):
         table = found.over_position(bins)
@@ -74,14 +74,14 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
 def test_sensitivities_of_a_list_are_one_table_too() -> None:
     wider: dict[str, Any] = SMALL | {"d_model": 16}
     model = tiny_model("llama", seed=1, **wider)
-    found = ost.sensitivity(model, TEXTS, layers="all", at=-2)
+    found = ost.sensitivity(model, TEXTS, layers="all", position=-2)
     assert isinstance(found, Sensitivities)
     table = found.over_position(4)
     # At the last layer all of it is the last token's.
     top: Any = table[(table["layer"] == 2) & (table["bin"] == 3)]
     assert (top["mean"] == 4).all()
     assert set(table["norm"]) == {"operator", "frobenius"}
-    assert [about["at"] for about in found.provenance.parameters["prompts"].values()] == [
+    assert [about["position"] for about in found.provenance.parameters["prompts"].values()] == [
         max(one.frame["position"].tolist()) for one in found
     ]
     estimated = ost.sensitivity(model, TEXTS, linearisations=["frozen"], method="estimate").over_position(2)
@@ -104,10 +104,10 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
         (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens"),
     ):
         with pytest.raises(ost.InputError, match=words):
-            ost.path_sum(model, wrong, variants="local")
+            ost.bounds(model, wrong, variants="local")
     with pytest.raises(ost.InputError, match=r"prompt 1 of 2: the path sums of .* raise max_memory"):
-        ost.path_sum(model, ["a", "the"], variants="local", max_memory=1)
-    found = ost.path_sum(model, ["a", "the cat in"], variants="local")
+        ost.bounds(model, ["a", "the"], variants="local", max_memory=1)
+    found = ost.bounds(model, ["a", "the cat in"], variants="local")
     with pytest.raises(ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"):
         found.over_position(3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread
@@ -116,7 +116,7 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
 def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_what_to_give() -> None:
     model = model_of()
     measured = ost.sensitivity(model, TEXTS[:2], linearisations=["frozen"])
-    paths = ost.path_sum(model, TEXTS[:2], variants="local")
+    paths = ost.bounds(model, TEXTS[:2], variants="local")
     asked: list[Any] = [
         lambda: ost.compare(measured, paths),  # pyright: ignore[reportCallIssue, reportArgumentType]
         lambda: ost.compare(measured[0], paths),  # pyright: ignore[reportCallIssue, reportArgumentType]

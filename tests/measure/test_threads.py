@@ -11,7 +11,7 @@ from tests.measure.test_torch_state import NO_MODEL, _expected, assert_equal, me
 from tests.reporting.every import EVERY
 
 FAST = [
-    *("Sensitivity", "PathSum", "Attention", "Contributions", "Collapse", "Spectra", "HeadScores", "Behaviour"),
+    *("Sensitivity", "Bounds", "Attention", "Attribution", "Collapse", "Spectra", "HeadScores", "Evaluation"),
     *("AttentionVariation", "Faithfulness", "Counting"),
 ]
 
@@ -39,4 +39,4 @@ def test_measurements_at_once_give_the_numbers_of_one_after_the_other(threads: i
 
 @pytest.mark.slow
 def test_every_measurement_at_once() -> None:
-    _at_once(2, [name for name in EVERY if name not in NO_MODEL | {"Decodable"}])
+    _at_once(2, [name for name in EVERY if name not in NO_MODEL | {"Decodability"}])

@@ -48,7 +48,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "device block": lambda: torch.device("meta"),
 }
 
-QUICK = ("Sensitivity", "PathSum", "Behaviour")
+QUICK = ("Sensitivity", "Bounds", "Evaluation")
 """Each computes by another route: derivatives, formulas, generation."""
 NO_MODEL = {
     "Figure4",
@@ -68,7 +68,7 @@ NOT_TABLES = {
     "context_length",
     "describe",
     "encode",
-    "null_model",
+    "untrained_model",
     "view_in",
 }
 """Public functions of a model that return no table: tensors, pages made of the measurements, models, prompts."""
@@ -76,7 +76,7 @@ NOT_TABLES = {
 
 def measure(name: str) -> Result:
     """The result of that class, measured anew; what it is read off is made before."""
-    return inspect.unwrap(EVERY["Fate" if name == "Decodable" else name])()
+    return inspect.unwrap(EVERY["FailureStage" if name == "Decodability" else name])()
 
 
 def tables(result: Result) -> dict[str, pd.DataFrame]:
@@ -158,7 +158,7 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
         ids = ost.encode(loaded, "the cat in").ids
         original: Any = loaded.original_model
         other = ost.adopt(original)
-        null = ost.null_model(loaded)
+        null = ost.untrained_model(loaded)
         with default_torch_state():
             weights = [weight.clone() for part in (loaded, other, null) for weight in part.parameters()]
             embedded = torch.randn(3, loaded.cfg.d_model, generator=torch.Generator().manual_seed(0))

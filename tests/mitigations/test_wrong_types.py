@@ -19,7 +19,7 @@ from hooks import HookError
 from mitigations import MitigationError
 from ostools import runs, tasks
 from ostools.ground.errors import InputError
-from ostools.measure import ask_endpoint, hosted_behaviour, read_answers
+from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.measure.prompts import checked_layers
 from ostools.models import load_model
 
@@ -62,7 +62,7 @@ CALLS = {
     "runs.run": lambda wrong: runs.run(wrong, below),
     "runs.read_sweep": lambda wrong: runs.read_sweep(wrong),
     "runs.results": lambda wrong: runs.results(wrong),
-    "hosted_behaviour": lambda wrong: hosted_behaviour(wrong),
+    "hosted_evaluation": lambda wrong: hosted_evaluation(wrong),
     "read_answers.path": lambda wrong: read_answers(wrong, ()),
     "read_answers.asked": lambda wrong: read_answers("x", wrong or None if type(wrong) is list else wrong),
     "ask_endpoint": lambda wrong: ask_endpoint(wrong, "m", (), "x"),

@@ -74,9 +74,9 @@ def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dt
 
 MEASUREMENTS: list[Any] = [
     lambda model: ost.sensitivity(model, "abc defg", linearisations=("full",), layers="all"),
-    lambda model: ost.path_sum(model, "abc defg", variants=("local", "theorem-5.1")),
+    lambda model: ost.bounds(model, "abc defg", variants=("local", "theorem-5.1")),
     lambda model: ost.collapse(model, "figure-5a", lengths=(2, 5), dtypes=("bfloat16", "int8-weights")),
-    lambda model: ost.behaviour(model, "copy-last", lengths=(4,), max_new_tokens=4),
+    lambda model: ost.evaluate(model, "copy-last", lengths=(4,), max_new_tokens=4),
 ]
 
 

@@ -33,8 +33,8 @@ DEAR = ("many", "compare", "profile")
 PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
     "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
     "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
-    "path_sum": lambda model, prompt: ost.path_sum(model, prompt, variants=["local", "theorem-5.1"]),
-    "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.path_sum(model, prompt)),
+    "bounds": lambda model, prompt: ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
+    "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.bounds(model, prompt)),
     "profile": lambda model, prompt: ost.profile(ost.sensitivity(model, prompt)),
     "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),
     "attention": lambda model, prompt: ost.attention(model, prompt),
@@ -90,7 +90,7 @@ def test_a_model_without_a_tokenizer_answers_in_ids_and_reports(pair, tmp_path: 
         for model, answer in ((bare, ost.Prompt.from_ids(bare, ost.encode(whole, "2").ids[1:])), (whole, "2"))
     )
     pd.testing.assert_frame_equal(taken_out, with_text, check_exact=True)
-    page = ost.report(bare, prompt=prompt, sections=["attention", "behaviour"], out=tmp_path / "x.html").read_text()
+    page = ost.report(bare, prompt=prompt, sections=["attention", "evaluate"], out=tmp_path / "x.html").read_text()
     assert f"--ids {','.join(map(str, ids.tolist()))}" in page
     assert "found a model without one" in page
 
@@ -134,7 +134,7 @@ def test_ids_that_collapse_cannot_take(pair) -> None:
 NEEDS_TEXT: dict[str, Callable[[Any], Any]] = {
     "encode": lambda model: ost.encode(model, TEXT),
     "sensitivity": lambda model: ost.sensitivity(model, TEXT),
-    "behaviour": lambda model: ost.behaviour(model, "count-ones", lengths=[2]),
+    "evaluate": lambda model: ost.evaluate(model, "count-ones", lengths=[2]),
     "collapse": lambda model: ost.collapse(model, "figure-5a", lengths=[2]),
     "collapse of a task": lambda model: ost.collapse(model, "count-ones", lengths=[2]),
     "counting": lambda model: ost.counting(model, lengths=[2]),

@@ -173,7 +173,7 @@ def test_a_model_on_the_meta_device() -> None:
     with pytest.raises(InputError, match=match):
         ost.adopt(theirs)
     model = tiny_model("gemma", fresh=True)
-    for measure in (describe, lambda model: ost.sensitivity(model, "ab"), lambda model: ost.path_sum(model, "ab")):
+    for measure in (describe, lambda model: ost.sensitivity(model, "ab"), lambda model: ost.bounds(model, "ab")):
         model.to("meta")
         with pytest.raises(InputError, match=match):
             measure(model)

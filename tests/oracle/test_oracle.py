@@ -105,7 +105,7 @@ def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list
 
 
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    bound = ost.path_sum(model, Prompt.from_ids(model, ids), variants="local").frame["value"]
+    bound = ost.bounds(model, Prompt.from_ids(model, ids), variants="local").frame["value"]
     close(torch.tensor(bound.to_numpy()), local_sums(oracle, ids))
 
 

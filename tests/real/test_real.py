@@ -72,14 +72,14 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     """Of the logit of the likeliest token, in float64: one row of the Jacobian behind the output layer, in every layer."""
     ids = encode(real.model, TEXT).ids[:6]
     prompt = ost.Prompt.from_ids(real.model, ids.tolist())
-    towards = int(real.model(ids[None])[0, -1].argmax())
-    measured = ost.sensitivity(real.model, prompt, towards=towards)
+    logit = int(real.model(ids[None])[0, -1].argmax())
+    measured = ost.sensitivity(real.model, prompt, logit=logit)
     plain = real.plain(torch.float64)
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
-    plain(inputs_embeds=embedded, use_cache=False).logits[0, -1, towards].backward()
+    plain(inputs_embeds=embedded, use_cache=False).logits[0, -1, logit].backward()
     full: Any = measured.frame.query("linearisation == 'full'")
     assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN)
-    bounds = ost.path_sum(real.model, prompt, variants="local")
+    bounds = ost.bounds(real.model, prompt, variants="local")
     summary: Any = ost.compare(measured, bounds).summary
     assert summary["holds"].tolist() == [True]
 

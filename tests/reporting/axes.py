@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TITLES: dict[str, set[str]] = {
     "Sensitivity": {"Frobenius norm of ∂y/∂v", "operator norm of ∂y/∂v", "token and its position i"},
-    "PathSum": {
+    "Bounds": {
         "operator norm of ∂y/∂v",
         "an order alone, no scale",
         "token and its position i",
@@ -37,7 +37,7 @@ TITLES: dict[str, set[str]] = {
     "HeadScores": {"head", "layer"},
     "Collapse": {"L2 distance", "length n (items of the sequence)"},
     "Counting": {"L2 distance at y", "absolute error", "count n (items of the sequence)"},
-    "Behaviour": {"sequence length (items)", "share, probability"},
+    "Evaluation": {"sequence length (items)", "share, probability"},
     "PositionEffect": {
         "norm of ∂y/∂v over the middle third's",
         "position in the text (each token stands once in every third)",
@@ -79,10 +79,10 @@ TITLES: dict[str, set[str]] = {
         "distance / noise of its own window",
         "share of windows",
     },
-    "PathSums": {"relative position", "share / even share"},
+    "PromptBounds": {"relative position", "share / even share"},
     "Sensitivities": {"relative position", "share / even share"},
-    "Nulls": {"share of the summed sensitivity", "token and its position i"},
-    "Contributions": {"contribution to the logit", "token and its position i"},
+    "UntrainedBaselines": {"share of the summed sensitivity", "token and its position i"},
+    "Attribution": {"contribution to the logit", "token and its position i"},
     "Faithfulness": {
         "Spearman [95%]",
         "change of y without token i",
@@ -90,13 +90,13 @@ TITLES: dict[str, set[str]] = {
         "token and its position i",
         "tokens out",
     },
-    "Decodable": {"right (held-out prompts)", "v^(l), z after attention, y"},
-    "Fate": {
+    "Decodability": {"right (held-out prompts)", "v^(l), z after attention, y"},
+    "FailureStage": {
         "length n (items of the sequence)",
         "right (held-out prompts)",
         "share of prompts",
         "v^(l), z after attention, y",
     },
-    "Readout": {"answer moved (counts; predicted 1)", "v^(l), z after attention, y"},
+    "ProbeIntervention": {"answer moved (counts; predicted 1)", "v^(l), z after attention, y"},
 }
 """By the class of the result. A study's panels say in words what theirs are."""

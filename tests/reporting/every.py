@@ -38,7 +38,7 @@ def _sensitivity() -> Any:
 @cache
 def _chain() -> Any:
     variants = ["local", "windowed(1)", "proof", "theorem-5.1"]
-    return ost.path_sum(model(), prompt(), variants=variants)
+    return ost.bounds(model(), prompt(), variants=variants)
 
 
 def _ablated() -> Any:
@@ -52,24 +52,26 @@ def _figure_3() -> Any:
 
 
 def _probes() -> Any:
-    return _fate().probes
+    return _failure_stage().probes
 
 
 @cache
-def _fate() -> Any:
+def _failure_stage() -> Any:
     task = "count-ones-bernoulli:tidy=true"
-    return ost.fate(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
+    return ost.failure_stage(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
 
 
 EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
-    "PathSum": _chain,
+    "Bounds": _chain,
     "Sensitivities": lambda: ost.sensitivity(model(), [prompt(), "the cat in"], linearisations=["frozen"]),
-    "PathSums": lambda: ost.path_sum(model(), [prompt(), "the cat in"]),
+    "PromptBounds": lambda: ost.bounds(model(), [prompt(), "the cat in"]),
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),
-    "Nulls": lambda: ost.nulls(model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]),
+    "UntrainedBaselines": lambda: ost.untrained_baselines(
+        model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]
+    ),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "Attention": lambda: ost.attention(model(), prompt()),
     "AttentionDifference": lambda: ost.attention_difference(
@@ -78,13 +80,15 @@ EVERY: dict[str, Callable[[], Result]] = {
     "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
-    "Contributions": lambda: ost.contributions(model(), prompt()),
+    "Attribution": lambda: ost.attribution(model(), prompt()),
     "Faithfulness": lambda: ost.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
-    "Decodable": lambda: _probes(),
-    "Fate": lambda: _fate(),
-    "Readout": lambda: ost.readout(model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)),
-    "Behaviour": lambda: ost.behaviour(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
+    "Decodability": lambda: _probes(),
+    "FailureStage": lambda: _failure_stage(),
+    "ProbeIntervention": lambda: ost.probe_intervention(
+        model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)
+    ),
+    "Evaluation": lambda: ost.evaluate(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
     "PositionEffect": lambda: ost.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.measure import Collapse, Comparison, PathSum, Sensitivity, compare
-from ostools.measure.paths.variants import VARIANTS
+from ostools.measure import Bounds, Collapse, Comparison, Sensitivity, compare
+from ostools.measure.bounds.variants import VARIANTS
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})
@@ -59,7 +59,7 @@ def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[s
     return Sensitivity(pd.concat(tables, ignore_index=True), PROVENANCE)
 
 
-def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> PathSum:
+def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Bounds:
     tables = []
     for name, values in variants.items():
         variant = VARIANTS[name]
@@ -78,7 +78,7 @@ def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = 
                 }
             )
         )
-    return PathSum(pd.concat(tables, ignore_index=True), PROVENANCE)
+    return Bounds(pd.concat(tables, ignore_index=True), PROVENANCE)
 
 
 def made_comparison(

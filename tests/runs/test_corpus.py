@@ -340,7 +340,7 @@ def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) 
         "out": tmp_path / "x",
     }
     ost.corpus(model, texts(3), **asked)
-    null = ost.null_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
+    null = ost.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
     for other in (
         lambda: ost.corpus(model, texts(4), **asked),
         lambda: ost.corpus(model, texts(3), **asked, seed=1),

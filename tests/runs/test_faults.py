@@ -30,7 +30,7 @@ from ostools.runs.workers.local import Bench
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
-SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "behaviour"}
+SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "evaluate"}
 NEVER = 1 << 30
 
 

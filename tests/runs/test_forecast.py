@@ -24,7 +24,7 @@ from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
-KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
+KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 """Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of their own, below."""
 
 
@@ -64,7 +64,7 @@ def test_tokens_are_counted_as_they_will_be_measured(
         directory if chat else str(write_checkpoint(plain, "gemma", chat_template=None, max_position_embeddings=2048))
     )
     model = load_model(name, device="cpu")
-    short = {"name": "behaviour", "max_new_tokens": 1, "elicitation": elicitation}
+    short = {"name": "evaluate", "max_new_tokens": 1, "elicitation": elicitation}
     (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
     rows, _ = measure(model, cell)
     assert _longest_of(cell, locate(name, None)).tokens == rows["tokens"].iloc[-1]
@@ -91,7 +91,7 @@ def test_the_weights_are_counted_once(tmp_path: Path) -> None:
         for dtype in ("float32", "bfloat16")
     }
     matrix = 512 * 2048
-    assert 4 * numbers <= of["behaviour", "float32"] < 6 * numbers
+    assert 4 * numbers <= of["evaluate", "float32"] < 6 * numbers
     assert 4 * numbers + 8 * matrix < of["collapse", "float32"] < 7 * numbers
     assert 2 * numbers + 4 * matrix < of["sensitivity", "bfloat16"]
     peak = peak_of(name, "collapse", 300)
@@ -127,21 +127,21 @@ def peak_of(model: str, kind: Any, length: Any, task: str = "count-ones") -> int
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.slow
 def test_the_embedded_model_takes_what_was_forecast() -> None:
-    peak = peak_of("embedded", "path-sum", 300)
-    assert 0.75 * peak <= forecast_of(lengths=300, measurements="path-sum").memory <= 2 * peak
+    peak = peak_of("embedded", "bounds", 300)
+    assert 0.75 * peak <= forecast_of(lengths=300, measurements="bounds").memory <= 2 * peak
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fate", "decodable", "readout"])
+@pytest.mark.parametrize("kind", ["failure-stage", "probe", "probe-intervention"])
 def test_probes_take_what_was_forecast(kind: str, tmp_path: Path) -> None:
     """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with random weights beside it."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
     task = "count-ones-bernoulli:tidy=true"
     lengths: Any = (
-        "2:9" if kind == "readout" else [4, 8, 16, 32, 160]
-    )  # each answer of readout begins with its own digit
+        "2:9" if kind == "probe-intervention" else [4, 8, 16, 32, 160]
+    )  # each answer of an intervention begins with its own digit
     asked: dict[str, Any] = {"name": kind, "sequences": 6}
     peak = peak_of(name, asked, lengths, task)
     found = forecast_of(models=name, lengths=lengths, measurements=asked, tasks=task).memory
@@ -184,7 +184,7 @@ def test_a_real_sensitivity_takes_what_its_plan_says(linearisation: str) -> None
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
-    assert forecast_of(models=str(broken), measurements="behaviour") == Forecast(LIBRARIES)
+    assert forecast_of(models=str(broken), measurements="evaluate") == Forecast(LIBRARIES)
     found = plan(sweep_of({**SMALL, "models": [directory, str(broken)], "measurements": KINDS}), tmp_path / "out")
     assert [job.forecast.work is not None for job in found.pending] == [True] * 4 + [False] * 4
 
@@ -198,7 +198,7 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "measurements": ["behaviour", "collapse"]}))
+    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "measurements": ["evaluate", "collapse"]}))
     code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run")
     assert code == 0
     assert all(
@@ -216,7 +216,7 @@ def test_what_has_no_forecast_is_said_to_be_unknown(
     """And not to take nothing at all."""
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
-    asked = {**SMALL, "models": [directory, str(broken)], "measurements": "behaviour"}
+    asked = {**SMALL, "models": [directory, str(broken)], "measurements": "evaluate"}
     (tmp_path / "sweep.yaml").write_text(json.dumps(asked))
     code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run")
     assert code == 0
@@ -234,5 +234,5 @@ def test_a_model_is_read_once_for_all_of_its_cells(directory: str, monkeypatch: 
     read: Any = mock.Mock(wraps=forecasting.read_config)
     monkeypatch.setattr(forecasting, "read_config", read)
     for length in (3, 4, 5):
-        assert forecast_of(models=directory, lengths=length, measurements="behaviour").work is not None
+        assert forecast_of(models=directory, lengths=length, measurements="evaluate").work is not None
     assert read.call_count == 1

@@ -33,7 +33,7 @@ from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
 MIB = 1 << 20
-KINDS = ["behaviour", "collapse", "sensitivity", "path-sum"]
+KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
 
 
@@ -82,11 +82,11 @@ def model() -> TransformerBridge:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
-    variants: dict[str, Any] = {"name": "path-sum", "variants": ["local", "windowed(1)", "theorem-5.1"]}
+    variants: dict[str, Any] = {"name": "bounds", "variants": ["local", "windowed(1)", "theorem-5.1"]}
     # Path sums go through one prompt after another, each in many chunks: one length says what three say.
-    asked: dict[str, Any] = {"tasks": "count-ones", "lengths": [9] if kind == "path-sum" else [3, 4, 9]}
+    asked: dict[str, Any] = {"tasks": "count-ones", "lengths": [9] if kind == "bounds" else [3, 4, 9]}
     asked |= {"mitigations": ["none", "sliding-window:window=16,sinks=1"]}
-    cells = cells_of(sweep_of({**asked, "measurements": variants if kind == "path-sum" else kind}))
+    cells = cells_of(sweep_of({**asked, "measurements": variants if kind == "bounds" else kind}))
     for cell in cells:
         whole, _ = measure(model, cell)
         with smaller_chunks(1 / 256):
@@ -94,7 +94,7 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         # The noise of a collapse is made of last bits: it moves with whatever is computed beside it, as docs/sweeps.md says.
         moving = [name for name in whole if name == "seconds" or name.endswith("noise")]
         pd.testing.assert_frame_equal(parts.drop(columns=moving), whole.drop(columns=moving), rtol=2e-4, atol=1e-5)
-    if kind == "behaviour":
+    if kind == "evaluate":
         assert provenance.parameters["batch_tokens"] == 16
 
 
@@ -120,7 +120,7 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
 
 @pytest.fixture
 def bench(directory: str) -> tuple[Bench, Any]:
-    (cell,) = cells_of(sweep_of({"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "behaviour"}))
+    (cell,) = cells_of(sweep_of({"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "evaluate"}))
     return Bench(Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())), cell
 
 
@@ -146,9 +146,9 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
     directory: str, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     """A path sum is refused before it is computed, by what it needs in chunks of the size that they have then."""
-    asked = {"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "path-sum"}
+    asked = {"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "bounds"}
     (cell,) = cells_of(sweep_of(asked))
-    module: Any = importlib.import_module("ostools.measure.paths.path_sum")
+    module: Any = importlib.import_module("ostools.measure.bounds.bounds")
     tried: list[int] = []
 
     def needed(*_: Any, **__: Any) -> int:
@@ -257,7 +257,7 @@ def test_under_a_real_limit(tmp_path: Path) -> None:
     wide = str(write_checkpoint(tmp_path / "wide", "mistral", **sizes))
     small = str(write_checkpoint(tmp_path / "small", "gemma", n_layers=1, context=2048))
     first = {"models": wide, "tasks": "count-ones", "lengths": "290:298", "device": "cpu"}
-    first |= {"measurements": {"name": "behaviour", "max_new_tokens": 2}}
+    first |= {"measurements": {"name": "evaluate", "max_new_tokens": 2}}
     second = {**first, "models": [wide, small], "lengths": 1500}
     file = tmp_path / "sweep.yaml"
     file.write_text(json.dumps(second))

@@ -35,7 +35,7 @@ from tests.runs.test_run import CELLS, asked, table
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 # Ray leaves sockets and processes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore")
-FEW = {"tasks": "copy-last", "measurements": "behaviour", "mitigations": "none"}
+FEW = {"tasks": "copy-last", "measurements": "evaluate", "mitigations": "none"}
 """Two cells: one a dtype."""
 
 
@@ -133,7 +133,7 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     cluster: Any, written: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
     # Answers as long as they may be: what is lost has to be at work.
-    sweep = sweep_of(asked(written, measurements=["behaviour", {"name": "collapse", "dtypes": "bfloat16"}]))
+    sweep = sweep_of(asked(written, measurements=["evaluate", {"name": "collapse", "dtypes": "bfloat16"}]))
     node = cluster.list_all_nodes()[1]
     act = kill_a_worker if lost == "worker" else lambda: cluster.remove_node(node, allow_graceful=False)
     harm = Harm(tmp_path / "ray", act)
@@ -416,7 +416,7 @@ tasks: [copy-last, copy-first, count-ones, sum-ones]
 lengths: 3:14
 dtypes: [float32, bfloat16]
 mitigations: [none, "separator:every=2"]
-measurements: {name: behaviour, max_new_tokens: 40}
+measurements: {name: evaluate, max_new_tokens: 40}
 """
 
 

@@ -28,7 +28,7 @@ GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1
 
 
 def wanted(seed: int) -> KeyedCell:
-    return KeyedCell(Cell("made", "copy-last", "float32", "none", seed, "behaviour", "{}", (3, 4)), f"{seed:016x}")
+    return KeyedCell(Cell("made", "copy-last", "float32", "none", seed, "evaluate", "{}", (3, 4)), f"{seed:016x}")
 
 
 def keep(directory: Path, seed: int, given: Provenance = GIVEN, code: str = "c", checkpoint: str = "w") -> None:

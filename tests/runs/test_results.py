@@ -25,7 +25,7 @@ MODEL = {"name": "made", "weight_hash": "ab", "dtype": "float32", "device": "cpu
 PROVENANCE = Provenance(MODEL, {}, None, {"torch": "1"})
 
 
-def wanted(seed: int, measurement: str = "behaviour", lengths: tuple[int, ...] = (3, 4, 5)) -> KeyedCell:
+def wanted(seed: int, measurement: str = "evaluate", lengths: tuple[int, ...] = (3, 4, 5)) -> KeyedCell:
     cell = Cell("made", "copy-last", "float32", "none", seed, measurement, "{}", lengths)
     return KeyedCell(cell, f"{seed:08x}{len(measurement):08x}")
 
@@ -61,7 +61,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files(store: Store) -> None:
-    cells = [wanted(seed, kind) for seed in range(20) for kind in ("behaviour", "collapse")]
+    cells = [wanted(seed, kind) for seed in range(20) for kind in ("evaluate", "collapse")]
     random.Random(0).shuffle(cells)
     store.ask(cells)
     for one in sorted(cells, key=lambda each: each.base):
@@ -306,7 +306,7 @@ def test_following_nothing_is_refused(
 @pytest.mark.slow
 def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
-    asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "behaviour"}
+    asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "evaluate"}
     file.write_text(json.dumps({**asked, "seeds": 0, "dtypes": ["float32", "bfloat16"]}))
     command = [sys.executable, "-c", "from ostools.cli import main; main()"]
     with subprocess.Popen([*command, "sweep", "run", str(file), "--out", str(out), "--quiet"]) as running:

@@ -25,7 +25,7 @@ from ostools.runs.stored.store import Store
 from ostools.runs.workers.local import ThisProcess
 from tests.sets import quick
 
-SHORT = {"name": "behaviour", "max_new_tokens": 6}
+SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
 TINY = {
     "tasks": ["copy-last", "count-ones"],
@@ -75,9 +75,9 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
 
     model = ost.load_model(written)
     found = table(whole)
-    answers = ost.behaviour(model, "count-ones", lengths=[3, 4, 5], max_new_tokens=6).frame
+    answers = ost.evaluate(model, "count-ones", lengths=[3, 4, 5], max_new_tokens=6).frame
     mine = found.query(
-        "measurement == 'behaviour' and task == 'count-ones' and dtype == 'float32' and mitigation == 'none'"
+        "measurement == 'evaluate' and task == 'count-ones' and dtype == 'float32' and mitigation == 'none'"
     )
     assert mine["log_probability"].tolist() == answers["log_probability"].tolist()
     assert mine["answer"].tolist() == answers["answer"].tolist()
@@ -163,7 +163,7 @@ def test_a_file_broken_on_disk_is_found_said_and_measured_again(
 def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp_path: Path) -> None:
     from ostools.runs.stored.store import file_hash
 
-    sweep = sweep_of(asked(written, tasks="copy-last", measurements="behaviour", mitigations="none", dtypes="float32"))
+    sweep = sweep_of(asked(written, tasks="copy-last", measurements="evaluate", mitigations="none", dtypes="float32"))
     run(sweep, tmp_path)
     (cell,) = (tmp_path / "cells").iterdir()
     stem = cell.name.split(".")[0]
@@ -194,7 +194,7 @@ def test_what_a_run_is_writing_is_not_looked_at(whole: Path) -> None:
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
-    one = asked(written, measurements="behaviour", mitigations="none", dtypes="float32")
+    one = asked(written, measurements="evaluate", mitigations="none", dtypes="float32")
     sweep = sweep_of({**one, "lengths": [3, 400]})
     done = run(sweep, tmp_path)
     assert len(done.failed) == 2
@@ -204,7 +204,7 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_p
     said: list[str] = []
     again = run(sweep, tmp_path, say=said.append)
     assert (again.measured, again.present, len(again.failed)) == (0, 0, 2)
-    assert all(line.startswith("failed before: behaviour of") for line in said)
+    assert all(line.startswith("failed before: evaluate of") for line in said)
     assert len(run(sweep, tmp_path, retry_failed=True).failed) == 2
     # Only the lengths that failed together are given up: those among them that can be measured, are.
     fine = run(sweep_of({**one, "lengths": 3}), tmp_path)
@@ -229,9 +229,7 @@ def test_lengths_added_later_give_the_rows_of_one_run(written: Path, tmp_path: P
 def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "copy")
     names = [str(written), str(tmp_path / "copy")]
-    one = asked(
-        written, models=names, tasks="copy-last", mitigations="none", dtypes="float32", measurements="behaviour"
-    )
+    one = asked(written, models=names, tasks="copy-last", mitigations="none", dtypes="float32", measurements="evaluate")
     run(sweep_of(one), tmp_path / "out")
     found = results(tmp_path / "out")
     assert found.groupby("model", sort=False)["length"].apply(list).to_dict() == {name: [3, 4, 5] for name in names}
@@ -302,7 +300,7 @@ def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
         file.write_text(json.dumps({"ordered_kv_records": [["a", "b"]], "key": "a", "value": "b"}))
     tasks = [f"retrieve-at-position:records={file}" for file in files]
     sweep = sweep_of(
-        asked(written, tasks=tasks, mitigations="none", dtypes="float32", measurements="behaviour", lengths=1)
+        asked(written, tasks=tasks, mitigations="none", dtypes="float32", measurements="evaluate", lengths=1)
     )
     found = plan(sweep, tmp_path / "out")
     files[0].write_text("{}")
@@ -360,7 +358,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_cells_alone(written: Path, tmp_
 
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
-    sweep = sweep_of(asked(written, models=[str(broken), str(written)], tasks="copy-last", measurements="behaviour"))
+    sweep = sweep_of(asked(written, models=[str(broken), str(written)], tasks="copy-last", measurements="evaluate"))
     done = run(sweep, tmp_path / "out")
     assert (done.measured, len(done.failed)) == (4, 4)
     assert set(results(tmp_path / "out")["model"]) == {str(written)}
@@ -442,7 +440,7 @@ def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, co
     assert process.returncode == code
     assert "Traceback" not in err
     assert {path.suffix for path in (out / "cells").iterdir()} == {".parquet"}
-    run_module(sweep_of(asked(written, lengths=1, tasks="copy-last", measurements="behaviour")), out)
+    run_module(sweep_of(asked(written, lengths=1, tasks="copy-last", measurements="evaluate")), out)
 
 
 def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
@@ -467,7 +465,7 @@ def test_the_exit_code_says_that_a_cell_failed(
     run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path
 ) -> None:
     file = sweep_file(
-        tmp_path, written, tasks="copy-last", mitigations="none", lengths=[3, 400], measurements="behaviour"
+        tmp_path, written, tasks="copy-last", mitigations="none", lengths=[3, 400], measurements="evaluate"
     )
     code, shown, err = run("sweep", "run", str(file), "--out", "out")
     assert code == 1
@@ -484,33 +482,33 @@ def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], argumen
     assert (code, shown, err.count("\n")) == (2, "", 1)
 
 
-FATES = {
+STAGES = {
     "tasks": "count-ones-bernoulli:tidy=true",
     "lengths": "3:7",
     "dtypes": ["bfloat16"],
     "mitigations": "separator:every=2",
     "seeds": [0, 1],
-    "measurements": {"name": "fate", "sequences": 12},
+    "measurements": {"name": "failure-stage", "sequences": 12},
 }
 
 
 @pytest.mark.slow
 def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written: Path, tmp_path: Path) -> None:
     import ostools as ost
-    from ostools.measure.fate.fate import COLUMNS
+    from ostools.measure.probes.failure_stage import COLUMNS
     from ostools.reporting.sweep.report import sweep_report
 
-    done = run(sweep_of(asked(written, **FATES)), tmp_path / "out")
+    done = run(sweep_of(asked(written, **STAGES)), tmp_path / "out")
     assert done.failed == ()
     assert done.measured == 2
     found: Any = results(tmp_path / "out")
-    alone: Any = ost.fate(
+    alone: Any = ost.failure_stage(
         ost.load_model(written),
-        FATES["tasks"],
+        STAGES["tasks"],
         lengths=range(3, 8),
-        dtypes=FATES["dtypes"],
+        dtypes=STAGES["dtypes"],
         seeds=range(12, 24),
-        mitigation=FATES["mitigations"],
+        mitigation=STAGES["mitigations"],
         random_weights=False,
     ).frame
     of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
@@ -519,12 +517,12 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     # The model is loaded once in float32 and cast there: the same bits.
     pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
-    again = plan(sweep_of(asked(written, **FATES)), tmp_path / "out")
+    again = plan(sweep_of(asked(written, **STAGES)), tmp_path / "out")
     assert not again.pending
-    more = plan(sweep_of(asked(written, **{**FATES, "lengths": "3:8"})), tmp_path / "out")
+    more = plan(sweep_of(asked(written, **{**STAGES, "lengths": "3:8"})), tmp_path / "out")
     assert {job.keyed_cell.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
-    assert len(re.findall(r'id="fate-\d', page)) >= 2
+    assert len(re.findall(r'id="failure-stage-\d', page)) >= 2
     assert "from what is stored" not in page
 
 
@@ -535,21 +533,23 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     from ostools.reporting.sweep.report import sweep_report
     from ostools.runs.measurements import MEASUREMENTS
 
-    probed = {"name": "decodable", "sequences": 12}
-    both = {**FATES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1}
-    sweep = sweep_of(asked(written, **{**both, "measurements": [probed, {"name": "readout", "sequences": 12}]}))
+    probed = {"name": "probe", "sequences": 12}
+    both = {**STAGES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1}
+    sweep = sweep_of(
+        asked(written, **{**both, "measurements": [probed, {"name": "probe-intervention", "sequences": 12}]})
+    )
     done = run(sweep, tmp_path / "out")
     assert done.failed == ()
     assert done.measured == 4
     model = ost.load_model(written)
     how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
     kept = read(tmp_path / "out", say=print)
-    for name in ("decodable", "readout"):
+    for name in ("probe", "probe-intervention"):
         theirs: Any = getattr(ost, name)(model, both["tasks"], seeds=range(12, 24), **how)
         rows: Any = kept.rows(name)
         mine: Any = MEASUREMENTS[name].read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)
-        if name == "decodable":
+        if name == "probe":
             pd.testing.assert_frame_equal(mine.steps, theirs.steps)
             two = rows.assign(mitigation=["none", *rows["mitigation"][1:]])
             with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
@@ -559,5 +559,5 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
             assert set(rows["length"]) == {5}
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
     assert len(re.findall(r'id="decodable-\d', page)) == 1
-    assert len(re.findall(r'id="readout-\d', page)) == 1
+    assert len(re.findall(r'id="probe-intervention-\d', page)) == 1
     assert "from what is stored" not in page

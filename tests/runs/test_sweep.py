@@ -15,7 +15,7 @@ from ostools.models.files.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
 from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, to_load
 
-SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "behaviour"}
+SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
 
 def test_one_value_is_a_list_of_one_and_what_is_left_out_has_its_default() -> None:
@@ -27,7 +27,7 @@ def test_one_value_is_a_list_of_one_and_what_is_left_out_has_its_default() -> No
         (0,),
     )
     assert found.lengths == (4, 5, 6)
-    assert [measured.name for measured in found.measurements] == ["behaviour"]
+    assert [measured.name for measured in found.measurements] == ["evaluate"]
 
 
 @pytest.mark.parametrize(("written", "lengths"), [("4:8", (4, 5, 6, 7, 8)), ("[8, '2:3']", (2, 3, 8)), ("12", (12,))])
@@ -35,7 +35,7 @@ def test_a_range_is_a_range_and_not_a_number_in_base_sixty(
     tmp_path: Path, written: str, lengths: tuple[int, ...]
 ) -> None:
     file = tmp_path / "sweep.yaml"
-    file.write_text(f"tasks: copy-last\nlengths: {written}\nmeasurements: behaviour\n")
+    file.write_text(f"tasks: copy-last\nlengths: {written}\nmeasurements: evaluate\n")
     assert read_sweep(file).lengths == lengths
 
 
@@ -47,29 +47,29 @@ def test_the_example_is_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"measurments": "behaviour"}, "unknown key of a sweep 'measurments': did you mean 'measurements'"),
-        ({"measurements": "behavior"}, "unknown measurement 'behavior': did you mean 'behaviour'"),
-        ({"measurements": [{"name": "behaviour", "temprature": 1}]}, "measurement behaviour 'temprature'.*'temperature'"),
-        ({"measurements": [{"name": "behaviour", "temperature": float("nan")}]}, "temperature"),
-        ({"measurements": {"name": "behaviour", "samples": 10**9, "temperature": 1.0}}, "samples: .*10000"),
-        ({"measurements": {"name": "behaviour", "max_new_tokens": 10**12}}, "max_new_tokens: .*1000000"),
+        ({"measurments": "evaluate"}, "unknown key of a sweep 'measurments': did you mean 'measurements'"),
+        ({"measurements": "evaluat"}, "unknown measurement 'evaluat': did you mean 'evaluate'"),
+        ({"measurements": [{"name": "evaluate", "temprature": 1}]}, "measurement evaluate 'temprature'.*'temperature'"),
+        ({"measurements": [{"name": "evaluate", "temperature": float("nan")}]}, "temperature"),
+        ({"measurements": {"name": "evaluate", "samples": 10**9, "temperature": 1.0}}, "samples: .*10000"),
+        ({"measurements": {"name": "evaluate", "max_new_tokens": 10**12}}, "max_new_tokens: .*1000000"),
         ({"measurements": []}, "measurements"),
         ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
-        ({"tasks": "figure-5a"}, "behaviour of 'figure-5a': expected a task with an answer"),
+        ({"tasks": "figure-5a"}, "evaluate of 'figure-5a': expected a task with an answer"),
         ({"tasks": []}, "tasks"),
         ({"lengths": "8:4"}, "runs backwards"),
         ({"lengths": True}, "expected lengths such as"),
         ({"lengths": []}, "expected lengths such as"),
         ({"lengths": {"from": 1}}, "expected lengths such as"),
-        ({"dtypes": "bfloat61"}, "unknown dtype of behaviour 'bfloat61': did you mean 'bfloat16'"),
-        ({"dtypes": "bfloat16-kv"}, "unknown dtype of behaviour 'bfloat16-kv'"),
+        ({"dtypes": "bfloat61"}, "unknown dtype of evaluate 'bfloat61': did you mean 'bfloat16'"),
+        ({"dtypes": "bfloat16-kv"}, "unknown dtype of evaluate 'bfloat16-kv'"),
         ({"seeds": -1}, "seeds"),
         ({"seeds": "many"}, "seeds.*found 'many'"),
         ({"models": [1, 2]}, "models"),
         ({"device": "gpu"}, "device"),
-        ({"measurements": {"name": "behaviour", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
+        ({"measurements": {"name": "evaluate", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "unknown linearisation 'fulll'.*'full'"),
-        ({"measurements": {"name": "path-sum", "variants": "locall"}}, "unknown variant 'locall'.*'local'"),
+        ({"measurements": {"name": "bounds", "variants": "locall"}}, "unknown variant 'locall'.*'local'"),
         ({"measurements": {"name": "sensitivity", "method": "auto"}}, "method: input should be 'exact', 'sketch' or"),
         ({"measurements": {"name": "sensitivity", "confidence": 0.9}}, "method exact has no confidence"),
         ({"measurements": {"name": "sensitivity", "method": "estimate", "relative_error": 0}}, "relative_error"),
@@ -88,7 +88,7 @@ def test_an_unknown_mitigation_is_refused() -> None:
 
 def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> None:
     with pytest.raises(InputError, match="did you mean 'measurements'"):
-        sweep_of({"tasks": "copy-last", "lengths": 4, "measurments": "behaviour"})
+        sweep_of({"tasks": "copy-last", "lengths": 4, "measurments": "evaluate"})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"models": "another name, which its rows will have"},
         {"dtypes": "bfloat16"},
         {"mitigations": "hint"},
-        {"measurements": {"name": "behaviour", "samples": 2, "temperature": 1.0}},
+        {"measurements": {"name": "evaluate", "samples": 2, "temperature": 1.0}},
         {"measurements": "sensitivity"},
         {"measurements": {"name": "sensitivity", "method": "estimate"}},
         {"measurements": {"name": "sensitivity", "method": "estimate", "relative_error": 0.2}},
@@ -161,13 +161,15 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
 
 def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
     asked = {"tasks": "count-ones-bernoulli", "lengths": "4:8"}
-    for name, same in (("behaviour", True), ("fate", False), ("decodable", False), ("readout", False)):
+    for name, same in (("evaluate", True), ("failure-stage", False), ("probe", False), ("probe-intervention", False)):
         few, more = (sweep_of({**asked, "lengths": lengths, "measurements": name}) for lengths in ("4:8", "4:9"))
         assert (keys(few) == keys(more)) is same
     with pytest.raises(InputError, match=r"sequences: .* greater than or equal to 6"):
-        sweep_of({**asked, "measurements": {"name": "fate", "sequences": 5}})
-    with pytest.raises(InputError, match="unknown key of the measurement fate 'sequence': did you mean 'sequences'"):
-        sweep_of({**asked, "measurements": {"name": "fate", "sequence": 24}})
+        sweep_of({**asked, "measurements": {"name": "failure-stage", "sequences": 5}})
+    with pytest.raises(
+        InputError, match="unknown key of the measurement failure-stage 'sequence': did you mean 'sequences'"
+    ):
+        sweep_of({**asked, "measurements": {"name": "failure-stage", "sequence": 24}})
 
 
 def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
@@ -178,10 +180,10 @@ def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
 
 def test_what_is_written_in_two_ways_is_one_cell() -> None:
     tasks = ["copy-last", "copy-last:uniform=false", " copy-last", "copy-last: uniform=true"]
-    both = {**SMALL, "tasks": tasks, "mitigations": ["hint", " hint"], "measurements": ["behaviour", "collapse"]}
+    both = {**SMALL, "tasks": tasks, "mitigations": ["hint", " hint"], "measurements": ["evaluate", "collapse"]}
     found = [(cell.measurement, cell.task) for cell in cells_of(sweep_of(both))]
     drawn = "copy-last:uniform=True"
-    assert sorted(found) == [(kind, task) for kind in ("behaviour", "collapse") for task in ("copy-last", drawn)]
+    assert sorted(found) == [(kind, task) for kind in ("evaluate", "collapse") for task in ("copy-last", drawn)]
 
 
 def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(
@@ -230,7 +232,7 @@ def test_each_model_is_loaded_once_in_a_dtype() -> None:
             **SMALL,
             "models": ["a", "b"],
             "dtypes": ["float32", "bfloat16"],
-            "measurements": ["behaviour", "collapse", "sensitivity"],
+            "measurements": ["evaluate", "collapse", "sensitivity"],
         }
     )
     loads = [to_load(cell) for cell in cells_of(sweep)]
@@ -244,7 +246,7 @@ def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
     assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds}))] == [0]
     estimate = {"measurements": {"name": "sensitivity", "method": "estimate"}}
     assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **seeds, **estimate}))] == [0, 1, 2]
-    sampled = {"measurements": {"name": "behaviour", "temperature": 1.0, "samples": 2}}
+    sampled = {"measurements": {"name": "evaluate", "temperature": 1.0, "samples": 2}}
     with pytest.raises(InputError, match="copy-last draws nothing at random, and answers are drawn by samples"):
         sweep_of({**SMALL, **seeds, **sampled})
     assert [cell.seed for cell in cells_of(sweep_of({**SMALL, **sampled}))] == [0]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.ground.errors import InputError
-from ostools.measure import decodable
+from ostools.measure import probe
 from ostools.results import Provenance
 from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.__main__ import TABLES, main
@@ -269,10 +269,10 @@ def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_decodable_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab, precision: str) -> None:
+def test_probe_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab, precision: str) -> None:
     model = load_lab(folder / "models" / TINY.name)
     asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False, "dtypes": [precision]}
-    found = decodable(model, LabTask("count"), layers=[2], **asked)
+    found = probe(model, LabTask("count"), layers=[2], **asked)
     said = found.predictions.query("site == 'y' and test == 'same lengths' and control == 'none'")
     rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count", precision=precision).set_index("length")
     for length in range(2, 7):

@@ -17,13 +17,13 @@ from ostools.ground.lengths import parse_lengths
 from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.answers.elicitation import FEW_SHOT
 from ostools.measure.answers.probability import spare
+from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.fate.fate import fate_bytes
 from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.passes.memory import patterns_bytes
 from ostools.measure.passes.output import read_up_to
-from ostools.measure.paths.memory import path_sum_bytes
+from ostools.measure.probes.failure_stage import failure_stage_bytes
 from ostools.reporting.report import asked as report_asks
 from ostools.runs.forecast import Unloaded
 from ostools.tasks import AppendixTask, CollapseTask, Task
@@ -38,13 +38,13 @@ def sensitivity(
     layers: Sequence[int] | str = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
-    at: int | None = None,
+    position: int | None = None,
     one_row: bool = False,
 ) -> int:
-    """Of a prompt of `pos` tokens, or of its beginning up to `at`. `one_row`: of a logit. `cotangents`: of a sketch."""
+    """Of a prompt of `pos` tokens, or of its beginning up to `position`. `one_row`: of a logit. `cotangents`: of a sketch."""
     streams = on.shape.n_layers + 1 if isinstance(layers, str) else len(layers)
     how: dict[str, Any] = {"method": method, "cotangents": cotangents, "max_memory": on.limit, "one_row": one_row}
-    return sensitivity_bytes(on.shape, read_up_to(at, pos), linearisations, layers=streams, **how)
+    return sensitivity_bytes(on.shape, read_up_to(position, pos), linearisations, layers=streams, **how)
 
 
 def variation(on: Unloaded, task: CollapseTask | Task, lengths: Sequence[int]) -> int:
@@ -80,7 +80,7 @@ def answers(
     thinking: bool = False,
     max_new_tokens: int | None = None,
 ) -> int:
-    """A batch of answers to a task, of `each` prompts a length, up to the limit of `behaviour` where none is given."""
+    """A batch of answers to a task, of `each` prompts a length, up to the limit of `evaluate` where none is given."""
     how = on.elicitation(task, elicitation, chat)
     longest = on.longest(task, lengths, mitigation=mitigation, elicitation=how, system=system, thinking=thinking)
     reasons = thinking or str(getattr(task, "mode", "none")).startswith("cot")
@@ -108,7 +108,7 @@ def study(
         pos = on.longest(task, lengths, mitigation=one, chat=False).tokens
         most = max(most, collapse_bytes(on.shape, pos, len(lengths), dtypes or ("float64",)))
         if closely:
-            most = max(most, sensitivity(on, pos, ("full",)), path_sum_bytes(on.shape, pos, ("local",)))
+            most = max(most, sensitivity(on, pos, ("full",)), bounds_bytes(on.shape, pos, ("local",)))
     return most
 
 
@@ -146,7 +146,7 @@ def _reproduced(on: Unloaded, part: str, asked: Mapping[str, Any]) -> int:
         return pairs(on, ones, lengths, asked["dtypes"], layers="all")
     if part == "over-squashing":
         pos = on.longest(drawn, [asked["length"]]).tokens
-        bounds = path_sum_bytes(on.shape, pos, (CERTIFIED, PRINTED, EQUATION_4))
+        bounds = bounds_bytes(on.shape, pos, (CERTIFIED, PRINTED, EQUATION_4))
         return max(sensitivity(on, pos, ("full", "frozen"), method="exact"), bounds)
     if part == "retrieval":
         form = RetrieveTask(records="words")
@@ -176,19 +176,19 @@ def report(on: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], se
     if asked & {"sensitivity", "layers"}:
         parts.append(sensitivity(on, pos, ("full", "frozen"), layers="all" if "layers" in asked else (0,)))
     if "sensitivity" in asked:
-        parts.append(path_sum_bytes(shape, pos, extent.forms))
+        parts.append(bounds_bytes(shape, pos, extent.forms))
     if "attention" in asked:
         parts.append(patterns_bytes(shape, pos))
-    if asked & {"behaviour", "mitigations"}:
+    if asked & {"evaluate", "mitigations"}:
         seeds = len(extent.answer_seeds)
-        parts += [answers(on, tasks.task(name), extent.answer_lengths, each=seeds) for name in report_asks.BEHAVIOUR]
-    if "fate" in asked:
+        parts += [answers(on, tasks.task(name), extent.answer_lengths, each=seeds) for name in report_asks.EVALUATION]
+    if "failure-stage" in asked:
         longest = on.longest(tasks.task(report_asks.JUDGED), report_asks.JUDGED_LENGTHS)
         known, seeds = len(report_asks.JUDGED_LENGTHS), len(report_asks.JUDGED_SEEDS)
-        parts.append(fate_bytes(shape, longest, report_asks.JUDGED_DTYPES, lengths=known, seeds=seeds))
+        parts.append(failure_stage_bytes(shape, longest, report_asks.JUDGED_DTYPES, lengths=known, seeds=seeds))
     if "mitigations" in asked:
         compared = [mitigations.mitigation(name) for name in report_asks.MITIGATIONS]
         how: dict[str, Any] = {"seeds": len(extent.study_seeds), "closely": 0}
-        for name in report_asks.BEHAVIOUR:
+        for name in report_asks.EVALUATION:
             parts.append(study(on, tasks.task(name), compared, report_asks.STUDY_LENGTHS, ("float64",), **how))
     return max(parts)

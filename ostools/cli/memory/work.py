@@ -67,8 +67,8 @@ def _rows(model: Unloaded, pos: int, given: Given) -> int:
     names = given.some("linearisations", "linearisation").values()
     linearisations = next(iter(names), ("full", "frozen"))
     linearisations = (linearisations,) if isinstance(linearisations, str) else linearisations
-    how = given.some("layers", "method", "cotangents", "at")
-    return largest.sensitivity(model, pos, linearisations, one_row="towards" in given.arguments, **how)
+    how = given.some("layers", "method", "cotangents", "position")
+    return largest.sensitivity(model, pos, linearisations, one_row="logit" in given.arguments, **how)
 
 
 def _untrained(model: Unloaded, pos: int, given: Given) -> int:
@@ -77,10 +77,10 @@ def _untrained(model: Unloaded, pos: int, given: Given) -> int:
 
 
 def _paths(model: Unloaded, pos: int, given: Given) -> int:
-    from ostools.measure.paths.memory import path_sum_bytes
-    from ostools.measure.paths.variants import checked_variants
+    from ostools.measure.bounds.memory import bounds_bytes
+    from ostools.measure.bounds.variants import checked_variants
 
-    return path_sum_bytes(model.shape, pos, checked_variants(given["variants"]))
+    return bounds_bytes(model.shape, pos, checked_variants(given["variants"]))
 
 
 def _patterns(model: Unloaded, pos: int, given: Given) -> int:
@@ -96,15 +96,15 @@ def _without(model: Unloaded, pos: int, given: Given) -> int:
     from ostools.measure.passes.output import read_up_to
 
     beside = max(_rows(model, pos, given), _paths(model, pos, given) if given["variants"] else 0)
-    return max(beside, cases_bytes(model.shape, read_up_to(given["at"], pos)))
+    return max(beside, cases_bytes(model.shape, read_up_to(given["position"], pos)))
 
 
 _OF_A_TEXT: dict[str, Callable[[Unloaded, int, Given], int]] = {
     "sensitivity": _rows,
     "profile": _rows,
-    "contributions": _patterns,
-    "nulls": _untrained,
-    "path_sum": _paths,
+    "attribution": _patterns,
+    "untrained_baselines": _untrained,
+    "bounds": _paths,
     "spectra": _patterns,
     "attention": _patterns,
     "difference": _patterns,
@@ -151,7 +151,7 @@ def _repeats(model: Unloaded, given: Given) -> int:
     from ostools import tasks
     from ostools.cli.memory import largest
 
-    untrained = model.shape.element * model.shape.parameters if given["nulls"] else 0
+    untrained = model.shape.element * model.shape.parameters if given["untrained_baselines"] else 0
     known = [tasks.task(name, tasks.CollapseTask) for name in given["prompts"]]
     lengths = list(given["lengths"])
     return untrained + max(largest.pairs(model, task, lengths, given["dtypes"]) for task in known)
@@ -189,12 +189,12 @@ def _reasoning(model: Unloaded, given: Given) -> int:
 
 
 def _probes(model: Unloaded, given: Given, *, whole: bool = False) -> int:
-    from ostools.measure.fate.decodable import probes_bytes, seeds_asked
-    from ostools.measure.fate.fate import fate_bytes
+    from ostools.measure.probes.failure_stage import failure_stage_bytes
+    from ostools.measure.probes.probe import probes_bytes, seeds_asked
 
     task, lengths = _asked(given), list(given["lengths"])
     random = bool(given.some("random_weights").get("random_weights", True))
-    held = fate_bytes if whole else probes_bytes
+    held = failure_stage_bytes if whole else probes_bytes
     how: dict[str, Any] = {"lengths": len(lengths), "seeds": len(seeds_asked(task, given["seeds"])), "random": random}
     return held(model.shape, model.longest(task, lengths), given["dtypes"], **how)
 
@@ -230,16 +230,16 @@ _OF_A_TASK: dict[str, Callable[[Unloaded, Given], int]] = {
     "attention": _of_task,
     "difference": _of_task,
     "ablation": _of_task,
-    "behaviour": _answers,
+    "evaluate": _answers,
     "collapse": _pairs,
     "repeats": _repeats,
     "attention_variation": _variation,
     "counting": _counting,
     "retrieval": _retrieval,
     "chain_of_thought": _reasoning,
-    "decodable": _probes,
-    "readout": _probes,
-    "fate": lambda model, given: _probes(model, given, whole=True),
+    "probe": _probes,
+    "probe_intervention": _probes,
+    "failure_stage": lambda model, given: _probes(model, given, whole=True),
     "study": _study,
     "windows": _windows,
     "corpus": _corpus,

@@ -22,7 +22,7 @@ def profile(
     *,
     method: str = "auto",
     cotangents: int = 8,
-    at: int | None = None,
+    position: int | None = None,
     norm: str | None = None,
     mitigation: Mitigation | str | None = None,
     max_memory: int | None = None,
@@ -41,7 +41,7 @@ def profile(
         prompt,
         method=method,
         cotangents=cotangents,
-        at=at,
+        position=position,
         mitigation=mitigation,
         max_memory=max_memory,
         progress=progress,
@@ -53,8 +53,8 @@ def faithfulness(
     model: TransformerBridge,
     prompt: str | Prompt,
     *,
-    at: int | None = None,
-    towards: str | None = None,
+    position: int | None = None,
+    logit: str | None = None,
     ways: Sequence[str] = ("removed", "replaced", "masked"),
     linearisations: Sequence[str] = ("full", "frozen"),
     variants: Sequence[str] = (),
@@ -71,21 +71,21 @@ def faithfulness(
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
     measured and predicted of the token. Then more and more tokens go, in the order of each profile
-    and in random order. With --at the answer is the token after that position, and tokens are taken
+    and in random order. With --position the answer is the token after that position, and tokens are taken
     out before it.
     """
     from ostools import measure
 
     given: dict[str, Any] = {"max_memory": max_memory, "mitigation": mitigation}
-    measured = measure.sensitivity(model, prompt, linearisations=linearisations, at=at, **given)
-    positions = "last" if at is None else "all"
+    measured = measure.sensitivity(model, prompt, linearisations=linearisations, position=position, **given)
+    positions = "last" if position is None else "all"
     profiles: Any = [measured]
     if variants:
-        profiles.append(measure.path_sum(model, prompt, variants=variants, positions=positions, **given))
+        profiles.append(measure.bounds(model, prompt, variants=variants, positions=positions, **given))
     return measure.faithfulness(
         model,
         profiles,
-        towards=towards,
+        logit=logit,
         ways=ways,
         draws=draws,
         orders=orders,

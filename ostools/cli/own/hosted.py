@@ -41,7 +41,7 @@ def hosted_result(
     if refused:
         raise InputError(f"{refused[0]} is of a model that is loaded here: leave it out with --answers")
     from ostools.cli.signature import imported
-    from ostools.measure import ask_endpoint, hosted_behaviour, read_answers
+    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     chosen = {key: value for key, value in given.items() if key in command.of_questions}
     questions = imported(f"ostools.cli.own.hosted:{command.hosted}")(command.fixed.get("number", 2), chosen)
@@ -54,7 +54,7 @@ def hosted_result(
         with output.progress("asking") as progress:
             hosted = ask_endpoint(endpoint, name, questions, answers, max_tokens=limit, progress=progress)
     if command.words[0] == "evaluate":
-        return hosted_behaviour(hosted)
+        return hosted_evaluation(hosted)
     return function(hosted, **chosen, **command.fixed)
 
 

@@ -38,7 +38,7 @@ def report(
         models: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
             id; twice: a report of both.
         out: the HTML file to write; without it report.html.
-        sections: collapse, precision, sensitivity, layers, attention, behaviour, fate,
+        sections: collapse, precision, sensitivity, layers, attention, evaluate, failure-stage,
             mitigations, theory; without it all but what takes long.
         lengths: of the collapse sequences; without it 1:256, or what fits.
         run: the directory of a sweep, finished or not; nothing is measured.

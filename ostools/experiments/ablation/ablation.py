@@ -35,9 +35,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.bounds.belief import Belief, judged
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
-from ostools.measure.paths.belief import Belief, judged
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result
@@ -67,7 +67,7 @@ class Ablation(Result):
         parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
         share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
         the real effect); believed and words (whether first order may be believed on this prompt, by the rules of
-        `ostools.measure.paths.belief`: the order of all parts, and sign and size of each of the three greatest real
+        `ostools.measure.bounds.belief`: the order of all parts, and sign and size of each of the three greatest real
         effects); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
         """
         rows = []

@@ -28,7 +28,7 @@ from ostools.measure import sensitivity
 from ostools.measure.jacobian.estimate import COTANGENTS
 from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.measurement import measurement
-from ostools.models import Prompt, null_model
+from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
 from ostools.results import Frame, Provenance, Result
@@ -99,8 +99,8 @@ def position_effect(
         passages: how many of them, spread over the kinds; None: all.
         tokens: tokens of each passage that are rotated; a multiple of three.
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
-        untrained: whether `ost.null_model(model, "initialised")` is measured on the same prompts. What it shows too was not
-            learnt. It needs the memory of a second model.
+        untrained: whether `ost.untrained_model(model, "initialised")` is measured on the same prompts. What it shows too was
+            not learnt. It needs the memory of a second model.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for fewer than three passages, a passage that is too short, a length that is no multiple of three, an
@@ -127,7 +127,7 @@ def position_effect(
     sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
     tables = []
     for index, source in enumerate(sources):
-        subject = model if source == MODEL else null_model(model, "initialised", seed=seed)
+        subject = model if source == MODEL else untrained_model(model, "initialised", seed=seed)
         share = part_of(progress, index, index + 1, len(sources), units=100)
         tables.append(_norms(subject, prompts, linearisation, method, cotangents, seed, share).assign(source=source))
     table: Any = pd.concat(tables, ignore_index=True)

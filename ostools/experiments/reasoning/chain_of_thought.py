@@ -83,9 +83,9 @@ def chain_of_thought(
         max_memory: as in `ostools.sensitivity`.
         max_new_tokens: longest reasoning and answer of the model's own, in tokens.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
-        system: a system prompt before it, as in `ostools.behaviour`.
+        system: a system prompt before it, as in `ostools.evaluate`.
         thinking: whether the model is to think, if the template has a switch, as in
-            `ostools.behaviour`.
+            `ostools.evaluate`.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for what `pose` and `sensitivity` refuse, for reasoning that contains the words of the answer line, for

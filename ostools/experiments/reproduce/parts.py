@@ -85,7 +85,7 @@ def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progr
         seeds = tuple(range(arguments["seeds"])) if task.random else (0,)
         lengths = parse_lengths(arguments["lengths"])
         how: Any = {"chat": bool(getattr(model.tokenizer, "chat_template", None)), "probability": False}
-        results[name] = measure.behaviour(model, task, lengths=lengths, seeds=seeds, progress=part_progress, **how)
+        results[name] = measure.evaluate(model, task, lengths=lengths, seeds=seeds, progress=part_progress, **how)
     return results
 
 
@@ -132,7 +132,7 @@ def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Pr
         digits = _digits(model, task_prompt)
         part_progress = part_of(progress, seed, seed + 1, count, units=100)
         measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=part_progress)
-        paths = measure.path_sum(model, task_prompt.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
+        paths = measure.bounds(model, task_prompt.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = _with(paths, digits=digits)
         if seed == 0:

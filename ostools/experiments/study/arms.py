@@ -14,16 +14,16 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
-from ostools.measure.answers.behaviour import behaviour
 from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.answers.elicitation import Elicitation, elicit
+from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.rendered_pairs import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.paths.path_sum import path_sum
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
@@ -93,7 +93,7 @@ class Arm:
         )
 
     def _require_room(self) -> None:
-        """Every question fits the context with the answer that `behaviour` leaves room for."""
+        """Every question fits the context with the answer that `evaluate` leaves room for."""
         how = self.plan.elicitation
         task_prompts = [
             elicit(self.model, self.plan.form, n, how, seed=seed, mitigation=self.mitigation)
@@ -137,7 +137,7 @@ class Arm:
 
     def _answers(self) -> None:
         """Whether the model is right, and how likely the right line was."""
-        result = behaviour(
+        result = evaluate(
             self.model,
             self.plan.form,
             lengths=self.plan.lengths,
@@ -247,10 +247,10 @@ class Arm:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
-                bounds: Any = path_sum(self.work, task_prompt.prompt, variants=[BOUND]).frame
+                bound: Any = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
         except InputError as error:
             return Cell(float("nan"), REFUSED, reason=str(error))
-        values = torch.tensor(bounds.sort_values("position")["value"].to_numpy(dtype=float))
+        values = torch.tensor(bound.sort_values("position")["value"].to_numpy(dtype=float))
         return _mean_at(values, positions, status)
 
 

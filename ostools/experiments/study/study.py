@@ -1,7 +1,7 @@
 """What helps, and by how much: mitigations against none on one task, question by question.
 
 Answers, collapse, sensitivity, bounds and cost, each paired by length and seed; effects with intervals, and a verdict that may
-be "no measurable effect". Cost: for each mitigation one `behaviour`, one `collapse`, and at a few lengths `sensitivity`.
+be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def study(
         seeds: one sequence for each, if the task draws its sequence.
         dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
             Answers are given in the model's own dtype.
-        elicitation: how answers are elicited, as in `behaviour`; None: by the kind of model. Worked
+        elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
             examples stand before the question for the answers and their log probability alone:
             distance, sensitivity, bound and time are of the question.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.

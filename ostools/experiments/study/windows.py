@@ -1,6 +1,6 @@
 """Which window trades collapse against the task: sliding windows of every size, and the Pareto front of the two.
 
-The paper has no windows; a review of it names them a promising solution, and asks which size is best. Cost: one `behaviour`
+The paper has no windows; a review of it names them a promising solution, and asks which size is best. Cost: one `evaluate`
 and one float64 `collapse` by the loop for each window.
 """
 
@@ -21,7 +21,7 @@ from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.answers.behaviour import behaviour
+from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.rendered_pairs import RenderedPairs, as_pairs
@@ -124,7 +124,7 @@ def windows(
     tables = []
     for steps_done, (size, arm) in enumerate(arms.items()):
         tell(progress, steps_done, len(arms))
-        answers: Any = behaviour(model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone).frame
+        answers: Any = evaluate(model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone).frame
         result = collapse(
             exact,
             form if pairs is None else pairs,

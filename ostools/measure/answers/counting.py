@@ -117,7 +117,7 @@ def counting(
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
     prefilled_pairs = OpenedPairs(form)
     seed, length_list = whole_number("seed", seed), checked_lengths(lengths)
-    acting = of_the_pass("counting", mitigation, "ost.behaviour and ost.collapse take it with a task")
+    acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
     _require_room(model, prefilled_pairs, max(length_list) + 1, seed)
     part_progress = partial(part_of, progress, shares=1 + len(dtypes), units=100)
     curve = collapse(

@@ -71,7 +71,7 @@ class Faithfulness(Result):
     random_low, random_high (where 95% of them lie), p (the share of orders, this one and the random ones, that are as
     large: small where the profile finds what the answer needs better than chance).
 
-    `provenance.parameters`: towards (the id), token (its text), log_prob (of it, undisturbed), profiles (their names), ways,
+    `provenance.parameters`: logit (the id), token (its text), log_prob (of it, undisturbed), profiles (their names), ways,
     draws, orders, steps, seed.
     """
 
@@ -86,7 +86,7 @@ def faithfulness(
     model: TransformerBridge,
     profiles: ProfileSource | Sequence[ProfileSource],
     *,
-    towards: str | int | None = None,
+    logit: str | int | None = None,
     ways: str | Sequence[str] = WAYS,
     draws: int = 4,
     orders: int = 40,
@@ -98,11 +98,11 @@ def faithfulness(
     """Take out one token, then more and more of them: do the tokens to which profiles give large values matter to the answer?
 
     Args:
-        profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.path_sum` (one for each variant),
-            `ost.contributions` (the sizes of its parts), or several of these. With sensitivities of `at=k` the answer is the
-            token after position k. Tokens are then taken out of the prompt's first k + 1, and path sums beside them need
+        profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.bounds` (one for each variant),
+            `ost.attribution` (the sizes of its parts), or several of these. With sensitivities of `position=k` the answer is
+            the token after position k. Tokens are then taken out of the prompt's first k + 1, and path sums beside them need
             `positions="all"`.
-        towards: the answer, as a text that is one token or as an id; None: the token that ranks
+        logit: the answer, as a text that is one token or as an id; None: the token that ranks
             first.
         ways: how a token is taken out: "removed" (later tokens move up one
             place), "replaced" (by another token of the same kind: digits, letters or
@@ -119,12 +119,12 @@ def faithfulness(
     The arithmetic is float32, or float64 throughout for a float64 model. In a model without positions, masked and removed are
     the same. Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another
     model or of several prompts, for prompts of fewer than three tokens, while edits are active (because positions move), and,
-    as `ost.contributions` does, for a `towards` of several tokens. Source: arXiv 1509.06321 (AOPC).
+    as `ost.attribution` does, for a `logit` of several tokens. Source: arXiv 1509.06321 (AOPC).
     """
     profile_list: list[Any] = [profiles]
     if isinstance(profiles, Iterable) and not isinstance(profiles, ProfileSource | PromptResults):
         profile_list = list(profiles)
-    profile_by_name, at = profiles_of(profile_list)
+    profile_by_name, position = profiles_of(profile_list)
     way_names = checked_names("way", ways, WAYS)
     numbers = {
         "draws": whole_number("draws", draws, 1),
@@ -142,12 +142,12 @@ def faithfulness(
     mitigation_entry: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **mitigation_entry)
     whole_ids = require_of_model(profile_list[0], provenance)
-    ids = whole_ids if at is None else whole_ids[: at + 1]
+    ids = whole_ids if position is None else whole_ids[: position + 1]
     if len(ids) < 3:
         raise InputError(
             f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
         )
-    target = None if towards is None else one_token(model, towards)
+    target = None if logit is None else one_token(model, logit)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with torch.inference_mode(False), mitigated.acting(work):
@@ -156,8 +156,8 @@ def faithfulness(
         tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for
         index, way in
                   enumerate(way_names)]  # fmt: skip
-    mitigation_entry |= {"towards": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
-    mitigation_entry |= {} if at is None else {"at": at}
+    mitigation_entry |= {"logit": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
+    mitigation_entry |= {} if position is None else {"position": position}
     mitigation_entry |= {
         "log_prob": float(whole_prompt.log_probs[whole_prompt.answer]),
         "ways": way_names,

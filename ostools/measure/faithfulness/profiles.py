@@ -14,15 +14,15 @@ from mitigations import Mitigation
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure.contributions.contributions import Contributions
+from ostools.measure.attribution.attribution import Attribution
+from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
 from ostools.measure.several import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
-ProfileSource: TypeAlias = Sensitivity | PathSum | Contributions
+ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TokenProfile:
 
 
 def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfile], int | None]:
-    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum, "contributions"), and the position that
+    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum, "attribution"), and the position that
     all are of, None for the last one.
 
     A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
@@ -51,30 +51,32 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
     for result in results:
         if not isinstance(result, ProfileSource):
             raise InputError(
-                f"faithfulness: expected a Sensitivity, a PathSum or Contributions, found {type(result).__name__}"
-                f"{one_of_several(result, (Sensitivity, PathSum))}"
+                f"faithfulness: expected a Sensitivity, a Bounds or Contributions, found {type(result).__name__}"
+                f"{one_of_several(result, (Sensitivity, Bounds))}"
             )
-        require_of_all("faithfulness", result.provenance, ("towards",))
+        require_of_all("faithfulness", result.provenance, ("logit",))
         require_same_run(
             "faithfulness", results[0].provenance, result.provenance, "another that was given", whole_output=False
         )
-    at = _position(results)
+    position = _position(results)
     for result in results:
-        for name, token_profile in _of(result, at).items():
+        for name, token_profile in _of(result, position).items():
             if name in profile_by_name:
                 raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
             profile_by_name[name] = token_profile
-    return profile_by_name, at
+    return profile_by_name, position
 
 
 def _position(results: Sequence[ProfileSource]) -> int | None:
     """The position whose y is meant by all, None where it is the last one of the prompt."""
     last = len(results[0].provenance.token_ids or ()) - 1
-    of_each = [result.provenance.parameters.get("at", last) for result in results if not isinstance(result, PathSum)]
+    of_each = [
+        result.provenance.parameters.get("position", last) for result in results if not isinstance(result, Bounds)
+    ]
     if len(set(of_each)) > 1:
         raise InputError(
             f"faithfulness: expected profiles of one position, found some of {of_each[0]} and of "
-            f"{next(at for at in of_each if at != of_each[0])}: measure all with the same at="
+            f"{next(position for position in of_each if position != of_each[0])}: measure all with the same position="
         )
     return of_each[0] if of_each and of_each[0] != last else None
 
@@ -100,16 +102,16 @@ def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...
     return ids
 
 
-def _of(result: ProfileSource, at: int | None) -> Mapping[str, TokenProfile]:
-    if isinstance(result, Contributions):
+def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfile]:
+    if isinstance(result, Attribution):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        return {"contributions": TokenProfile("parts", "detached", "logit", sizes)}
+        return {"attribution": TokenProfile("parts", "detached", "logit", sizes)}
     table: Frame = frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
-    if isinstance(result, PathSum):
-        table = table[table["last"] == (table["last"].max() if at is None else at)]
+    if isinstance(result, Bounds):
+        table = table[table["last"] == (table["last"].max() if position is None else position)]
         if table.empty:
             raise InputError(
-                f"faithfulness: the other profiles are of position {at}, expected path sums of it: path_sum(..., "
+                f"faithfulness: the other profiles are of position {position}, expected path sums of it: bounds(..., "
                 "positions='all')"
             )
         return {

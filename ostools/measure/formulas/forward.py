@@ -135,7 +135,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
     if unknown:
         raise InputError(
-            f"path_sum does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
+            f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
             "; hooks.clear(model) removes one that an interrupted call left"
         )

@@ -1,1 +1,1 @@
-"""Models that run elsewhere: answers read from a file, an endpoint that is asked, and the table that `behaviour` gives."""
+"""Models that run elsewhere: answers read from a file, an endpoint that is asked, and the table that `evaluate` gives."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Route, pulled
-from ostools.theory.path_sum.operators import chunks
+from ostools.theory.bounds.operators import chunks
 
 NORM_BUDGET = 1 << 26
 """Bytes of Jacobians whose norms are taken at a time."""
@@ -30,15 +30,15 @@ def jacobians(
     like: Float[Tensor, "... d_model"],
     rows_on_disk: int | None,
     progress: Progress | None,
-    towards: Float[Tensor, " d_model"] | None = None,
+    logit: Float[Tensor, " d_model"] | None = None,
 ) -> Iterator[Jacobians]:
-    """J at every place of the route; row k of J is the gradient of component k of y_n. With `towards` w^T J alone, one row.
+    """J at every place of the route; row k of J is the gradient of component k of y_n. With `logit` w^T J alone, one row.
 
     In the dtype and on the device of `like`. `rows_on_disk`: in a temporary file, gone at the end of the block, with so many
     rows at a time in memory.
     """
     d_model = like.shape[-1]
-    cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if towards is None else towards.to(like)[None]
+    cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if logit is None else logit.to(like)[None]
     with pulled(route, cotangents, rows_on_disk, progress) as rows:
         yield rows.transpose(0, 1)
 

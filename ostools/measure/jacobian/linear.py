@@ -23,7 +23,7 @@ from hooks import Norm
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.strips import Strip
 from ostools.models.recast import dense
-from ostools.theory.path_sum.operators import mlp_jacobian
+from ostools.theory.bounds.operators import mlp_jacobian
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos row d_model"]

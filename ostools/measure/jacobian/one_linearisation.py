@@ -109,14 +109,14 @@ class _Linear:
 @dataclass(frozen=True)
 class OneLinearisation:
     """d y_n / d v_i^(l) at every layer l of `layers` and token i, with what the linearisation `name` holds constant; of w^T y_n
-    where `towards` = w."""
+    where `logit` = w."""
 
     model: TransformerBridge
     start: Start
     name: str
     layers: Sequence[int]
     settings: Settings
-    towards: Float[Tensor, " d_model"] | None = None
+    logit: Float[Tensor, " d_model"] | None = None
 
     def measured(
         self, announce: Callable[[str], None] | None, progress: Progress | None, oracle: Oracle | None = None
@@ -146,11 +146,11 @@ class OneLinearisation:
         size_arguments = Shape.of(self.model), len(embedded), len(self.layers)
         within: dict[str, Any] = {"live": not FROZEN_PARTS[self.name].attention, "max_memory": limit}
         method, reason = settings.method, "as asked"
-        if self.towards is not None:
+        if self.logit is not None:
             method, reason = "exact", "one row"
         elif method == "auto":
             method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*size_arguments, **within))
-        exact_rows = None if self.towards is None else 1
+        exact_rows = None if self.logit is None else 1
         sketch_rows = most_rows(embedded.shape[-1], method, settings.cotangents)
         within["rows"] = exact_rows if method == "exact" else sketch_rows
         memory_plan = plan(*size_arguments, **within)
@@ -185,10 +185,10 @@ class OneLinearisation:
     def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
         """The norms, and the products that are read off the rows, which last as long as the block."""
         like = self.start.embedded
-        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.towards) as rows:
+        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.logit) as rows:
             norms = exact.norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
-            outputs = None if self.towards is None else self.towards[None]
+            outputs = None if self.logit is None else self.logit[None]
             products = _Products(exact.parts(rows), exact.row(rows), outputs)
             yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
@@ -231,9 +231,9 @@ class OneLinearisation:
         """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
         like = self.start.embedded
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-        cotangent = cotangent if self.towards is None else self.towards.to(like)[None]
+        cotangent = cotangent if self.logit is None else self.logit.to(like)[None]
         oracle = self._by_autograd(1).pull(cotangent)[0]
-        mine = row(cotangent[0] if self.towards is None else like.new_ones(1))  # its one row is w^T J itself
+        mine = row(cotangent[0] if self.logit is None else like.new_ones(1))  # its one row is w^T J itself
         error = float((mine - oracle).norm() / oracle.norm())
         if not error <= _ORACLE[like.dtype]:
             raise InputError(

@@ -100,8 +100,8 @@ def sensitivity(
     confidence: float = ...,
     max_memory: int | None = ...,
     seed: int = ...,
-    at: int | None = ...,
-    towards: str | int | Sequence[str | int] | None = ...,
+    position: int | None = ...,
+    logit: str | int | Sequence[str | int] | None = ...,
     mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
@@ -121,8 +121,8 @@ def sensitivity(
     confidence: float = ...,
     max_memory: int | None = ...,
     seed: int = ...,
-    at: int | None = ...,
-    towards: str | int | Sequence[str | int] | None = ...,
+    position: int | None = ...,
+    logit: str | int | Sequence[str | int] | None = ...,
     mitigation: Mitigation | str | None = ...,
     announce: Callable[[str], None] | None = ...,
     progress: Progress | None = ...,
@@ -143,8 +143,8 @@ def sensitivity(
     confidence: float = 0.95,
     max_memory: int | None = None,
     seed: int = 0,
-    at: int | None = None,
-    towards: str | int | Sequence[str | int] | None = None,
+    position: int | None = None,
+    logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
@@ -167,7 +167,7 @@ def sensitivity(
             `frozen-norm`: one of the two. `detached`: patterns, scales and the activations of MLPs,
             act(a) of a gated one and act(a) / a of a plain one. The network is then linear except
             for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n
-            (`adds_up_within` in `runs`). `path_sum` has no bound of `detached`. Experts refuse
+            (`adds_up_within` in `runs`). `bounds` has no bound of `detached`. Experts refuse
             `detached`.
         layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
         method: how norms are taken: "exact", "sketch", "estimate" or "auto". "exact": d_model
@@ -182,11 +182,11 @@ def sensitivity(
         confidence: level of the intervals of a sketch or an estimate.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        at: the position k whose y_k takes the place of y_n; a negative one counts from the end. As
+        position: the position k whose y_k takes the place of y_n; a negative one counts from the end. As
             y_k does not read later tokens, it is the last token of the prompt's first k + 1 tokens,
             and those are the rows. It is checked that the logits at k of the whole prompt are those
             of its beginning. Refused under an edit that may read later tokens.
-        towards: a next token whose logit takes the place of y_n, or two of them for the difference
+        logit: a next token whose logit takes the place of y_n, or two of them for the difference
             of their logits. A token (a text that is one, or an id) whose logit t = w^T y_n + b
             takes the place of y_n, before a soft-cap (Gemma 2). Or a pair of tokens, for the logit
             of the first minus that of the second. Both norms are then the length of the one row w^T
@@ -195,10 +195,10 @@ def sensitivity(
             holds it against that. A prediction of a norm of J_i is not a prediction of it, and is
             refused there. It is checked that w^T y_n + b is the model's own logit. It is exact, in
             one backward pass. It is refused with an estimate, and with `detached` (use
-            `contributions`).
+            `attribution`).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
             as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every
-            prompt or a logit of it, or it is refused. `at` counts in the rewritten prompt.
+            prompt or a logit of it, or it is refused. `position` counts in the rewritten prompt.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
@@ -227,10 +227,10 @@ def sensitivity(
         _refuse_frozen(work)
         read_prompts = (
             mitigated.prompts
-            if at is None
-            else [up_to_position(work, encoded_prompt, at) for encoded_prompt in mitigated.prompts]
+            if position is None
+            else [up_to_position(work, encoded_prompt, position) for encoded_prompt in mitigated.prompts]
         )
-        output = None if towards is None else _output(work, towards, names, settings)
+        output = None if logit is None else _output(work, logit, names, settings)
         row = None if output is None else output.row
         if output is not None:
             for encoded_prompt in read_prompts:
@@ -239,31 +239,31 @@ def sensitivity(
             work, read_prompts, SensitivityOptions(names, layer_indices, settings, row), announce, progress
         )
     output_parameters = (
-        {} if output is None else {"towards": output.tokens, "towards_ids": output.ids, "towards_norm": output.norm}
+        {} if output is None else {"logit": output.tokens, "logit_ids": output.ids, "logit_norm": output.norm}
     )
     results = []
     for whole_prompt, part, prompt_norms in zip(mitigated.prompts, read_prompts, norms, strict=True):
-        place = {} if at is None else {"at": len(part.ids) - 1}
+        place = {} if position is None else {"position": len(part.ids) - 1}
         parameters = {**provenance.parameters, **output_parameters, **place}
         where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()), parameters=parameters)
         results.append(_result(part, prompt_norms, where, layer_indices))
-    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "at")))
+    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position")))
 
 
 def _output(
-    model: TransformerBridge, towards: str | int | Sequence[str | int], names: Sequence[str], settings: Settings
+    model: TransformerBridge, logit: str | int | Sequence[str | int], names: Sequence[str], settings: Settings
 ) -> Output:
     """The logit that is meant. Refuses what is not measured of a logit."""
     if settings.method in ("sketch", "estimate"):
         raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with towards"
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit="
         )
     if "detached" in names:
         raise InputError(
-            "sensitivity: expected another linearisation than 'detached' with towards: use "
-            "contributions(model, prompt, towards=...), which has its parts"
+            "sensitivity: expected another linearisation than 'detached' with logit=: use "
+            "attribution(model, prompt, logit=...), which has its parts"
         )
-    return Output.of(model, towards)
+    return Output.of(model, logit)
 
 
 def _result(

@@ -39,12 +39,12 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SensitivityOptions:
-    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `towards` = w."""
+    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `logit` = w."""
 
     names: Sequence[str]
     layers: Sequence[int]
     settings: Settings
-    towards: Float[Tensor, " d_model"] | None = None
+    logit: Float[Tensor, " d_model"] | None = None
 
 
 def measured(
@@ -73,7 +73,7 @@ def measured(
 def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: SensitivityOptions) -> Iterator[list[int]]:
     """Indices of prompts of one length, shortest first, as many as one pass holds."""
     shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
-    alone = options.towards is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
+    alone = options.logit is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
     for indices in batches(lengths, padded=False, tokens=sum(lengths)):
         most = 1 if alone or len(indices) == 1 else _most_together(shape, lengths[indices[0]], options, _device(model))
         yield from (indices[start : start + most] for start in range(0, len(indices), most))
@@ -191,7 +191,7 @@ class _PromptBatch:
         for index, name in enumerate(names):
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
             linearisation_run = OneLinearisation(
-                self.model, start, name, self.options.layers, self._settings, self.options.towards
+                self.model, start, name, self.options.layers, self._settings, self.options.logit
             )
             norms = linearisation_run.measured(announce, name_progress, oracles.get(name))
             norms_by_name[name] = replace(norms, account={**norms.account, "prompts_together": len(self.starts)})

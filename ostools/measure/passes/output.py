@@ -40,24 +40,24 @@ class Output:
         return float(self.row.double().norm())
 
     @classmethod
-    def of(cls, model: TransformerBridge, towards: str | int | Sequence[str | int]) -> Output:
+    def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
-        if not isinstance(towards, str | int | Sequence):
-            raise InputError(f"towards: expected a token or a pair such as (' A', ' B'), found {short_repr(towards)}")
-        targets = [towards] if isinstance(towards, str | int) else list(towards)
+        if not isinstance(logit, str | int | Sequence):
+            raise InputError(f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}")
+        targets = [logit] if isinstance(logit, str | int) else list(logit)
         if len(targets) not in (1, 2):
-            raise InputError(f"towards: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
+            raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
         ids = tuple(one_token(model, target) for target in targets)
         if len(set(ids)) < len(ids):
             raise InputError(
-                f"towards: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
+                f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
             )
         like = next(model.parameters())
         rows = [output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like))[0] for index in ids]
         row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
-                f"towards: expected a row of the output layer that is finite and not 0 for {targets!r}, found none"
+                f"logit: expected a row of the output layer that is finite and not 0 for {targets!r}, found none"
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
 
@@ -74,7 +74,7 @@ class Output:
             error = abs(capped - float(logits[index])) / size if size else float("nan")
             if not error <= _TOLERANCE[self.row.dtype]:
                 raise InputError(
-                    f"towards {token!r}: its row of the output layer times y_n differs from the model's own logit by "
+                    f"logit of {token!r}: its row of the output layer times y_n differs from the model's own logit by "
                     f"{error:.2g} of the sizes of the two; the derivative of this logit is not known here"
                 )
 
@@ -95,28 +95,30 @@ def soft_cap(model: TransformerBridge) -> float | None:
     return getattr(model.original_model.config, "final_logit_softcapping", None)
 
 
-def read_up_to(at: int | None, pos: int) -> int:
-    """How many of `pos` tokens are read where position `at` is meant, from the end where negative; None: all."""
-    return pos if at is None else at % pos + 1
+def read_up_to(position: int | None, pos: int) -> int:
+    """How many of `pos` tokens are read where `position` is meant, from the end where negative; None: all."""
+    return pos if position is None else position % pos + 1
 
 
-def up_to_position(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
-    """Cut the prompt after position `at`, from the end where negative; its last token has the logits that it has in the whole.
+def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> Prompt:
+    """Cut the prompt after `position`, from the end where negative; its last token has the logits that it has in the whole.
 
     Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an edit that may read later
     tokens: equal logits do not prove equal derivatives there.
     """
     pos = len(prompt.ids)
-    if type(at) is not int or not -pos <= at < pos:
-        raise InputError(f"at: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {at!r}")
-    end = read_up_to(at, pos)
+    if type(position) is not int or not -pos <= position < pos:
+        raise InputError(
+            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {position!r}"
+        )
+    end = read_up_to(position, pos)
     if end == pos:
         return prompt
     foreign_edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
     if foreign_edits:
         raise InputError(
-            f"at: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at {foreign_edits[0].where}: "
-            f"give the "
+            f"position: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at "
+            f"{foreign_edits[0].where}: give the "
             "beginning of the prompt itself, or leave the edit's block"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)
@@ -125,8 +127,9 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, at: int) -> Prompt:
     error = float((whole_logits - part).abs().max() / whole_logits.abs().max())
     if not error <= _ROUNDING[whole_logits.dtype]:
         raise InputError(
-            f"at: expected the logits at position {end - 1} to be those of the first {end} tokens alone, found {error:.2g} of "
-            "their size between them: the model or an edit reads later tokens, so that a beginning says nothing of the whole"
+            f"position: expected the logits at position {end - 1} to be those of the first {end} tokens alone, found "
+            f"{error:.2g} of their size between them: the model or an edit reads later tokens, so that a beginning says "
+            "nothing of the whole"
         )
     origins = None if prompt.origins is None else prompt.origins[:end]
     return replace(prompt, ids=prompt.ids[:end], tokens=prompt.tokens[:end], origins=origins)

@@ -16,8 +16,8 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
+from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.prompts import named_by, partners
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
@@ -54,9 +54,10 @@ class Change(Result):
     summary: pd.DataFrame
 
 
-def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, corresponding: bool = False) -> Change:
-    """Join the two, row by row. Raises `InputError` for another at= or towards=, a row without its partner, and other tokens;
-    where `corresponding`, for two prompts of which no token corresponds."""
+def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, corresponding: bool = False) -> Change:
+    """Join the two, row by row. Raises `InputError` for another position= or logit=, a row without its partner, and other
+    tokens; where `corresponding`, for two prompts of which no token corresponds.
+    """
     _require_same_question(first, second)
     if not corresponding:
         _require_same_tokens(first, second)
@@ -85,7 +86,7 @@ def change(first: Sensitivity | PathSum, second: Sensitivity | PathSum, correspo
 
 
 def _require_same_question(first: Result, second: Result) -> None:
-    for name in ("at", "towards"):
+    for name in ("position", "logit"):
         values = [result.provenance.parameters.get(name) for result in (first, second)]
         if values[0] != values[1]:
             raise InputError(
@@ -116,7 +117,7 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         )
 
 
-def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, rows: Frame) -> Frame:
+def _at_partners(first: Sensitivity | Bounds, second: Sensitivity | Bounds, rows: Frame) -> Frame:
     """The second's rows at the positions that their tokens have in the first, each last token beside the other's."""
     pairs = partners(*(_tokens(result) for result in (first, second)))
     if not pairs:
@@ -135,18 +136,18 @@ def _at_partners(first: Sensitivity | PathSum, second: Sensitivity | PathSum, ro
     return paired_rows.assign(position=paired_rows["position"].map(at), last=last)
 
 
-def _tokens(result: Sensitivity | PathSum) -> list[tuple[int, str]]:
+def _tokens(result: Sensitivity | Bounds) -> list[tuple[int, str]]:
     """Every token by its id and its text: two tokenizers may have one id for two texts."""
     rows = frame_of(result).drop_duplicates("position").sort_values("position")
     return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
 
 
-def _long(result: Sensitivity | PathSum, norms: Sequence[str] = ("frobenius",)) -> Frame:
+def _long(result: Sensitivity | Bounds, norms: Sequence[str] = ("frobenius",)) -> Frame:
     """A row a token, source, norm, layer and last token, with value, lower, upper and, for the second, second_position."""
     frame = frame_of(result)
     frame = frame.assign(second_position=frame["position"].astype("Int64"))
     name_columns = [*named_by(frame), "second_position"]
-    if isinstance(result, PathSum):
+    if isinstance(result, Bounds):
         rows = frame.rename(columns={"variant": "source"})[[*name_columns, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
     rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
@@ -159,9 +160,9 @@ def _long(result: Sensitivity | PathSum, norms: Sequence[str] = ("frobenius",)) 
     return pd.concat(tables, ignore_index=True)
 
 
-def _floor(result: Sensitivity | PathSum) -> float:
+def _floor(result: Sensitivity | Bounds) -> float:
     """Relative to the largest norm: what is below is rounding. A path sum is a sum of numbers that are not negative."""
-    if isinstance(result, PathSum):
+    if isinstance(result, Bounds):
         return 0.0
     return 1e-3 * ROUNDING.get(str(result.provenance.model["dtype"]), ROUNDING["float32"])
 

@@ -17,11 +17,11 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.attention.attention import ATTENTION, Attention
+from ostools.measure.bounds.belief import belief
+from ostools.measure.bounds.bounds import Bounds
+from ostools.measure.bounds.variants import variant_named
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.paths.belief import belief
-from ostools.measure.paths.path_sum import PathSum
-from ostools.measure.paths.variants import variant_named
 from ostools.measure.profiles.change import ROUNDING, Change, change
 from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
@@ -39,8 +39,8 @@ class Comparison(Result):
     sketch | estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
     max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
     with the measured profile; NA where a profile is flat), believed and words (of a form that is no bound: whether its order
-    and size are right on this prompt, by the rules of `ostools.measure.paths.belief`, and the verdict in words; NA and "" for a
-    certified bound).
+    and size are right on this prompt, by the rules of `ostools.measure.bounds.belief`, and the verdict in words; NA and "" for
+    a certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside a sketch or
     an estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
@@ -52,7 +52,7 @@ class Comparison(Result):
 
 
 @overload
-def compare(first: Sensitivity, second: PathSum | Attention) -> Comparison: ...
+def compare(first: Sensitivity, second: Bounds | Attention) -> Comparison: ...
 
 
 @overload
@@ -60,16 +60,16 @@ def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ..
 
 
 @overload
-def compare(first: PathSum, second: PathSum, *, corresponding: bool = ...) -> Change: ...
+def compare(first: Bounds, second: Bounds, *, corresponding: bool = ...) -> Change: ...
 
 
 @measurement
 def compare(
-    first: Sensitivity | PathSum, second: Sensitivity | PathSum | Attention, *, corresponding: bool = False
+    first: Sensitivity | Bounds, second: Sensitivity | Bounds | Attention, *, corresponding: bool = False
 ) -> Comparison | Change:
     """Compare two results: a measured profile with path sums or with attention, or two results of one kind.
 
-    A `Sensitivity` and a `PathSum` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
+    A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
     predict the measured one? Beside an `Attention` the last token's weights, mean over layers and heads, stand as a prediction
     of the order of each linearisation's Frobenius norms. Two results of one kind (before and after an edit, of two models, of
     two dtypes) give a `Change`: the ratio of each token's norms, second / first.
@@ -81,7 +81,7 @@ def compare(
     linearisation that a variant belongs to was not measured; if two results of one kind do not share their tokens,
     linearisations (or variants), norms, layers and last tokens; and if path sums are given before a profile.
     """
-    if isinstance(first, Sensitivity) and isinstance(second, PathSum | Attention):
+    if isinstance(first, Sensitivity) and isinstance(second, Bounds | Attention):
         if corresponding:
             raise InputError(
                 "compare: expected two results of one prompt, token by token, found corresponding=True: leave it out"
@@ -113,7 +113,7 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
     )
 
 
-def _comparison(measured: Sensitivity, paths: PathSum) -> Comparison:
+def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
     """Join path sums with the measured norms that they stand beside."""
     require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole_output=False)
     profile = _long(measured)
@@ -142,22 +142,22 @@ def _compared(measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[d
     return Comparison(frame, measured.provenance, summary)
 
 
-def _of_the_measured(measured: Provenance, paths: PathSum) -> Any:
+def _of_the_measured(measured: Provenance, paths: Bounds) -> Any:
     """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 (`sensitivity` has the proof)."""
     frame: Any = paths.frame
-    last = measured.parameters.get("at", frame["last"].max())
+    last = measured.parameters.get("position", frame["last"].max())
     last_rows = frame.loc[frame["last"] == last].drop(columns="last")
     if last_rows.empty:
         raise InputError(
-            f"compare: the profile is of position {last}, expected path sums of it: path_sum(..., positions='all')"
+            f"compare: the profile is of position {last}, expected path sums of it: bounds(..., positions='all')"
         )
-    if (norm := measured.parameters.get("towards_norm")) is None:
+    if (norm := measured.parameters.get("logit_norm")) is None:
         return last_rows
     uncertified = last_rows.loc[last_rows["kind"] != "certified", "variant"]
     if len(uncertified):
         raise InputError(
             f"compare: expected certified bounds alone beside the profile of a logit, found {uncertified.iloc[0]!r}, which "
-            "describes y_n and not a logit: path_sum(..., variants=['local'])"
+            "describes y_n and not a logit: bounds(..., variants=['local'])"
         )
     return last_rows.assign(value=last_rows["value"] * norm)
 
@@ -198,7 +198,7 @@ def require_same_run(
         "under different mitigations": measured.under != second.under,
     }
     if whole_output:
-        require_of_all(caller, measured, ("at", "towards"))
+        require_of_all(caller, measured, ("position", "logit"))
     if wrong := [how for how, differs in differ.items() if differs]:
         raise InputError(
             f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
@@ -207,9 +207,9 @@ def require_same_run(
 
 
 def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) -> None:
-    """A profile of all of y_n, n the last token, measured `without` these of at and towards; else `InputError`."""
-    # The parts of a logit (`contributions`) have a `towards` too.
-    keys = {"at": "at", "towards": "towards_norm"}
+    """A profile of all of y_n, n the last token, measured `without` these of position and logit; else `InputError`."""
+    # The parts of a logit (`attribution`) have a `logit` too.
+    keys = {"position": "position", "logit": "logit_norm"}
     if narrowed := [name for name in without if keys[name] in measured.parameters]:
         raise InputError(
             f"{caller}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure import Collapse
-from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.answers.evaluate import Evaluation
 from ostools.reporting.charts.sensitivity.position import position_layers
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.findings.position import contrast_words
@@ -39,10 +39,10 @@ def glance(found: Measurements) -> list[Figure]:
         caption, words = "Sensitivity by position in natural text", " ".join(contrast_words(found.position))
         chart = position_layers(found.position, WIDTH, HEIGHT)
         figures.append(Figure("glance-position", chart, caption, f"{caption}. {words}"))
-    if found.behaviours:
+    if found.evaluations:
         caption = "Right answers by length"
-        words = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.behaviours)
-        figures.append(Figure("glance-answers", right_chart(found.behaviours), caption, f"{caption}. {words}."))
+        words = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.evaluations)
+        figures.append(Figure("glance-answers", right_chart(found.evaluations), caption, f"{caption}. {words}."))
     return figures
 
 
@@ -66,7 +66,7 @@ def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
     return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
 
 
-def right_chart(results: Sequence[Behaviour]) -> alt.LayerChart:
+def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
     """The share of right answers by length: a line a task, of at most two, with its Wilson intervals where it has some."""
     tasks = [theme.inert(task_of(result)) for result in results]
     parts = [

@@ -23,11 +23,11 @@ from ostools.experiments.study.verdicts import (
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.ground.words import number
 from ostools.measure import Collapse
-from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.collapse.verdicts import OVERFLOWS, UNDECIDED
 from ostools.reporting.findings import sensitivity as of_sensitivity
-from ostools.reporting.findings.behaviour import answered
 from ostools.reporting.findings.collapse import Case, cases, collapse_summary, overflow_sentence
+from ostools.reporting.findings.evaluation import answered
 from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import Tail, tails
 from ostools.reporting.findings.study import floor_or_ceiling
@@ -48,17 +48,17 @@ def headlines(found: Measurements) -> list[Finding]:
         of_sensitivity.shape_headline(found.profile),
         None if found.comparison is None else of_sensitivity.bounds_headline(found.comparison),
         None if found.comparison is None else of_sensitivity.forms_headline(found.comparison),
-        *map(behaviour_headline, found.behaviours),
+        *map(evaluation_headline, found.evaluations),
         mitigations_headline(found.study),
     ]
     return [one for one in said if one is not None]
 
 
-def task_of(result: Collapse | Behaviour) -> str:
+def task_of(result: Collapse | Evaluation) -> str:
     return str(frame_of(result)["task"].iloc[0])
 
 
-def counted(result: Behaviour) -> tuple[int, int]:
+def counted(result: Evaluation) -> tuple[int, int]:
     """How many answers are right, of how many."""
     summary: Frame = result.summary
     right, asked = summary["right"].to_numpy(dtype=int), summary["asked"].to_numpy(dtype=int)
@@ -128,15 +128,15 @@ def _nearest(near: tuple[Collapse, Tail], results: list[Collapse]) -> str:
     )
 
 
-def behaviour_headline(result: Behaviour) -> Finding:
+def evaluation_headline(result: Evaluation) -> Finding:
     """How many answers to a task are right."""
     right, asked = counted(result)
     task = theme.inert(task_of(result))
     if not result.read:
         said = f"No answer of {asked} to {task} could be read."
-        return Finding(said, answered(result), "behaviour", "Behaviour")
+        return Finding(said, answered(result), "evaluate", "Evaluation")
     return Finding(
-        f"The model answers {right} of {asked} prompts of {task} right.", answered(result), "behaviour", "Behaviour"
+        f"The model answers {right} of {asked} prompts of {task} right.", answered(result), "evaluate", "Evaluation"
     )
 
 

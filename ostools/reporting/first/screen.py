@@ -17,7 +17,7 @@ NEEDED = {
     "Sensitivity": ("sensitivity",),
     "Bounds": ("sensitivity",),
     "Forms": ("sensitivity",),
-    "Behaviour": ("behaviour",),
+    "Evaluation": ("evaluate",),
     "Mitigations": ("mitigations",),
 }
 """The sections that each headline is made of, in the order in which their reasons matter."""

@@ -30,7 +30,7 @@ def verdicts(found: Measurements) -> list[Verdict]:
         Verdict(
             "Bounds", _bounds(found), "do all certified bounds hold, and is the tightest within 10^3?", "sensitivity"
         ),
-        Verdict("Wrong answers", _behaviour(found), "does the model err on a task?", "behaviour"),
+        Verdict("Wrong answers", _evaluation(found), "does the model err on a task?", "evaluate"),
         Verdict(
             "Mitigations", _mitigations(found), "does one make more answers right?", "mitigations", good_if_found=True
         ),
@@ -68,13 +68,13 @@ def _bounds(found: Measurements) -> str:
     return NO_SIZE if no_size(tightest) else HOLD
 
 
-def _behaviour(found: Measurements) -> str:
+def _evaluation(found: Measurements) -> str:
     """Found where an answer that was read is wrong. What was cut off, or something else, is neither right nor wrong."""
-    if not any(one.read for one in found.behaviours):
+    if not any(one.read for one in found.evaluations):
         return UNTESTED
-    if any(one.wrong for one in found.behaviours):
+    if any(one.wrong for one in found.evaluations):
         return FOUND
-    return OPEN if any(one.read < counted(one)[1] for one in found.behaviours) else NOT_FOUND
+    return OPEN if any(one.read < counted(one)[1] for one in found.evaluations) else NOT_FOUND
 
 
 def _mitigations(found: Measurements) -> str:

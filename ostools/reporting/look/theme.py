@@ -288,9 +288,9 @@ def config(on_page: bool = False) -> dict[str, Any]:
 
 def differentiated(parameters: Mapping[str, Any]) -> tuple[str, str]:
     """What a sensitivity is of, by its provenance's parameters: a symbol, and words."""
-    at, tokens = parameters.get("at"), parameters.get("towards")
-    where = "" if at is None else f" at position {at}"
-    if "towards_norm" not in parameters or not tokens:
+    position, tokens = parameters.get("position"), parameters.get("logit")
+    where = "" if position is None else f" at position {position}"
+    if "logit_norm" not in parameters or not tokens:
         return "y", f"the representation{where}" if where else "the last token's representation"
     logits = [f"the logit of {shown(str(token))}" for token in tokens]
     return "t", f"t = {' minus '.join(logits)}{where}"

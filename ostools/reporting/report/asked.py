@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ostools.measure.paths.variants import VARIANTS
+from ostools.measure.bounds.variants import VARIANTS
 from ostools.models.shape import Shape
 
 CASTS = ("float32", "bfloat16")
@@ -13,11 +13,11 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones, whose lengths go on past the model's sliding window, where that has at most so many tokens."""
 FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
 """What the section on precision compares on one prompt."""
-BEHAVIOUR = ("copy-last:uniform=true", "count-ones-bernoulli")
+EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks whose prompts are drawn. A share of right answers then has an interval, and knowing the task does not give the
 answer."""
 JUDGED = "count-ones-bernoulli"
-"""The task by which the section on fate asks where answers are lost: counting, where the paper expects that."""
+"""The task by which the section on failure stages asks where answers are lost: counting, where the paper expects that."""
 JUDGED_LENGTHS, JUDGED_SEEDS, JUDGED_DTYPES = (4, 8, 16, 32, 64), tuple(range(12)), ("float32",)
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The lengths of the study of mitigations: as few as can decide about two of them. Its task is that of `BEHAVIOUR` with a share
@@ -53,7 +53,7 @@ class Extent:
 
     @property
     def answers(self) -> dict[str, Any]:
-        """What `behaviour` is asked."""
+        """What `evaluate` is asked."""
         return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
 
     def lengths(self, longest: int) -> list[int]:
@@ -95,8 +95,8 @@ NAMES = (
     "sensitivity",
     "layers",
     "attention",
-    "behaviour",
-    "fate",
+    "evaluate",
+    "failure-stage",
     "mitigations",
 )
 """What a report can be asked for, in its order."""
@@ -110,6 +110,6 @@ def unasked(shape: Shape, pos: int) -> dict[str, str]:
     reasons = {
         "sensitivity": (on_cpu and parameters > HUGE, f"{size}, and it would take over half an hour on a CPU"),
         "layers": (on_cpu and parameters * pos > HUGE_TOKENS, f"{size}, and {pos} tokens are many for a CPU"),
-        "fate": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
+        "failure-stage": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
     }
     return {name: f"{reason}; `--section {name}` measures it" for name, (is_dear, reason) in reasons.items() if is_dear}

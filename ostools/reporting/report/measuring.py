@@ -20,19 +20,19 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import (
     Collapse,
-    Fate,
+    FailureStage,
     Sensitivity,
-    behaviour,
+    bounds,
     collapse,
     compare,
-    fate,
-    path_sum,
+    evaluate,
+    failure_stage,
     profile,
     sensitivity,
 )
-from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.attention.attention import attention
-from ostools.measure.paths.described import undescribed
+from ostools.measure.bounds.described import undescribed
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.report import asked as scope
@@ -48,8 +48,8 @@ _STEPS: dict[str, tuple[int, frozenset[str]]] = {
     "sensitivity": (25, frozenset({"sensitivity", "layers"})),
     "path sum": (10, frozenset({"sensitivity"})),
     "attention": (1, frozenset({"attention"})),
-    "behaviour": (10, frozenset({"behaviour"})),
-    "fate": (12, frozenset({"fate"})),
+    "evaluate": (10, frozenset({"evaluate"})),
+    "failure-stage": (12, frozenset({"failure-stage"})),
     "study": (20, frozenset({"mitigations"})),
 }
 
@@ -83,12 +83,12 @@ def measure(
     _profiles(steps, found, model, prompt)
     if "attention" in asked:
         found.attention = steps.run("attention", "attention", lambda part: attention(model, prompt))
-    if "behaviour" in asked:
-        _behaviours(steps, found, model)
-    if "fate" in asked:
-        found.fate = steps.run("fate", "fate", lambda part: _fate(model, part))
+    if "evaluate" in asked:
+        _evaluations(steps, found, model)
+    if "failure-stage" in asked:
+        found.failure_stage = steps.run("failure-stage", "failure-stage", lambda part: _failure_stage(model, part))
     if "mitigations" in asked:
-        found.study = steps.run("study", "mitigations", lambda part: _study(model, found.behaviours, part))
+        found.study = steps.run("study", "mitigations", lambda part: _study(model, found.evaluations, part))
     return found
 
 
@@ -178,27 +178,27 @@ def _bounds(steps: _Steps, found: Measurements, model: TransformerBridge, prompt
     paths = steps.run(
         "path sum",
         "sensitivity",
-        lambda part: path_sum(model, prompt, variants=cheap, mlp_norm=norm, progress=part),
+        lambda part: bounds(model, prompt, variants=cheap, mlp_norm=norm, progress=part),
     )
     if paths is not None:
         found.comparison = compare(profile, paths)
 
 
-def _behaviours(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:
+def _evaluations(steps: _Steps, found: Measurements, model: TransformerBridge) -> None:
     """Answers to each task; one whose answers cannot be read at all shows nothing, and is left out with the reason."""
 
-    def answered(name: str, part: Progress | None) -> Behaviour:
-        return behaviour(model, name, **scope.extent_of(Shape.of(model)).answers, progress=part)
+    def answered(name: str, part: Progress | None) -> Evaluation:
+        return evaluate(model, name, **scope.extent_of(Shape.of(model)).answers, progress=part)
 
-    results = steps.each("behaviour", "behaviour", scope.BEHAVIOUR, answered)
+    results = steps.each("evaluate", "evaluate", scope.EVALUATION, answered)
     for result in results:
         if result.read:
-            found.behaviours.append(result)
+            found.evaluations.append(result)
         else:
             frame: Frame = frame_of(result)
             task = str(frame["task"].iloc[0])
             reason = f"{task}: none of {len(frame)} texts holds an answer in the form that was asked for"
-            found.left_out.append(LeftOut("behaviour", reason))
+            found.left_out.append(LeftOut("evaluate", reason))
 
 
 def _position(model: TransformerBridge, progress: Progress | None) -> PositionEffect:
@@ -214,8 +214,8 @@ def _position(model: TransformerBridge, progress: Progress | None) -> PositionEf
     )
 
 
-def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
-    return fate(
+def _failure_stage(model: TransformerBridge, progress: Progress | None) -> FailureStage:
+    return failure_stage(
         model,
         scope.JUDGED,
         lengths=scope.JUDGED_LENGTHS,
@@ -225,10 +225,10 @@ def _fate(model: TransformerBridge, progress: Progress | None) -> Fate:
     )
 
 
-def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progress | None) -> Study:
+def _study(model: TransformerBridge, known: Sequence[Evaluation], progress: Progress | None) -> Study:
     """The study, on the task that `failed_on` names; refused where there is none: nothing could be helped, and nothing hurt."""
     extent = scope.extent_of(Shape.of(model))
-    plain = known or [behaviour(model, name, **extent.answers) for name in scope.BEHAVIOUR]
+    plain = known or [evaluate(model, name, **extent.answers) for name in scope.EVALUATION]
     return study(
         model,
         failed_on(plain),
@@ -241,12 +241,12 @@ def _study(model: TransformerBridge, known: Sequence[Behaviour], progress: Progr
     )
 
 
-def _right_share(result: Behaviour) -> float:
+def _right_share(result: Evaluation) -> float:
     summary: Frame = result.summary
     return float(summary["right"].to_numpy(dtype=float).sum() / summary["asked"].to_numpy(dtype=float).sum())
 
 
-def failed_on(plain: Sequence[Behaviour]) -> str:
+def failed_on(plain: Sequence[Evaluation]) -> str:
     """Of tasks that were answered without a mitigation the one whose share of right answers is nearest to one half.
 
     A task that is always right leaves nothing to gain, one that never is nothing to lose. Where there is no other, the task

@@ -2,8 +2,8 @@
 
 The file needs no network. Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and
 `layers` d_model backward passes over the prompt, or an estimate's;
-`behaviour` and `mitigations` some two hundred short answers; `fate` sixty, and a second model with random weights. On the
-embedded model and two CPU cores less than a minute. A large model's user chooses sections.
+`evaluate` and `mitigations` some two hundred short answers; `failure_stage` sixty, and a second model with random weights. On
+the embedded model and two CPU cores less than a minute. A large model's user chooses sections.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def report(
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
             prompt.
         sections: some of "collapse", "precision", "sensitivity", "layers", "attention",
-            "behaviour", "fate", "mitigations". None: all of them, except what takes long on a model of this
+            "evaluate", "failure-stage", "mitigations". None: all of them, except what takes long on a model of this
             size (`asked.unasked`).
         lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
             short.

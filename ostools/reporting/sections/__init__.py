@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ostools.reporting.page.section import Section as Section
-from ostools.reporting.sections.answers import behaviour_section, fate_section, mitigations_section
+from ostools.reporting.sections.answers import evaluation_section, failure_stage_section, mitigations_section
 from ostools.reporting.sections.collapse import collapse_section, precision_section
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sections.sensitivity import (
@@ -26,8 +26,8 @@ SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
     "sensitivity": sensitivity_section,
     "layers": layers_section,
     "attention": attention_section,
-    "behaviour": behaviour_section,
-    "fate": fate_section,
+    "evaluate": evaluation_section,
+    "failure-stage": failure_stage_section,
     "mitigations": mitigations_section,
 }
 """The sections of measurements, in the order of the report."""

@@ -11,26 +11,26 @@ import pandas as pd
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, QUANTITIES, in_words
 from ostools.ground.words import number
-from ostools.measure import Decodable, Fate, Readout
-from ostools.measure.answers.behaviour import Behaviour
-from ostools.measure.fate.captured import LOGITS
-from ostools.measure.fate.splits import TESTS
+from ostools.measure import Decodability, FailureStage, ProbeIntervention
+from ostools.measure.answers.evaluate import Evaluation
+from ostools.measure.probes.captured import LOGITS
+from ostools.measure.probes.splits import TESTS
 from ostools.models.families import EMBEDDED
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
-from ostools.reporting.charts.answers.fate import places_named
-from ostools.reporting.findings.behaviour import answered, behaviour_findings, card_findings, unread_texts
-from ostools.reporting.findings.fate import decodable_findings, fate_findings, readout_findings
+from ostools.reporting.charts.answers.probes import places_named
+from ostools.reporting.findings.evaluation import answered, card_findings, evaluation_findings, unread_texts
+from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.page.section import More, Part, Section, Table, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Frame, frame_of
 
-BEHAVIOUR_LEAD = (
+EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
     "holds the right answer. Beside it stands what the text asserts in whatever words (by content)."
 )
-FATE_LEAD = (
+FAILURE_STAGE_LEAD = (
     "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
     "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
 )
@@ -56,27 +56,27 @@ def interval(low: str, high: str) -> Callable[[Mapping[Any, Any]], str]:
     return lambda row: "–" if row[low] != row[low] else f"{row[low]:.0%} to {row[high]:.0%}"
 
 
-def behaviour_section(found: Measurements) -> Section | None:
+def evaluation_section(found: Measurements) -> Section | None:
     """Where answers were asked for and some could be read."""
-    if not found.behaviours:
+    if not found.evaluations:
         return None
     parts = [
-        behaviour_block(result, f"behaviour-{index}", title=str(frame_of(result)["task"].iloc[0]))
-        for index, result in enumerate(found.behaviours)
+        evaluation_block(result, f"evaluate-{index}", title=str(frame_of(result)["task"].iloc[0]))
+        for index, result in enumerate(found.evaluations)
     ]
     model: Any = found.provenance.model
     parts += _card(str(model["name"]))
-    return Section("behaviour", "What the model answers", "Behaviour", BEHAVIOUR_LEAD, parts)
+    return Section("evaluate", "What the model answers", "Evaluation", EVALUATION_LEAD, parts)
 
 
-def behaviour_block(result: Behaviour, name: str, **beside: Any) -> Part:
+def evaluation_block(result: Evaluation, name: str, **beside: Any) -> Part:
     """Right answers by length, and every length in numbers."""
-    task, details = str(frame_of(result)["task"].iloc[0]), behaviour_findings(result) + unread_texts(result)
+    task, details = str(frame_of(result)["task"].iloc[0]), evaluation_findings(result) + unread_texts(result)
     more = [More("In detail", findings=details, tables=[_lengths(result, task)])]
     return block(result, name, f"Answers by length, {task}", [answered(result)], more=more, **beside)
 
 
-def _lengths(result: Behaviour, task: str) -> Table:
+def _lengths(result: Evaluation, task: str) -> Table:
     columns: dict[str, Any] = {
         "items": "length",
         "right": lambda row: f"{row['right']} of {row['asked']}",
@@ -124,42 +124,42 @@ def _variant(row: Mapping[str, Any]) -> str:
     return f"{row['task']}{words}"
 
 
-def fate_section(found: Measurements) -> Section | None:
+def failure_stage_section(found: Measurements) -> Section | None:
     """Where verdicts were measured."""
-    if found.fate is None:
+    if found.failure_stage is None:
         return None
-    given = found.fate.provenance.parameters
+    given = found.failure_stage.provenance.parameters
     lengths, dtypes = (", ".join(map(str, given[name])) for name in ("lengths", "dtypes"))
     note = (
         f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, of {lengths} items, in {dtypes}. More "
-        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools fate`."
+        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe stage`."
     )
-    more = [More("Place by place", tables=[_places(found.fate.probes)])]
-    part = fate_block(found.fate, "fate-chart", notes=[note], more=more)
-    return Section("fate", "Where is the answer lost?", "Where it is lost", FATE_LEAD, [part])
+    more = [More("Place by place", tables=[_places(found.failure_stage.probes)])]
+    part = failure_stage_block(found.failure_stage, "failure-stage-chart", notes=[note], more=more)
+    return Section("failure-stage", "Where is the answer lost?", "Where it is lost", FAILURE_STAGE_LEAD, [part])
 
 
-def fate_block(result: Fate, name: str, **beside: Any) -> Part:
+def failure_stage_block(result: FailureStage, name: str, **beside: Any) -> Part:
     """Verdicts by length, with the table of them."""
     caption = f"Where answers are lost, {frame_of(result)['task'].iloc[0]}"
     tables = [_verdicts(result)]
-    return block(result, name, caption, fate_findings(result), told=True, tables=tables, **beside)
+    return block(result, name, caption, failure_stage_findings(result), told=True, tables=tables, **beside)
 
 
-def decodable_block(result: Decodable, name: str, **beside: Any) -> Part:
+def probe_block(result: Decodability, name: str, **beside: Any) -> Part:
     """What probes decode, with the table of places."""
     caption = f"What linear probes decode of {frame_of(result)['task'].iloc[0]}"
     more = [More("Place by place", tables=[_places(result)])]
-    return block(result, name, caption, decodable_findings(result), told=True, more=more, **beside)
+    return block(result, name, caption, probe_findings(result), told=True, more=more, **beside)
 
 
-def readout_block(result: Readout, name: str, **beside: Any) -> Part:
+def intervention_block(result: ProbeIntervention, name: str, **beside: Any) -> Part:
     """Whether the output reads what probes decode."""
     caption = f"Whether the output reads the answer to {frame_of(result)['task'].iloc[0]}"
-    return block(result, name, caption, readout_findings(result), told=True, **beside)
+    return block(result, name, caption, intervention_findings(result), told=True, **beside)
 
 
-def _verdicts(result: Fate) -> Table:
+def _verdicts(result: FailureStage) -> Table:
     """A row a mitigation, length and dtype."""
     frame = frame_of(result)
     columns: dict[str, Any] = {
@@ -177,7 +177,7 @@ def _verdicts(result: Fate) -> Table:
     return table_from("Verdicts", frame.to_dict("records"), columns)
 
 
-def _places(probes: Decodable) -> Table:
+def _places(probes: Decodability) -> Table:
     """A row a place, dtype and test: what its probes said right; the tests in the order of the chart."""
     frame = frame_of(probes)
     frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ostools.experiments.position.position_effect import PositionEffect
 from ostools.experiments.study.study import Study
-from ostools.measure import Collapse, Comparison, Fate, Profile, Sensitivity
-from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
+from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.attention.attention import Attention
 from ostools.results import Provenance
 
@@ -41,8 +41,8 @@ class Measurements:
     position: PositionEffect | None = None
     comparison: Comparison | None = None
     attention: Attention | None = None
-    behaviours: list[Behaviour] = field(default_factory=list)
-    fate: Fate | None = None
+    evaluations: list[Evaluation] = field(default_factory=list)
+    failure_stage: FailureStage | None = None
     study: Study | None = None
     left_out: list[LeftOut] = field(default_factory=list)
     reduced: str = ""
@@ -50,5 +50,13 @@ class Measurements:
     @property
     def empty(self) -> bool:
         """Whether nothing at all was measured on the model."""
-        single = (self.precision, self.sensitivity, self.layers, self.attention, self.position, self.fate, self.study)
-        return not (self.collapses or self.casts or self.behaviours or any(one is not None for one in single))
+        single = (
+            self.precision,
+            self.sensitivity,
+            self.layers,
+            self.attention,
+            self.position,
+            self.failure_stage,
+            self.study,
+        )
+        return not (self.collapses or self.casts or self.evaluations or any(one is not None for one in single))

@@ -12,8 +12,8 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.words import number
-from ostools.measure import Comparison, PathSum, Sensitivity
-from ostools.measure.paths.variants import VARIANTS
+from ostools.measure import Bounds, Comparison, Sensitivity
+from ostools.measure.bounds.variants import VARIANTS
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.look.theme import KINDS
@@ -22,7 +22,7 @@ from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.cells import Cells, groups, provenance_of, require_finite, sources_of
 from ostools.results import Frame, Provenance
-from ostools.runs.measurements.path_sum import PATH_SUM
+from ostools.runs.measurements.bounds import BOUNDS
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 from ostools.runs.stored.reading import MADE_BY, Reading, distinct
 from ostools.runs.stored.table import UNREADABLE
@@ -33,7 +33,7 @@ NOT_MEASURED = (
 )
 
 
-def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
+def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
     """The longest prompt drawn; then every prompt: medians, and each variant against the measured norms."""
     prompts, reasons = _comparisons(cells)
     more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
@@ -65,7 +65,7 @@ def bounds_part(cells: Cells, result: PathSum, name: str) -> Part:
     rows = cells.rows[cells.rows["length"] == length]
     first = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
     return block(
-        PATH_SUM.read(first, _of_prompt(cells.found, first)),
+        BOUNDS.read(first, _of_prompt(cells.found, first)),
         name,
         f"Path sums of Theorem 5.1, {title}",
         [],
@@ -136,7 +136,7 @@ def _comparison(found: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity
     if not all(np.isfinite(each.astype(float)).all() for each in (paths["value"], *values)):
         raise InputError("values that are not finite")
     measured = SENSITIVITY.read(norms, _of_prompt(found, norms))
-    return measured, compare(measured, PATH_SUM.read(paths, _of_prompt(found, paths)))
+    return measured, compare(measured, BOUNDS.read(paths, _of_prompt(found, paths)))
 
 
 def _of_prompt(found: Reading, rows: Frame) -> Provenance:

@@ -8,21 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from ostools.measure import Collapse
-from ostools.measure.answers.behaviour import Behaviour
+from ostools.measure.answers.evaluate import Evaluation
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.first.verdicts import verdicts
 from ostools.reporting.page.section import Part
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sweep.cells import groups, provenance_of, rows_where
 from ostools.results import Frame
-from ostools.runs.measurements.behaviour import BEHAVIOUR
 from ostools.runs.measurements.collapse import COLLAPSE
+from ostools.runs.measurements.evaluate import EVALUATION
 from ostools.runs.stored.reading import MADE_BY, Reading
 from ostools.runs.stored.table import UNREADABLE
 
 MOST = 16
 """So many conditions are compared on the first screen; the sections have all."""
-_ALIKE = {BEHAVIOUR: ("dtype", "options", *MADE_BY), COLLAPSE: ("options", *MADE_BY)}
+_ALIKE = {EVALUATION: ("dtype", "options", *MADE_BY), COLLAPSE: ("options", *MADE_BY)}
 """What results that are told together share, beside model and mitigation."""
 
 
@@ -51,8 +51,8 @@ def _condition(found: Reading, rows: dict[str, Frame], model: str, mitigation: s
     try:
         for results, words in _results(found, here):
             part = Measurements(results[0].provenance, "", ())
-            if isinstance(results[0], Behaviour):
-                question, part.behaviours = "Wrong answers", results
+            if isinstance(results[0], Evaluation):
+                question, part.evaluations = "Wrong answers", results
             else:
                 question, part.collapses = "Collapse", results
             strip += [

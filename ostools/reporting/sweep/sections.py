@@ -11,25 +11,25 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, runs
-from ostools.measure import Behaviour, Collapse, Sensitivity
+from ostools.measure import Collapse, Evaluation, Sensitivity
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table
 from ostools.reporting.sections.answers import (
-    FATE_LEAD,
-    behaviour_block,
-    decodable_block,
-    fate_block,
-    readout_block,
+    FAILURE_STAGE_LEAD,
+    evaluation_block,
+    failure_stage_block,
+    intervention_block,
+    probe_block,
 )
 from ostools.reporting.sections.collapse import collapse_block
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.bounds import bounds_part
 from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
 from ostools.results import Frame, frame_of
-from ostools.runs.measurements.behaviour import BEHAVIOUR
+from ostools.runs.measurements.bounds import BOUNDS
 from ostools.runs.measurements.collapse import COLLAPSE
-from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
-from ostools.runs.measurements.path_sum import PATH_SUM
+from ostools.runs.measurements.evaluate import EVALUATION
+from ostools.runs.measurements.probes import DECODABLE, FAILURE_STAGE, INTERVENTION
 from ostools.runs.measurements.record import Measurement
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 from ostools.runs.stored.reading import Reading
@@ -116,9 +116,9 @@ def _of(block: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
     return lambda cells, result, name: block(result, name)
 
 
-def _readout(cells: Cells, result: Any, name: str) -> Part:
+def _intervention(cells: Cells, result: Any, name: str) -> Part:
     lengths = runs([*map(int, cells.value("over_lengths").split(", "))])
-    return readout_block(result, name, notes=[f"Over the lengths {lengths}."])
+    return intervention_block(result, name, notes=[f"Over the lengths {lengths}."])
 
 
 def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
@@ -130,13 +130,13 @@ def _sum(table: Frame, column: str) -> int:
     return int(table[column].sum())
 
 
-def _fewest(result: Behaviour) -> str:
+def _fewest(result: Evaluation) -> str:
     summary: Any = result.summary
     worst = summary.loc[summary["accuracy"].idxmin()]
     return f"{int(worst['right'])} of {int(worst['asked'])} at {int(worst['length'])}"
 
 
-def _log_probability(result: Behaviour) -> str:
+def _log_probability(result: Evaluation) -> str:
     once: Any = result.frame.drop_duplicates(["length", "seed"])
     mean = once["log_probability"].mean()
     return "–" if pd.isna(mean) else number(float(mean))
@@ -161,7 +161,7 @@ _ENDS: dict[str, Callable[[Any], float]] = {
     "first token": lambda norms: norms.iloc[0],
     "last token": lambda norms: norms.iloc[-1],
 }
-_ANSWERED: dict[str, Callable[[Behaviour], str]] = {
+_ANSWERED: dict[str, Callable[[Evaluation], str]] = {
     "right": lambda result: " of ".join(str(_sum(result.summary, name)) for name in ("right", "asked")),
     "fewest": _fewest,
     "mean log p (nats)": _log_probability,
@@ -181,20 +181,26 @@ SECTIONS: dict[str, CellsSection] = {
     section.measurement.name: section
     for section in (
         CellsSection(
-            BEHAVIOUR,
-            "behaviour",
+            EVALUATION,
+            "evaluate",
             "What the models answer",
-            "Behaviour",
+            "Evaluation",
             _ANSWERS,
-            _of(behaviour_block),
+            _of(evaluation_block),
             ("mitigation", "dtype"),
             _ANSWERED,
         ),
         CellsSection(
-            FATE, "fate", "Where is the answer lost?", "Where it is lost", FATE_LEAD, _of(fate_block), ("seed",)
+            FAILURE_STAGE,
+            "failure-stage",
+            "Where is the answer lost?",
+            "Where it is lost",
+            FAILURE_STAGE_LEAD,
+            _of(failure_stage_block),
+            ("seed",),
         ),
-        CellsSection(DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, _of(decodable_block), _ARM),
-        CellsSection(READOUT, "readout", "Is it read?", "Read out", _READ, _readout, _ARM),
+        CellsSection(DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, _of(probe_block), _ARM),
+        CellsSection(INTERVENTION, "probe-intervention", "Is it read?", "Read out", _READ, _intervention, _ARM),
         CellsSection(
             COLLAPSE,
             "collapse",
@@ -217,7 +223,7 @@ SECTIONS: dict[str, CellsSection] = {
             lambda cells: cells.is_longest,
         ),
         CellsSection(
-            PATH_SUM,
+            BOUNDS,
             "bounds",
             "Bounds and forms (Theorem 5.1)",
             "Bounds",

@@ -184,10 +184,10 @@ def corpus(
         say: called with one line for texts that are passed over, and for broken files.
         interrupted: asked after each cell. If it says so, that cell is dropped, and KeyboardInterrupt is raised.
 
-    For null models, pass `ost.null_model(model)` and another directory. Raises `InputError` for texts that cannot be read, if
-    all texts are too short, for unknown names, for a directory that holds something else, for `out` while edits are active (a
-    stored cell would not know of them), and for whatever the measurement refuses. Cells that were measured
-    before stay.
+    For untrained models, pass `ost.untrained_model(model)` and another directory. Raises `InputError` for texts that cannot be
+    read, if all texts are too short, for unknown names, for a directory that holds something else, for `out` while edits are
+    active (a stored cell would not know of them), and for whatever the measurement refuses. Cells that were measured before
+    stay.
     """
     described = describe(model)
     what = Measure.from_options(measure, linearisation, method, dtypes, described.d_model, mitigation)

@@ -8,16 +8,16 @@ from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.runs.measurements.behaviour import BEHAVIOUR
+from ostools.runs.measurements.bounds import BOUNDS
 from ostools.runs.measurements.collapse import COLLAPSE
-from ostools.runs.measurements.fate import DECODABLE, FATE, READOUT
-from ostools.runs.measurements.path_sum import PATH_SUM
+from ostools.runs.measurements.evaluate import EVALUATION
+from ostools.runs.measurements.probes import DECODABLE, FAILURE_STAGE, INTERVENTION
 from ostools.runs.measurements.record import Cell, Measurement, Rows
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 
 MEASUREMENTS: dict[str, Measurement[Any]] = {
     measurement.name: measurement
-    for measurement in (BEHAVIOUR, FATE, DECODABLE, READOUT, COLLAPSE, SENSITIVITY, PATH_SUM)
+    for measurement in (EVALUATION, FAILURE_STAGE, DECODABLE, INTERVENTION, COLLAPSE, SENSITIVITY, BOUNDS)
 }
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.theory import spectra
-from ostools.theory.path_sum import paths
+from ostools.theory.bounds import paths
 
 Matrix = Float[Tensor, "query key"]
 

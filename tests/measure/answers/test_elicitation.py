@@ -74,13 +74,13 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     logits = model(posed.prompt.ids[None])[0, -1]
     first = line_ids(model, posed.prompt, answer_text(posed)).ids[0]
     assert score.rank == 1 + int((logits > logits[first]).sum())
-    found = ost.behaviour(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
+    found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame
     assert frame["elicitation"].tolist() == ["few-shot"] * 2
     assert frame["rank"].iloc[0] == score.rank
     assert frame["log_probability"].iloc[0] == pytest.approx(score.log_probability)
     assert found.provenance.parameters["examples"] == EXAMPLES
-    bare: Any = ost.behaviour(model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4).frame
+    bare: Any = ost.evaluate(model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4).frame
     assert bare["rank"].isna().all()
     assert bare["tokens"].iloc[0] < frame["tokens"].iloc[0]
 

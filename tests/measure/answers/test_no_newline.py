@@ -42,9 +42,9 @@ def model_of(unknown: bool, eos: bool) -> Any:
 
 
 @pytest.mark.parametrize("unknown", [True, False])
-def test_behaviour_runs_and_says_what_ends_an_answer(unknown: bool) -> None:
+def test_evaluation_runs_and_says_what_ends_an_answer(unknown: bool) -> None:
     model = model_of(unknown, eos=True)
-    found = ost.behaviour(model, TASK, elicitation="zero-shot", lengths=[2, 3], max_new_tokens=4)
+    found = ost.evaluate(model, TASK, elicitation="zero-shot", lengths=[2, 3], max_new_tokens=4)
     assert found.provenance.parameters["answers_end_at"] == "the end of the text: the vocabulary has no line's end"
     assert set(found.frame["ended"]) <= {"eos", "length"}
     assert "\n" not in "".join(found.frame["text"])
@@ -62,7 +62,7 @@ def test_behaviour_runs_and_says_what_ends_an_answer(unknown: bool) -> None:
 
 def test_without_any_end_max_new_tokens_ends_an_answer() -> None:
     model = model_of(unknown=False, eos=False)
-    found = ost.behaviour(model, TASK, elicitation="zero-shot", lengths=[2], max_new_tokens=4)
+    found = ost.evaluate(model, TASK, elicitation="zero-shot", lengths=[2], max_new_tokens=4)
     frame: Any = found.frame
     assert found.provenance.parameters["answers_end_at"].startswith("max_new_tokens: the vocabulary has neither")
     assert found.provenance.parameters["probability"] is False
@@ -76,13 +76,13 @@ def test_models_that_write_lines_read_as_before() -> None:
     assert writes_lines(model.tokenizer)
     assert not writes_lines(without_newline(True, True))
     assert not writes_lines(without_newline(False, True))
-    found = ost.behaviour(model, TASK, elicitation="zero-shot", lengths=[2], max_new_tokens=2)
+    found = ost.evaluate(model, TASK, elicitation="zero-shot", lengths=[2], max_new_tokens=2)
     assert found.provenance.parameters["answers_end_at"] == "the end of its line, or of the text"
 
 
 def test_stories_write_lines_in_bytes() -> None:
     model = trained("stories")
     assert writes_lines(model.tokenizer)
-    found = ost.behaviour(model, TASK, elicitation="zero-shot", lengths=[3], max_new_tokens=8)
+    found = ost.evaluate(model, TASK, elicitation="zero-shot", lengths=[3], max_new_tokens=8)
     assert found.provenance.parameters["answers_end_at"] == "the end of its line, or of the text"
     assert found.frame["log_probability"].to_numpy(float).min() <= 0.0

@@ -9,10 +9,10 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers import behaviour as asking
+from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, ParsedAnswer, reader
-from ostools.reporting.findings.behaviour import behaviour_notes
+from ostools.reporting.findings.evaluation import evaluation_notes
 from ostools.tasks import task
 from tests.models.chat.templates import Template, on_template, with_template
 
@@ -78,7 +78,7 @@ def test_thoughts_are_counted_in_tokens(
 ) -> None:
     model = on_template("qwen-3")
     _said(monkeypatch, text, ended)
-    found = ost.behaviour(model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64)
+    found = ost.evaluate(model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64)
     row: Any = found.frame.iloc[0]
     tokenizer: Any = model.tokenizer
     assert row["reasoning_tokens"] == len(tokenizer(thoughts, add_special_tokens=False).input_ids)
@@ -86,12 +86,12 @@ def test_thoughts_are_counted_in_tokens(
     assert math.isnan(row["log_probability"])  # the answer does not stand right behind the prompt
     asked = found.provenance.parameters
     assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
-    notes = " ".join(behaviour_notes(found))
+    notes = " ".join(evaluation_notes(found))
     assert ("begin with thoughts" in notes) == bool(thoughts)
 
 
 def test_with_thinking_off_the_right_line_is_scored_behind_the_prompt() -> None:
-    found = ost.behaviour(on_template("qwen-3"), "count-ones", lengths=[5], max_new_tokens=2)
+    found = ost.evaluate(on_template("qwen-3"), "count-ones", lengths=[5], max_new_tokens=2)
     row: Any = found.frame.iloc[0]
     assert math.isfinite(row["log_probability"])
     assert row["reasoning_tokens"] == 0

@@ -35,8 +35,8 @@ def placeless(**config: Any) -> TransformerBridge:
 
 
 def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Faithfulness:
-    paths = ost.path_sum(model, Prompt.from_ids(model, ids), variants="local")
-    return ost.faithfulness(model, paths, towards=17, **(FEW | options))
+    paths = ost.bounds(model, Prompt.from_ids(model, ids), variants="local")
+    return ost.faithfulness(model, paths, logit=17, **(FEW | options))
 
 
 def log_probs(model: TransformerBridge, ids: list[int], mask: list[int] | None = None) -> np.ndarray:
@@ -110,7 +110,7 @@ def test_a_deletion_curve_of_a_mean_of_values_is_known_in_closed_form() -> None:
         return float(torch.log_softmax(y @ top.wte.weight.T, -1)[17])
 
     profile = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["frozen"])
-    found = ost.faithfulness(model, profile, towards=17, ways="removed", orders=19, steps=100)
+    found = ost.faithfulness(model, profile, logit=17, ways="removed", orders=19, steps=100)
     table: Any = found.deletion
     curve = table[table["order"] == "frozen"]
     norms = profile.frame["operator_norm"].to_numpy()
@@ -205,7 +205,7 @@ def test_a_mask_of_a_prompt_each_is_each_prompts_own_mask() -> None:
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
-    profile = ost.path_sum(model, Prompt.from_ids(model, IDS), variants="local")
+    profile = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
     with pytest.raises(InputError, match="the profile and the model are of different models"):
         ost.faithfulness(other, profile)
     with pytest.raises(InputError, match="expected at least one profile"):
@@ -213,13 +213,13 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match="found two of 'local'"):
         ost.faithfulness(model, [profile, profile])
     with pytest.raises(InputError, match="of different prompts"):
-        ost.faithfulness(model, [profile, ost.path_sum(model, Prompt.from_ids(model, IDS[:5]))])
+        ost.faithfulness(model, [profile, ost.bounds(model, Prompt.from_ids(model, IDS[:5]))])
     with pytest.raises(InputError, match="unknown way 'remove': did you mean 'removed'"):
         ost.faithfulness(model, profile, ways="remove")
     with pytest.raises(InputError, match="orders: expected a whole number of at least 19, found 5"):
         ost.faithfulness(model, profile, orders=5)
     with pytest.raises(InputError, match="at least three tokens, found 2"):
-        ost.faithfulness(model, ost.path_sum(model, Prompt.from_ids(model, IDS[:2]), variants="local"))
+        ost.faithfulness(model, ost.bounds(model, Prompt.from_ids(model, IDS[:2]), variants="local"))
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
         with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):
@@ -232,12 +232,12 @@ def test_of_another_position_is_of_the_prompts_beginning() -> None:
     model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8)
     few: dict[str, Any] = {"ways": "removed", "orders": 19, "steps": 2}
     prompt, beginning = Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[:5])
-    measured = ost.sensitivity(model, prompt, linearisations=["frozen"], at=4)
-    paths = ost.path_sum(model, prompt, variants="local", positions="all")
+    measured = ost.sensitivity(model, prompt, linearisations=["frozen"], position=4)
+    paths = ost.bounds(model, prompt, variants="local", positions="all")
     found = ost.faithfulness(model, [measured, paths], **few)
     own = [
         ost.sensitivity(model, beginning, linearisations=["frozen"]),
-        ost.path_sum(model, beginning, variants="local"),
+        ost.bounds(model, beginning, variants="local"),
     ]
     expected = ost.faithfulness(model, own, **few)
     for name in ("frame", "deletion"):
@@ -249,14 +249,14 @@ def test_of_another_position_is_of_the_prompts_beginning() -> None:
             equal_nan=True,
         )
     assert found.provenance.token_ids == tuple(IDS)
-    assert found.provenance.parameters["at"] == 4
+    assert found.provenance.parameters["position"] == 4
     for given, words in (
         (
-            [measured, ost.path_sum(model, prompt, variants="local")],
+            [measured, ost.bounds(model, prompt, variants="local")],
             r"of position 4, expected path sums of it: .*positions='all'",
         ),
-        ([measured, ost.contributions(model, prompt)], "expected profiles of one position, found some of 4 and of 7"),
-        ([ost.sensitivity(model, prompt, towards=9)], "found one with towards="),
+        ([measured, ost.attribution(model, prompt)], "expected profiles of one position, found some of 4 and of 7"),
+        ([ost.sensitivity(model, prompt, logit=9)], "found one with logit="),
     ):
         with pytest.raises(InputError, match=words):
             ost.faithfulness(model, given, **few)

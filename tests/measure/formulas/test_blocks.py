@@ -23,14 +23,14 @@ import hooks
 import ostools as ost
 from ostools.ground.chunks import smaller_chunks
 from ostools.ground.errors import InputError
+from ostools.measure.bounds import certified
+from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward, forwards
 from ostools.measure.formulas.heads import _mapped
 from ostools.measure.formulas.weights import BlockWeights
-from ostools.measure.paths import certified
-from ostools.measure.paths.block_view import BlockView
 from ostools.models import Prompt
-from ostools.theory.path_sum import operators
+from ostools.theory.bounds import operators
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -125,7 +125,7 @@ class Held:
     final_scale: float
 
     def values(self, variant: str) -> np.ndarray:
-        return ost.path_sum(self.model, self.prompt, variants=variant).frame["value"].to_numpy()
+        return ost.bounds(self.model, self.prompt, variants=variant).frame["value"].to_numpy()
 
     def read(self) -> list[Block]:
         """The blocks as `ostools.measure` reads them, from the first to the last."""

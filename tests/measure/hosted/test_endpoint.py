@@ -56,11 +56,11 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
         assert told == [(1, 3), (2, 3), (3, 3)]
         again = ask_endpoint(url, "m", asked, file, max_tokens=9)
         assert len(heard) == 3
-    table: Any = measure.hosted_behaviour(found).frame
+    table: Any = measure.hosted_evaluation(found).frame
     assert table["correct"].all()
     assert list(table["tokens"]) == [7, 7, 7]
     assert again.answer_by_id == found.answer_by_id
-    parameters = measure.hosted_behaviour(again).provenance.parameters
+    parameters = measure.hosted_evaluation(again).provenance.parameters
     assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (0.0, url, ["served-1"])
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         found = ask_endpoint(url, "m", asked, file)
         assert [one["messages"][0]["content"] for one in heard] == [asked[place].text for place in (0, 1, 1, 2)]
     assert file.read_text().startswith(kept)
-    table: Any = measure.hosted_behaviour(found).frame
+    table: Any = measure.hosted_evaluation(found).frame
     assert table["correct"].all()
 
 
@@ -148,7 +148,7 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
         for _ in range(2):
             found = ask_endpoint(url, "m", asked, file)
         assert len(heard) == 2
-    assert list(measure.hosted_behaviour(found).frame["ended"]) == ["unanswered", "stop"]
+    assert list(measure.hosted_evaluation(found).frame["ended"]) == ["unanswered", "stop"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_run_with_a_key_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OPENAI_API_KEY", MARKER)
     asked = questions(1)
     with served(right(asked)) as (url, _):
-        found = measure.hosted_behaviour(ask_endpoint(url, "m", asked, tmp_path / "a.jsonl"))
+        found = measure.hosted_evaluation(ask_endpoint(url, "m", asked, tmp_path / "a.jsonl"))
     found.save(tmp_path / "a.parquet")
     assert MARKER not in json.dumps(found.as_json())
     assert not any(MARKER.encode() in path.read_bytes() for path in tmp_path.iterdir())
@@ -249,12 +249,12 @@ def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> Non
             assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
             time.sleep(0.5)
         url = f"http://127.0.0.1:{port}/v1"
-        found = measure.hosted_behaviour(ask_endpoint(url, str(model), asked, tmp_path / "a.jsonl", max_tokens=40))
+        found = measure.hosted_evaluation(ask_endpoint(url, str(model), asked, tmp_path / "a.jsonl", max_tokens=40))
     finally:
         server.terminate()
         server.wait(timeout=30)
     loaded = load_model(str(model), device="cpu")
-    here: Any = measure.behaviour(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
+    here: Any = measure.evaluate(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
     same = ["length", "tokens", "key", "answer", "correct", "kind", "number", "absolute_error"]
     there: Any = found.frame
     pd.testing.assert_frame_equal(there[same], here.frame[same], check_dtype=False)

@@ -77,16 +77,14 @@ def test_the_texts_of_a_model_here_give_its_table(
     embedded: TransformerBridge, tmp_path: Path, mitigation: str | None
 ) -> None:
     form, lengths, seeds = "count-ones-bernoulli", [2, 7, 30], [0, 4]
-    here: Any = measure.behaviour(
-        embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation, probability=False
-    )
+    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation, probability=False)
     questions = tasks.questions(form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     frame: Any = here.frame
     rows = [
         {"id": one.id, "text": row.text, "finish_reason": "length" if row.ended == "length" else "stop"}
         for one, row in zip(questions, frame.itertuples(), strict=True)
     ]
-    found: Any = measure.hosted_behaviour(read(tmp_path, questions, *reversed(rows)))
+    found: Any = measure.hosted_evaluation(read(tmp_path, questions, *reversed(rows)))
     same = [name for name in frame.columns if name not in OWN]
     pd.testing.assert_frame_equal(found.frame[same], frame[same])
     there: Any = found.summary
@@ -109,7 +107,7 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
         {"id": lost.id, "text": None},
         {"id": none[0].id, "text": "I may not", "finish_reason": "content_filter"},
     )
-    found = measure.hosted_behaviour(hosted)
+    found = measure.hosted_evaluation(hosted)
     frame: Any = found.frame
     assert len(frame) == 6
     assert list(frame["ended"]) == ["stop", "stop", *["unanswered"] * 4]
@@ -127,10 +125,10 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
     assert "4 of 6 prompts have no answer" in drawn
 
 
-def test_a_file_of_nulls_counts_every_question_and_its_figures_are_drawn(tmp_path: Path) -> None:
+def test_a_file_of_baselines_counts_every_question_and_its_figures_are_drawn(tmp_path: Path) -> None:
     questions = tasks.questions("count-ones", lengths=[4, 5])
     hosted = read(tmp_path, questions, *({"id": one.id, "text": None, "model": "m"} for one in questions))
-    found = measure.hosted_behaviour(hosted)
+    found = measure.hosted_evaluation(hosted)
     summary: Any = found.summary
     assert (list(summary["unanswered"]), list(summary["asked"]), list(summary["right"])) == ([1, 1], [0, 0], [0, 0])
     assert (hosted.name, found.provenance.parameters["unanswered"]) == ("m", 2)
@@ -176,7 +174,7 @@ def test_an_answer_before_a_stop_token_is_read(tmp_path: Path) -> None:
     (one,) = asked(12)
     for end in ("</s>", "<eos>", "<|eot_id|>", "<end_of_turn>\n<eos>", "<|im_end|>"):
         hosted = read(tmp_path, [one], {"id": one.id, "text": one.line + end})
-        (row,) = measure.hosted_behaviour(hosted).frame.to_dict("records")
+        (row,) = measure.hosted_evaluation(hosted).frame.to_dict("records")
         assert (row["text"], row["kind"], row["correct"], row["number"]) == (one.line, "answered", True, 12)
 
 
@@ -184,7 +182,7 @@ def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
     several = [*asked(2), *asked(2, spec="sum-ones")]
     hosted = read(tmp_path, several, {"id": several[0].id, "text": "2"})
     with pytest.raises(InputError, match="questions of one task"):
-        measure.hosted_behaviour(hosted)
+        measure.hosted_evaluation(hosted)
 
 
 # --- the figures

@@ -176,4 +176,4 @@ def test_no_bound_stands_beside_it() -> None:
     with pytest.raises(
         InputError, match="variant 'local' stands beside the 'frozen' derivative, the profile has detached"
     ):
-        ost.compare(measured, ost.path_sum(model, prompt, variants="local"))
+        ost.compare(measured, ost.bounds(model, prompt, variants="local"))

@@ -65,7 +65,7 @@ def test_measurements_are_in_float32_whatever_is_allowed_elsewhere(
     [
         lambda model: ost.sensitivity(model, "1110", linearisations=["full"], method="sketch"),
         lambda model: ost.collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32"]),
-        pytest.param(lambda model: ost.path_sum(model, "1110"), marks=pytest.mark.slow),
+        pytest.param(lambda model: ost.bounds(model, "1110"), marks=pytest.mark.slow),
     ],
 )
 def test_a_cpu_rounds_no_products_either(measure: Callable[[TransformerBridge], Result]) -> None:

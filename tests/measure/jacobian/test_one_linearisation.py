@@ -149,7 +149,7 @@ def test_sketches_go_through_autograd_too(linearisation: str) -> None:
 
 def test_a_sketch_of_an_earlier_position_is_that_of_the_prompts_beginning() -> None:
     model = tiny_model("llama", seed=5, dtype=torch.float64)
-    whole = ost.sensitivity(model, prompt_of(model), method="sketch", at=5).frame
+    whole = ost.sensitivity(model, prompt_of(model), method="sketch", position=5).frame
     beginning = ost.sensitivity(model, Prompt.from_ids(model, IDS[:6]), method="sketch").frame
     np.testing.assert_allclose(whole["frobenius_norm"], beginning["frobenius_norm"], rtol=1e-12)
 

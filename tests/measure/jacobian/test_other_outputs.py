@@ -40,9 +40,9 @@ def norms(found: Any, linearisation: str = "full") -> Any:
 def test_a_logit_and_a_difference_are_autograds(family: Any) -> None:
     model = model_of(family)
     prompt = Prompt.from_ids(model, IDS)
-    for towards in ((11,), (11, 23)):
-        found = norms(ost.sensitivity(model, prompt, towards=towards))
-        expected = gradient(model, -1, *towards).tolist()
+    for logit in ((11,), (11, 23)):
+        found = norms(ost.sensitivity(model, prompt, logit=logit))
+        expected = gradient(model, -1, *logit).tolist()
         assert found["operator_norm"].tolist() == pytest.approx(expected, rel=1e-8)
         assert found["frobenius_norm"].tolist() == pytest.approx(expected, rel=1e-8)
 
@@ -51,13 +51,13 @@ def test_another_position_is_the_last_one_of_the_beginning() -> None:
     model = model_of("llama")
     prompt = Prompt.from_ids(model, IDS)
     for at in (4, -4, 0):
-        whole = ost.sensitivity(model, prompt, at=at, layers="all")
+        whole = ost.sensitivity(model, prompt, position=at, layers="all")
         end = at % len(IDS) + 1
         part = ost.sensitivity(model, Prompt.from_ids(model, IDS[:end]), layers="all")
         assert whole.frame.equals(part.frame)
         assert whole.provenance.token_ids == tuple(IDS)
-        assert whole.provenance.parameters["at"] == end - 1
-    both = norms(ost.sensitivity(model, prompt, at=4, towards=11))
+        assert whole.provenance.parameters["position"] == end - 1
+    both = norms(ost.sensitivity(model, prompt, position=4, logit=11))
     expected = gradient(model, 4, 11)
     assert both["operator_norm"].tolist() == pytest.approx(expected[:5].tolist(), rel=1e-8)
     assert (expected[5:] == 0).all()
@@ -77,13 +77,15 @@ def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_c
         top = torch.linalg.svd(ost.measure.jacobian(model, embedded[: at + 1])[0]).U[:, 0]
         with torch.no_grad():
             model.unembed.original_component.weight[11] = top
-        sums = ost.path_sum(model, prompt, variants=certified, positions="all")
-        for towards in (None, 11, (7, 23)):
-            measured = ost.sensitivity(model, prompt, at=at, towards=towards)
+        sums = ost.bounds(model, prompt, variants=certified, positions="all")
+        for logit in (None, 11, (7, 23)):
+            measured = ost.sensitivity(model, prompt, position=at, logit=logit)
             summary: Any = ost.compare(measured, sums).summary
             assert summary["holds"].tolist() == [True] * len(certified)
-        logit = norms(ost.sensitivity(model, prompt, at=at, towards=11))["operator_norm"].iloc[0]
-        assert logit == pytest.approx(norms(ost.sensitivity(model, prompt, at=at))["operator_norm"].iloc[0], rel=1e-8)
+        logit = norms(ost.sensitivity(model, prompt, position=at, logit=11))["operator_norm"].iloc[0]
+        assert logit == pytest.approx(
+            norms(ost.sensitivity(model, prompt, position=at))["operator_norm"].iloc[0], rel=1e-8
+        )
 
 
 def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = output.output_row
     monkeypatch.setattr(output, "output_row", lambda *asked: (1.001 * honest(*asked)[0], honest(*asked)[1]))
     with pytest.raises(ost.InputError, match="differs from the model's own logit"):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS), towards=11)
+        ost.sensitivity(model, Prompt.from_ids(model, IDS), logit=11)
 
 
 def test_refusals() -> None:
@@ -100,32 +102,32 @@ def test_refusals() -> None:
     prompt = Prompt.from_ids(model, IDS)
     measure: Any = ost.sensitivity
     for asked, words in (
-        ({"at": 8}, r"at: expected a position from 0 to 7, or from the end down to -8, found 8"),
-        ({"towards": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found 3"),
-        ({"towards": (4, 4)}, "expected two different tokens"),
-        ({"towards": 10**6}, "or an id from 0 to"),
-        ({"towards": 4, "method": "estimate"}, "exact in one backward pass"),
-        ({"towards": 4, "linearisations": ["detached"]}, r"use contributions\(model, prompt, towards="),
+        ({"position": 8}, r"position: expected a position from 0 to 7, or from the end down to -8, found 8"),
+        ({"logit": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found 3"),
+        ({"logit": (4, 4)}, "expected two different tokens"),
+        ({"logit": 10**6}, "or an id from 0 to"),
+        ({"logit": 4, "method": "estimate"}, "exact in one backward pass"),
+        ({"logit": 4, "linearisations": ["detached"]}, r"use attribution\(model, prompt, logit="),
     ):
         with pytest.raises(ost.InputError, match=words):
             measure(model, prompt, **asked)
     with hooks.mask_scores(model, lambda query, key: query - key < 3):
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"):
-            measure(model, prompt, at=3)
+            measure(model, prompt, position=3)
     logit, early, sums = (
-        measure(model, prompt, towards=4),
-        measure(model, prompt, at=3),
-        ost.path_sum(model, prompt, variants="theorem-5.1"),
+        measure(model, prompt, logit=4),
+        measure(model, prompt, position=3),
+        ost.bounds(model, prompt, variants="theorem-5.1"),
     )
     with pytest.raises(
         ost.InputError,
-        match=r"'theorem-5.1', which describes y_n and not a logit: path_sum\(\.\.\., variants=\['local'\]\)",
+        match=r"'theorem-5.1', which describes y_n and not a logit: bounds\(\.\.\., variants=\['local'\]\)",
     ):
         ost.compare(logit, sums)
-    with pytest.raises(ost.InputError, match=r"of position 3, .* path_sum\(\.\.\., positions='all'\)"):
+    with pytest.raises(ost.InputError, match=r"of position 3, .* bounds\(\.\.\., positions='all'\)"):
         ost.compare(early, sums)
-    with pytest.raises(ost.InputError, match=r"expected two results of the same towards=, found None"):
+    with pytest.raises(ost.InputError, match=r"expected two results of the same logit=, found None"):
         ost.compare(measure(model, prompt), logit)
     for narrowed in (logit, early):
         with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):

@@ -228,6 +228,6 @@ def test_under_no_grad_and_inference_mode_the_numbers_are_the_same() -> None:
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             found = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"].to_numpy()
-            bounds = ost.path_sum(model, prompt_of(model), variants="local").frame["value"].to_numpy()
+            bounds = ost.bounds(model, prompt_of(model), variants="local").frame["value"].to_numpy()
             assert (bounds >= 0).all()
         assert found == pytest.approx(plain)

@@ -84,7 +84,7 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
         ):
             compare(*pair)
     with pytest.raises(
-        ost.InputError, match=r"a profile first, .* found PathSum and Sensitivity: compare\(profile, paths\)"
+        ost.InputError, match=r"a profile first, .* found Bounds and Sensitivity: compare\(profile, paths\)"
     ):
         compare(path("local", "certified", "operator", [1.0] * 4), one)
 
@@ -95,7 +95,7 @@ def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
     ids = [Prompt.from_ids(model, row) for row in (one, other)]
     for measured in (
         [ost.sensitivity(model, each, linearisations=("full",)) for each in ids],
-        [ost.path_sum(model, each, variants="local") for each in ids],
+        [ost.bounds(model, each, variants="local") for each in ids],
     ):
         compare: Any = ost.compare
         found: Any = compare(*measured, corresponding=True)

@@ -11,7 +11,7 @@ import pytest
 
 import hooks
 import ostools as ost
-from ostools.measure import Comparison, PathSum, Sensitivity
+from ostools.measure import Bounds, Comparison, Sensitivity
 from ostools.models import Prompt
 from ostools.results import Provenance
 from ostools.theory.profiles import rank_correlation
@@ -54,7 +54,7 @@ def profile(
     return Sensitivity(frame, provenance(**origin))
 
 
-def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> PathSum:
+def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> Bounds:
     n = len(value)
     frame = pd.DataFrame(
         {
@@ -69,7 +69,7 @@ def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> Pa
             "value": value,
         }
     )
-    return PathSum(frame, provenance(**origin))
+    return Bounds(frame, provenance(**origin))
 
 
 def only(comparison: Comparison) -> Any:
@@ -141,7 +141,7 @@ def test_only_the_embeddings_are_compared() -> None:
 def test_a_matrix_of_last_positions_is_compared_in_its_last_row() -> None:
     every = path("local", "certified", "operator", [9.0] * 4)
     earlier = every.frame.assign(last=2, value=1e-9).iloc[:3]
-    both = PathSum(pd.concat([earlier, every.frame], ignore_index=True), every.provenance)
+    both = Bounds(pd.concat([earlier, every.frame], ignore_index=True), every.provenance)
     # Exact: rows are left out, and the same numbers summarised.
     assert ost.compare(profile(), both).summary.equals(ost.compare(profile(), every).summary)
 
@@ -201,11 +201,11 @@ def test_measured_under_other_edits_is_another_network() -> None:
     prompt = Prompt.from_ids(model, [2, 40, 50, 60])
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         narrow = ost.sensitivity(model, prompt)
-        same_block = ost.path_sum(model, prompt, variants="local")
+        same_block = ost.bounds(model, prompt, variants="local")
     assert bool(only(ost.compare(narrow, same_block))["holds"])
     assert narrow.provenance.edits[0].startswith("mask_scores at blocks.0.attn.hook_attn_scores")
     with pytest.raises(ost.InputError, match=r"under different edits.*inside the same with-block"):
-        ost.compare(narrow, ost.path_sum(model, prompt, variants="local"))
+        ost.compare(narrow, ost.bounds(model, prompt, variants="local"))
 
 
 def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_order() -> None:
@@ -220,7 +220,7 @@ def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_orde
         assert math.isnan(row["median_log10_looseness"])  # a weight has no size to compare
     assert list(found.summary["linearisation"]) == ["full", "frozen"]
     backwards: Any = attention
-    with pytest.raises(ost.InputError, match="expected a Sensitivity or a PathSum, found Attention"):
+    with pytest.raises(ost.InputError, match="expected a Sensitivity or a Bounds, found Attention"):
         ost.compare(backwards, measured)
     with pytest.raises(ost.InputError, match="of different prompts"):
         ost.compare(measured, ost.attention(model, "another text"))
@@ -229,7 +229,7 @@ def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_orde
 def test_whatever_has_a_value_a_token_has_one_table_of_it() -> None:
     model, prompt = tiny_model("gemma"), "a text of tokens"
     measured = ost.sensitivity(model, prompt, layers="all")
-    paths = ost.path_sum(model, prompt, variants=["local"], positions="all")
+    paths = ost.bounds(model, prompt, variants=["local"], positions="all")
     results = [measured, paths, ost.attention(model, prompt), ost.profile(measured)]
     tokens = list(ost.models.encode(model, prompt).tokens)
     for result in results:

@@ -16,10 +16,10 @@ import pytest
 import vl_convert
 
 from ostools.ground.errors import InputError
+from ostools.measure.bounds.variants import VARIANTS
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
-from ostools.measure.paths.variants import VARIANTS
 from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.charts.sensitivity.over_tokens import comparison_chart, path_sum_chart, sensitivity_chart
+from ostools.reporting.charts.sensitivity.over_tokens import bounds_chart, comparison_chart, sensitivity_chart
 from ostools.reporting.look import theme
 from ostools.reporting.look.axes import ZERO_NOTE
 from ostools.reporting.page.page import TEMPLATES
@@ -174,7 +174,7 @@ def test_non_finite_values_are_refused(bad: float) -> None:
 
 def test_negative_values_are_refused() -> None:
     with pytest.raises(InputError, match="cannot be negative"):
-        path_sum_chart(made_paths({"local": [1.0, -1.0]}))
+        bounds_chart(made_paths({"local": [1.0, -1.0]}))
 
 
 def test_one_token_can_be_drawn() -> None:
@@ -312,7 +312,7 @@ def test_any_lengths_can_be_drawn(lengths: list[int]) -> None:
         lambda: made_comparison(PROFILE, {"local": PROFILE}),
         lambda: made_collapse(lambda n: 1.0 / n),
     ],
-    ids=["sensitivity", "path_sum", "comparison", "collapse"],
+    ids=["sensitivity", "bounds", "comparison", "collapse"],
 )
 def test_every_result_saves_its_chart_without_a_browser(tmp_path: Path, result: Callable[[], Any], ending: str) -> None:
     path = result().save(tmp_path / f"figure.{ending}")

@@ -56,10 +56,10 @@ def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
     ("asked", "words", "axis"),
     [
         ({}, "the last token’s representation", "operator norm of ∂y/∂v"),
-        ({"at": 2}, "the representation at position 2", "operator norm of ∂y/∂v"),
-        ({"towards": (" A",), "towards_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
+        ({"position": 2}, "the representation at position 2", "operator norm of ∂y/∂v"),
+        ({"logit": (" A",), "logit_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
         (
-            {"towards": (" A", "</b>"), "towards_norm": 2.0, "at": 1},
+            {"logit": (" A", "</b>"), "logit_norm": 2.0, "position": 1},
             "t = the logit of ·A minus the logit of <∕b> at position 1",
             "length of ∂t/∂v",
         ),

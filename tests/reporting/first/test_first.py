@@ -18,8 +18,8 @@ from ostools.reporting.findings.precision import tails
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline, shape_headline
 from ostools.reporting.first.glance import glance
 from ostools.reporting.first.headlines import (
-    behaviour_headline,
     collapse_headline,
+    evaluation_headline,
     mitigations_headline,
 )
 from ostools.reporting.first.screen import findings_section
@@ -28,7 +28,7 @@ from ostools.reporting.page.page import render
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
-from tests.reporting.charts.test_behaviour import made as made_behaviour
+from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_comparison, made_sensitivity
 from tests.reporting.page.test_page import Parsed
 
@@ -255,19 +255,19 @@ def test_bounds_that_hold_and_have_no_size_are_not_green() -> None:
 
 
 def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> None:
-    some = made_behaviour([{"length": 2, "correct": True}, {"length": 8}])
-    assert behaviour_headline(some).verdict == "The model answers 1 of 2 prompts of count-ones right."
-    assert strip(behaviours=[some])["Wrong answers"] == "found"
-    all_right = made_behaviour([{"length": 2, "correct": True}])
-    assert strip(behaviours=[all_right])["Wrong answers"] == "not found"
-    cut = made_behaviour([{"length": n, "kind": "cut off"} for n in (2, 8)])
-    assert strip(behaviours=[cut])["Wrong answers"] == "not tested"
-    assert behaviour_headline(cut).verdict == "No answer of 2 to count-ones could be read."
-    half = made_behaviour([{"length": 2, "correct": True}, {"length": 8, "kind": "something else"}])
-    assert strip(behaviours=[half])["Wrong answers"] == "not decided"
-    assert "1 could not be read, and are neither right nor wrong" in behaviour_headline(half).text
-    provenance = replace(PROVENANCE, parameters={"sections": ["behaviour"]})
-    left = replace(measurements(left_out=[LeftOut("behaviour", "count-ones: no room")]), provenance=provenance)
+    some = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
+    assert evaluation_headline(some).verdict == "The model answers 1 of 2 prompts of count-ones right."
+    assert strip(evaluations=[some])["Wrong answers"] == "found"
+    all_right = made_evaluation([{"length": 2, "correct": True}])
+    assert strip(evaluations=[all_right])["Wrong answers"] == "not found"
+    cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)])
+    assert strip(evaluations=[cut])["Wrong answers"] == "not tested"
+    assert evaluation_headline(cut).verdict == "No answer of 2 to count-ones could be read."
+    half = made_evaluation([{"length": 2, "correct": True}, {"length": 8, "kind": "something else"}])
+    assert strip(evaluations=[half])["Wrong answers"] == "not decided"
+    assert "1 could not be read, and are neither right nor wrong" in evaluation_headline(half).text
+    provenance = replace(PROVENANCE, parameters={"sections": ["evaluate"]})
+    left = replace(measurements(left_out=[LeftOut("evaluate", "count-ones: no room")]), provenance=provenance)
     (part,) = findings_section(left, []).parts
     assert strip()["Wrong answers"] == "not tested"
     assert list(part.findings) in (
@@ -322,8 +322,8 @@ def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
     values = np.linspace(1, 9, len(HOSTILE) + 4)
     made = made_sensitivity({"full": values.tolist()}, HOSTILE)
     collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
-    answers = made_behaviour([{"length": 2, "correct": True}], task=HOSTILE[1])
-    found = measurements(sensitivity=made, casts=[collapse], behaviours=[answers])
+    answers = made_evaluation([{"length": 2, "correct": True}], task=HOSTILE[1])
+    found = measurements(sensitivity=made, casts=[collapse], evaluations=[answers])
     assert [one.name for one in glance(found)] == ["glance-collapse", "glance-answers"]
     section = findings_section(found, [])
     page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])

@@ -16,10 +16,10 @@ from tests.reporting.every import EVERY
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
 """The theme's, black on cells, and the middle of a scale with two ends."""
-TOKENS = ("Sensitivity", "PathSum", "Comparison", "Profile")
+TOKENS = ("Sensitivity", "Bounds", "Comparison", "Profile")
 """Charts with tokens along an axis."""
 
-DEAR = ("Counting", "Decodable", "Fate", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
+DEAR = ("Counting", "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
 """Measured or drawn in seconds."""
 
 
@@ -95,7 +95,7 @@ UNNAMED = {
     "Study": ("x",),  # the panel's title has the unit
     "Figure3": ("x", "y"),  # the row's first panel and the strip below have the words
     "Figure4": ("x", "y"),
-    "Behaviour": ("x",),
+    "Evaluation": ("x",),
     "Counting": ("x",),  # the panel below has the words
 }
 

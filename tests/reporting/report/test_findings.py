@@ -13,8 +13,8 @@ import pytest
 from ostools.ground.words import factor, number
 from ostools.measure import Comparison
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.behaviour import card_findings
 from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, precision_summary
+from ostools.reporting.findings.evaluation import card_findings
 from tests.reporting.made import made_collapse, made_comparison, made_sensitivity
 
 # --- collapse

@@ -17,10 +17,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.pooling import bins_of
 from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
-from ostools.measure.fate.splits import TESTS
+from ostools.measure.probes.splits import TESTS
 from ostools.models import encode
 from ostools.models.shape import Shape
-from ostools.reporting.findings.fate import fate_findings
+from ostools.reporting.findings.probes import failure_stage_findings
 from ostools.reporting.first.headlines import headlines
 from ostools.reporting.report.asked import FORMATS, NAMES, unasked
 from ostools.reporting.report.measuring import measure
@@ -38,7 +38,7 @@ LENGTHS = range(1, 13)
 JUDGED = (4, 5, 6, 7, 8)
 """What fits the context of a tiny model."""
 MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "asked"))
-MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "fate"]
+MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "failure-stage"]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_provenance_and_command_are_there(page: Parsed) -> None:
 def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
     assert "Left out, and why" in page.text
     told = page.text[page.text.index("Left out, and why") :]
-    for section in ("behaviour", "mitigations"):  # the mitigations' task is one that was answered
+    for section in ("evaluate", "mitigations"):  # the mitigations' task is one that was answered
         assert section in told
     assert "copy-last:uniform=True: none of 4 texts holds an answer" in told
 
@@ -139,7 +139,7 @@ def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
 # --- sections by name
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("behaviour", "mitigations")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("evaluate", "mitigations")])
 def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["behaviour", "mitigations"])
+@pytest.mark.parametrize("name", ["evaluate", "mitigations"])
 def test_what_takes_answers_is_there_for_a_model_that_answers(name: str) -> None:
     model = trained("embedded")
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
@@ -172,18 +172,18 @@ def test_every_name_is_a_section() -> None:
     assert list(NAMES) == list(SECTIONS)
 
 
-def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found: Measurements) -> None:
-    assert found.fate is not None
-    section = SECTIONS["fate"](found)
+def test_the_section_on_failure_stage_says_what_was_asked_and_what_is_in_the_result(found: Measurements) -> None:
+    assert found.failure_stage is not None
+    section = SECTIONS["failure-stage"](found)
     assert section is not None
     (part,) = section.parts
     shown = part.tables[0].rows
-    frame = found.fate.frame
+    frame = found.failure_stage.frame
     assert [row[0] for row in shown] == [str(n) for n in JUDGED] == [str(n) for n in frame["length"]]
     assert [row[2] for row in shown] == frame["verdict"].tolist()
-    given = found.fate.provenance.parameters
+    given = found.failure_stage.provenance.parameters
     assert part.notes[0].startswith(f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, ")
-    probed = found.fate.probes.frame
+    probed = found.failure_stage.probes.frame
     measured = probed[(probed["control"] == "none") & (probed["site"] != "logits")]
     rows = part.more[0].tables[0].rows
     assert len(rows) == len(measured)
@@ -191,24 +191,24 @@ def test_the_section_on_fate_says_what_was_asked_and_what_is_in_the_result(found
     assert [row[1] for row in rows if row[0] == "length alone"] == ["–"] * list(measured["site"]).count("length")
     # The page says all of it below the chart, and the chart's own shorter words nowhere.
     assert part.figure is not None
-    assert (part.findings, part.figure.notes) == (fate_findings(found.fate), [])
+    assert (part.findings, part.figure.notes) == (failure_stage_findings(found.failure_stage), [])
 
 
-def test_fate_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_stage_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ASKED, "LARGE", 1.0)
-    monkeypatch.setattr(ASKED, "NAMES", ("attention", "fate"))
+    monkeypatch.setattr(ASKED, "NAMES", ("attention", "failure-stage"))
     model = tiny_model("gemma")
     chosen = measure(model, encode(model, "1110"), [1, 2])
-    assert chosen.fate is None
-    assert "--section fate" in chosen.left_out[0].reason
+    assert chosen.failure_stage is None
+    assert "--section failure-stage" in chosen.left_out[0].reason
 
 
 def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
     sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
     large = replace(Shape.of(tiny_model("gemma")), **sizes)
-    assert set(unasked(large, 64)) == {"sensitivity", "fate"}
-    assert set(unasked(large, 512)) == {"sensitivity", "layers", "fate"}
+    assert set(unasked(large, 64)) == {"sensitivity", "failure-stage"}
+    assert set(unasked(large, 512)) == {"sensitivity", "layers", "failure-stage"}
     assert set(unasked(replace(large, device="cuda"), 512)) == set()
 
 
@@ -243,11 +243,11 @@ def test_a_section_without_data_is_absent(found: Measurements, name: str) -> Non
 
 
 def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(found: Measurements) -> None:
-    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, fate=None)
+    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, failure_stage=None)
     page = Parsed(render_report(only, "ostools report"))
     assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
     assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Forms"]
-    assert not {"#collapse", "#precision", "#position", "#attention", "#fate"} & set(page.attributes("href"))
+    assert not {"#collapse", "#precision", "#position", "#attention", "#failure-stage"} & set(page.attributes("href"))
 
 
 def test_each_headline_has_its_figures_and_leads_to_its_section(found: Measurements) -> None:
@@ -324,7 +324,7 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert {one.section for one in found.left_out} == set(asked)
 
 
-@pytest.mark.parametrize("name", ["attention", "fate"])
+@pytest.mark.parametrize("name", ["attention", "failure-stage"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "behaviours", "left_out")
     single = (
@@ -336,7 +336,7 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "comparison",
         "attention",
     )
-    single += ("fate",)
+    single += ("failure-stage",)
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
     assert "Nothing could be measured" not in words
@@ -348,11 +348,11 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
 def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
     """What was asked for and refused is named once, with its own reason; what nobody asked for is not missed."""
     reasons = [
-        LeftOut("behaviour", "none could be read"),
+        LeftOut("evaluate", "none could be read"),
         LeftOut("mitigations", "none either"),
         LeftOut("collapse", "no"),
     ]
-    asked = replace(found.provenance, parameters={"sections": ["behaviour", "mitigations"]})
+    asked = replace(found.provenance, parameters={"sections": ["evaluate", "mitigations"]})
     shown = Parsed(render_report(replace(found, collapses=[], provenance=asked, left_out=reasons), "ostools")).text
     assert "There is no finding on behaviour. The reason: none could be read." in shown
     assert "There is no finding on mitigations. The reason: none either." in shown

@@ -11,15 +11,15 @@ import pytest
 
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
-from ostools.measure import Behaviour, Collapse, Sensitivity
-from ostools.reporting.findings.behaviour import answered
+from ostools.measure import Collapse, Evaluation, Sensitivity
+from ostools.reporting.findings.evaluation import answered
 from ostools.reporting.findings.precision import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.findings.study import study_finding
 from ostools.reporting.report.measuring import failed_on
 from ostools.reporting.sections.collapse import precision_section
 from ostools.results import Provenance
-from tests.reporting.charts.test_behaviour import made as made_behaviour
+from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity
 
 
@@ -123,18 +123,18 @@ def test_answers_with_the_length_that_went_worst() -> None:
     rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
     for row in rows:
         row["within_training"] = row["length"] == 2
-    said = answered(made_behaviour(rows))
+    said = answered(made_evaluation(rows))
     assert said == (
         "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
         "Wilson 95% 5% to 70%."
     )
-    unknown = answered(made_behaviour([row | {"within_training": None} for row in rows]))
+    unknown = answered(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown
 
 
 def test_one_answer_has_no_interval() -> None:
     rows = [{"length": 2, "correct": True}, {"length": 8}]
-    said = answered(made_behaviour(rows, random=False))
+    said = answered(made_evaluation(rows, random=False))
     assert said == "Measured on count-ones, 1 of 2 answers are right (2 to 8 items); fewest at 8 items: 0 of 1."
 
 
@@ -189,12 +189,12 @@ def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_c
 
 
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
-    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Behaviour:
+    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Evaluation:
         rows = [
             {"length": n, "correct": n <= right, "kind": kind, "log_probability": likely, "number": None}
             for n in range(1, 9)
         ]
-        return made_behaviour(rows, task=task)
+        return made_evaluation(rows, task=task)
 
     always, often, never = answers("copy", 8, -0.1), answers("sum-ones", 5, -1.0), answers("count-ones", 0, -3.0)
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")

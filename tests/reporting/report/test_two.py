@@ -23,7 +23,7 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
-from tests.reporting.charts.test_behaviour import made as made_behaviour
+from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_sensitivity
 from tests.reporting.page.test_page import Parsed
 from tests.sets import quick
@@ -45,7 +45,7 @@ PAIRS = made_collapse(lambda n: 1 / n, lengths=range(1, 9), noise={"float32": 1e
 
 
 def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measurements:
-    answers = made_behaviour([{"length": 2, "correct": True}, {"length": 8}])
+    answers = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
     given: Any = {"collapses": [PAIRS], "sensitivity": NORMS, "behaviours": [answers]}
     return Measurements(provenance(name, name), "text", tokens, **(given | found))
 
@@ -53,7 +53,7 @@ def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measu
 def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[Any] = []
     monkeypatch.setattr(two, "render_sections", lambda title, lead, sections: pages.append(sections) or "")
-    both = made("one"), made("two", behaviours=[])
+    both = made("one"), made("two", evaluations=[])
     render_two(both, "ostools report")
     columns, charts = (part.columns for part in pages[0][0].parts)
     for place, (found, column, small) in enumerate(zip(both, columns, charts, strict=True), 1):

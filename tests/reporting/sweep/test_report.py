@@ -28,11 +28,11 @@ ASKED = {
     "lengths": [3, 4],
     "mitigations": ["none", "sliding-window:window=4,sinks=1"],
     "measurements": [
-        {"name": "behaviour", "max_new_tokens": 4},
-        {"name": "behaviour", "max_new_tokens": 4, "temperature": 1.0, "samples": 2},
+        {"name": "evaluate", "max_new_tokens": 4},
+        {"name": "evaluate", "max_new_tokens": 4, "temperature": 1.0, "samples": 2},
         {"name": "collapse", "dtypes": "bfloat16"},
         "sensitivity",
-        {"name": "path-sum", "variants": ["local", "theorem-5.1"]},
+        {"name": "bounds", "variants": ["local", "theorem-5.1"]},
     ],
 }
 
@@ -65,7 +65,7 @@ def tables(page: str, caption: str) -> list[list[str]]:
 def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(page: str) -> None:
     assert "Complete: all 10 cells are measured" in page
     assert "PARTIAL" not in page
-    for name in ("findings", "origin", "behaviour", "collapse", "sensitivity", "bounds", "reading", "again"):
+    for name in ("findings", "origin", "evaluate", "collapse", "sensitivity", "bounds", "reading", "again"):
         assert page.count(f'<section id="{name}"') == 1
     assert "default-src" in page
     assert "ostools report --run" in page
@@ -73,14 +73,14 @@ def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(
 
 def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(page: str, sweep: Path) -> None:
     first = page.partition('<section id="findings"')[2].partition("</section>")[0]
-    behaviour, collapse = (read(sweep).rows(name) for name in ("behaviour", "collapse"))
-    model = str(behaviour["model"].iloc[0])
+    evaluation, collapse = (read(sweep).rows(name) for name in ("evaluate", "collapse"))
+    model = str(evaluation["model"].iloc[0])
     for mitigation in ("none", "sliding-window:window=4,sinks=1"):
         title = f"<h3>{model}, {'no mitigation' if mitigation == 'none' else mitigation}</h3>"
         part = first.partition(title)[2].partition("<h3>")[0]
         assert part.count("is the pair closer than the rounding noise") == 1
         assert part.count("does the model err on a task?") == 2  # options are not pooled
-        for _, rows in behaviour[behaviour["mitigation"] == mitigation].groupby("options"):
+        for _, rows in evaluation[evaluation["mitigation"] == mitigation].groupby("options"):
             right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
             # What was cut off is neither right nor wrong, here as in a report.
             read_any = bool(rows["kind"].eq("answered").any())
@@ -94,7 +94,7 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
     rows = tables(page, "Behaviour: every result")
     assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
-    assert ost.runs.results(sweep).query("measurement == 'behaviour'")["options"].nunique() == 2
+    assert ost.runs.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
 
 
 def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:

@@ -46,7 +46,7 @@ def sums() -> Any:
 
 
 def bounds(found: Reading) -> tuple[list[str], list[str]]:
-    section = SECTIONS["path-sum"].of(found)
+    section = SECTIONS["bounds"].of(found)
     assert section is not None
     return [table.caption for table in section.parts[0].tables], list(section.parts[0].notes)
 
@@ -59,7 +59,7 @@ def page(directory: Path) -> str:
 def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path, checkpoints: tuple[str, str]) -> None:
     for seed, weights in enumerate(("A", "B")):  # the path sum of seed 1 is of A
         keep(tmp_path, cell("sensitivity", seed), norms(), source(weights), checkpoints[seed])
-        keep(tmp_path, cell("path-sum", seed), sums(), source("A"), checkpoints[0])
+        keep(tmp_path, cell("bounds", seed), sums(), source("A"), checkpoints[0])
     captions, notes = bounds(read(tmp_path))
     assert any(caption.startswith("Against the measured norms") for caption in captions)  # seed 0
     assert any(note.startswith("Not compared: ") for note in notes)
@@ -67,7 +67,7 @@ def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path, 
 
 def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
     keep(tmp_path, cell("sensitivity"), norms(), source())
-    keep(tmp_path, cell("path-sum"), sums(), source(), code="d")
+    keep(tmp_path, cell("bounds"), sums(), source(), code="d")
     captions, notes = bounds(read(tmp_path))
     assert not any(caption.startswith("Against") for caption in captions)
     assert notes == ["Not compared: the path sum is of code 'd', the norms beside it are of 'c'"]
@@ -117,7 +117,7 @@ def test_the_longest_prompt_of_each_condition_is_drawn_with_its_least_seed(tmp_p
 
 def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None:
     keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)), source())
-    keep(tmp_path, cell("path-sum"), sums(), source())
+    keep(tmp_path, cell("bounds"), sums(), source())
     found = read(tmp_path)
     section = SECTIONS["sensitivity"].of(found)
     assert section is not None
@@ -130,8 +130,8 @@ def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None
 
 def test_rows_that_are_none_of_their_measurement_cost_their_part_only(tmp_path: Path) -> None:
     keep(tmp_path, cell("sensitivity"), norms(), source())
-    keep(tmp_path, cell("path-sum"), sums().drop(columns="kind"), source())
-    keep(tmp_path, cell("behaviour"), sums(), source())
+    keep(tmp_path, cell("bounds"), sums().drop(columns="kind"), source())
+    keep(tmp_path, cell("evaluate"), sums(), source())
     told = page(tmp_path)
     assert told.count("This could not be drawn from what is stored") >= 2
     assert '<section id="sensitivity"' in told

@@ -1,1 +1,1 @@
-"""Charts of answers: `behaviour`, `retrieval`, `study`, `windows`, `ablation`, `heads`."""
+"""Charts of answers: `evaluate`, `retrieval`, `study`, `windows`, `ablation`, `heads`."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.repeats import Repeats
-from ostools.measure.profiles.nulls import TRAINED
+from ostools.measure.profiles.untrained import TRAINED
 from ostools.reporting.charts.sensitivity.over_tokens import SOURCES
 from ostools.reporting.forms.curve import curve, fitted, grid
 from ostools.reporting.look import axes, draw, theme
@@ -23,8 +23,8 @@ _X, _Y = "copies n of the repeated token", "L2 distance at y (float64)"
 def repeats_chart(result: Repeats) -> Any:
     """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds.
 
-    What is below its rounding stands below the axis, and is told as at most that. With null models: the model's curve, and of
-    each kind the median and the range over its draws, a panel a prompt and sink.
+    What is below its rounding stands below the axis, and is told as at most that. With untrained models: the model's curve, and
+    of each kind the median and the range over its draws, a panel a prompt and sink.
     """
     frame: Frame = frame_of(result)
     if frame["source"].nunique() > 1:
@@ -78,13 +78,13 @@ def _before_training(result: Repeats) -> Any:
 
     panels = {panel: marks_of(panel) for panel in dict.fromkeys(rows["panel"])}
     count = int(frame["draw"].nunique())
-    shade = f"Line: the model, and the median of {count} null models of a kind; shade: their range."
+    shade = f"Line: the model, and the median of {count} untrained models of a kind; shade: their range."
     title = "The distance on repeated tokens before and after training"
     rows_of_panels = grid(panels, axes.length_axis(rows["length"], _X), y, 2, _SIZE)
-    return draw.figure(rows_of_panels, title, [shade, *_fates_of(result)], color="shared")
+    return draw.figure(rows_of_panels, title, [shade, *_stages_of(result)], color="shared")
 
 
-def _fates_of(result: Repeats) -> list[str]:
+def _stages_of(result: Repeats) -> list[str]:
     """The laws of each source and prompt, counted over draws."""
     summary: Any = result.summary
     lines = []

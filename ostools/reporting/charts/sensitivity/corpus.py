@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 
 from ostools.ground.words import short_name
+from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
-from ostools.measure.paths.path_sum import PathSums
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.forms.curve import BAND, curve
 from ostools.reporting.look import axes, draw, theme
@@ -43,7 +43,7 @@ def corpus_chart(result: Corpus) -> Any:
     return draw.figure(draw.in_rows(panels, _PANELS), words, _notes(result), spacing=30, between=24)
 
 
-def several_chart(result: Sensitivities | PathSums) -> Any:
+def several_chart(result: Sensitivities | PromptBounds) -> Any:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
     every = result.over_position()
     lowest = every["layer"].min()
@@ -62,8 +62,8 @@ def several_chart(result: Sensitivities | PathSums) -> Any:
         rows, y = _shares(here[["series", "start", "end", "mean", "low", "high"]], ["mean", "low", "high"])
         title, size = f"{_NORMS[str(norm)]} norm", (300, 240)
         panels.append(_panel(rows, y, hue, title, "relative position", size, bands=[BAND], dash=dash))
-    what = "Path sums" if isinstance(result, PathSums) else "Sensitivity"
-    if "towards_norm" in result.provenance.parameters:
+    what = "Path sums" if isinstance(result, PromptBounds) else "Sensitivity"
+    if "logit_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
     said = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
     said += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""

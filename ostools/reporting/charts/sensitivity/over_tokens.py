@@ -1,4 +1,5 @@
-"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, null models, parts of a logit.
+"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, untrained models, parts of a
+logit.
 
 One panel per norm, since an operator norm and a Frobenius norm share no axis; one line per linearisation or variant; path sums
 whose constant is unknown, of which only the shape counts, have a panel of their own.
@@ -15,12 +16,12 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.attention.attention import ATTENTION
-from ostools.measure.contributions.contributions import Contributions
+from ostools.measure.attribution.attribution import Attribution
+from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.paths.path_sum import PathSum
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
-from ostools.measure.profiles.nulls import TRAINED, Nulls
+from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
 from ostools.reporting.forms.curve import fitted
 from ostools.reporting.forms.profile import WIDTH, of_tokens, profile, shown_tokens
@@ -48,7 +49,7 @@ def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
     return _profiles(measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol)
 
 
-def path_sum_chart(result: PathSum) -> alt.VConcatChart:
+def bounds_chart(result: Bounds) -> alt.VConcatChart:
     """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings dash-dotted. Above them stands
     which forms are not believed on this prompt."""
     title = "Path sums of Theorem 5.1 over the tokens"
@@ -76,7 +77,7 @@ def measured_rows(frame: Frame) -> Frame:
 
 def path_rows(frame: Frame) -> Frame:
     """A path-sum table with the columns of the others; what has no scale (attention too) gets a panel of its own."""
-    from ostools.measure.paths.variants import VARIANTS
+    from ostools.measure.bounds.variants import VARIANTS
 
     unscaled = [ATTENTION, *(name for name, variant in VARIANTS.items() if not variant.scaled)]
     norm = frame["norm"].astype(str).where(~frame["variant"].isin(unscaled), SHAPE)
@@ -179,7 +180,7 @@ SOURCES = {
 }
 
 
-def nulls_chart(result: Nulls) -> Any:
+def baselines_chart(result: UntrainedBaselines) -> Any:
     """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
     table, band = frame_of(result), result.band
     own: Frame = table[table["source"] == TRAINED]
@@ -190,11 +191,11 @@ def nulls_chart(result: Nulls) -> Any:
     sources = list(dict.fromkeys(table["source"]))
     hue = draw.hue("series", dict(zip([SOURCES[one] for one in sources], theme.colours(sources), strict=True)))
     panel = profile(rows, shown_tokens(own), y, hue, height=300, bands=[("low", "high", 0.25)])
-    notes = _nulls_notes(result, bool(rows["zero"].any()))
+    notes = _baselines_notes(result, bool(rows["zero"].any()))
     return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
-def _nulls_notes(result: Nulls, zeros: bool) -> list[str]:
+def _baselines_notes(result: UntrainedBaselines, zeros: bool) -> list[str]:
     """What the shade is, and the verdicts of the shape by source, in three lines."""
     table: Any = result.summary
     lines = []
@@ -211,10 +212,10 @@ def _nulls_notes(result: Nulls, zeros: bool) -> list[str]:
 _UP, _DOWN = "raises the logit", "lowers the logit"
 
 
-def contributions_chart(result: Contributions) -> Any:
+def attribution_chart(result: Attribution) -> Any:
     """A bar a token; the biases, which belong to none, and the sum stand in the subtitle."""
     table, said = frame_of(result), result.provenance.parameters
-    axes.require_finite(table["contribution"], "contributions")
+    axes.require_finite(table["contribution"], "attribution")
     of: Frame = result.of_tokens
     values = of["contribution"].astype(float).reset_index(drop=True)
     rows = of_tokens(of.assign(position=range(len(of))), zero=0.0).reset_index(drop=True)

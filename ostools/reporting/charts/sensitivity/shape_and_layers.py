@@ -135,7 +135,7 @@ def _drawn(frame: Frame, column: str) -> Frame:
 
 
 def _profile_title(result: Profile) -> str:
-    narrowed = {"at", "towards_norm"} & result.provenance.parameters.keys()
+    narrowed = {"position", "logit_norm"} & result.provenance.parameters.keys()
     return f"Which tokens matter to {theme.differentiated(result.provenance.parameters)[1] if narrowed else 'the last one'}"
 
 

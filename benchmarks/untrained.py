@@ -1,0 +1,113 @@
+"""What was there before training: figures of docs/findings/untrained.md.
+
+    python -m benchmarks.untrained [MODEL_DIRECTORY]        (without a directory: the embedded model)
+
+Profiles, sinks and the fall of the distance, of the model and of three untrained models of each kind. Some minutes on one core.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.models import Prompt, encode
+from ostools.models.untrained import KINDS
+
+SEEDS = range(3)
+TOKENS = 128
+TEXTS = {
+    "story": "Once upon a time there was a little girl who lived in a small house near the forest. Every day she went to "
+    "the river and counted the fish in the water. One day she saw a big red fish that could talk. The fish asked her for a "
+    "piece of bread, and she gave it to him. He was very happy and told her where to find the old boat. She ran home to "
+    "tell her mother. ",
+    "prose": "The weather in the north is cold and dry for most of the year. Farmers keep sheep on the hills and grow "
+    "potatoes in the valleys. In summer many visitors walk along the coast, where the cliffs are high and the sea birds make "
+    "their nests. A narrow road leads from the harbour to the church, and from there to the school. It was built by hand "
+    "long ago. ",
+    "words": "red blue tree fish house water stone bread green river boat hill sheep road bird cold summer girl mother school ",
+}
+
+
+def main() -> None:
+    model = ost.load_model(*sys.argv[1:2])
+    cases: list[tuple[str, list[TransformerBridge]]] = [("model", [model])]
+    cases += [(kind, [ost.untrained_model(model, kind, seed=seed) for seed in SEEDS]) for kind in KINDS]
+    profiles(model)
+    sinks(model, cases)
+    laws(cases)
+
+
+def prompt_of(model: TransformerBridge, text: str) -> Prompt:
+    """The first `TOKENS` tokens of the text, repeated as often as it takes."""
+    longer = (encode(model, text * times).ids.tolist() for times in range(1, TOKENS))
+    return Prompt.from_ids(model, next(ids for ids in longer if len(ids) >= TOKENS)[:TOKENS])
+
+
+def profiles(model: TransformerBridge) -> None:
+    """The U: of each text and kind the verdicts, contrasts (decades) and shares, by exact Jacobians."""
+    print("\nsensitivity\n")
+    print(f"| text, {TOKENS} tokens | of | shape | start | end | end, last out | first | last | like model |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    columns = [
+        "start_contrast",
+        "end_contrast",
+        "end_without_last",
+        "sink_share",
+        "last_share",
+        "spearman",
+    ]
+    for name, text in TEXTS.items():
+        found: Any = ost.untrained_baselines(
+            model, prompt_of(model, text), method="exact", kinds=KINDS, seeds=SEEDS
+        ).summary
+        for source, rows in found.groupby("source", sort=False):
+            verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in rows["verdict"].value_counts().items())
+            print(f"| {name} | {source} | {verdicts} | {' | '.join(spread(rows[column]) for column in columns)} |")
+
+
+def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridge]]]) -> None:
+    """Attention on the first token, the mean over heads, texts and queries; uniform attention as the measure."""
+    uniform = float(np.mean(1.0 / np.arange(2, TOKENS + 1)))
+    print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
+    for name, models in cases:
+        prompts = [prompt_of(model, text) for text in TEXTS.values()]
+        scores: list[Any] = [ost.head_scores(one, prompts).summary for one in models]
+        weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
+        print(f"| {name} | {spread(weights)} | {spread(heads)} |")
+
+
+def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
+    """Theorem 4.2's distance at y from 1 to 256 copies: by which law it falls."""
+    print("\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|")
+    for name, models in cases:
+        found = [ost.experiments.repeats(one, ["figure-5a", "text"], lengths=range(1, 257)) for one in models]
+        for key in found[0].summary[["task", "sink"]].itertuples(index=False, name=None):
+            tables: list[Any] = [one.summary.set_index(["task", "sink"]) for one in found]
+            rows = [table.loc[[key]].iloc[0].to_dict() for table in tables]
+            rates: dict[str, list[float]] = {}
+            for row in rows:
+                rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))
+            said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
+            falls = [fall(one.frame, *key) for one in found]
+            print(f"| {name} | {key[0]} | {key[1]} | {said} | {spread(falls)} |")
+
+
+def fall(frame: Any, task: str, sink: str) -> float:
+    rows = frame[(frame["task"] == task) & (frame["sink"] == sink)].set_index("length")["distance"]
+    return float(rows.loc[256] / rows.loc[8])
+
+
+def spread(values: Any) -> str:
+    """A number, or the least and the largest of several."""
+    numbers = [float(value) for value in values]
+    if len(numbers) == 1:
+        return f"{numbers[0]:.3g}"
+    return f"{min(numbers):.3g} to {max(numbers):.3g}"
+
+
+if __name__ == "__main__":
+    main()

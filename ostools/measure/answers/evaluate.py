@@ -1,0 +1,388 @@
+"""Answers of a model to a task at every length: right or wrong, by how much, and how likely the right answer was.
+
+Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and under a mitigation that
+leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see whether it acts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.answers.answers import (
+    CYCLE,
+    CYCLE_AN_ITEM,
+    Answer,
+    answers,
+    can_end,
+    end_ids,
+    how_read,
+    writes_lines,
+)
+from ostools.measure.answers.elicitation import EXAMPLES, elicit, elicitation_for
+from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
+from ostools.measure.answers.probability import AnswerScore, Line, answer_room, answer_scores, answer_text, right_lines
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.sampling import require_temperature
+from ostools.measure.task_prompt import TaskPrompt
+from ostools.models.describe import metadata_of
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
+from ostools.theory.statistics.intervals import wilson
+
+COLUMNS = {
+    **{"task": "str", "mode": "str", "elicitation": "str", "mitigation": "str", "status": "str"},
+    **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
+    **{"key": "str", "answer": "str", "text": "str", "ended": "str", "reasoning_tokens": "Int64"},
+    **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
+    **{"content": "str", "content_correct": "boolean"},
+    **{"log_probability": "float64", "rank": "Int64", "seconds": "float64", "within_training": "boolean"},
+}
+LEVEL = 0.95
+ENDS = {
+    (True, True): "the end of its line, or of the text",
+    (True, False): "the end of its line: the model knows no end of text",
+    (False, True): "the end of the text: the vocabulary has no line's end",
+    (False, False): "max_new_tokens: the vocabulary has neither a line's end nor an end of text",
+}
+"""What ends an answer, by whether the model can write the end of a line, and of a text. Without either there is no probability
+of the right line: it is that of a line that ends."""
+PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was drawn"
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation(Result):
+    """One row per prompt and sample.
+
+    Columns: task (as `tasks.task` takes it), mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation (as
+    `mitigations.mitigation` takes it), status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a
+    logit, and its row is no evidence of what it does), length (items), seed, sample, tokens (of the prompt); key (the right
+    answer), answer (the answer line, as `reading` finds it; where there is none the last line that was read), text (all it
+    wrote), ended (by "eos", a "stop" after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`,
+    "repeats" in an exact cycle of tokens), reasoning_tokens (how many of its tokens are thoughts before the answer, their
+    marks counted; NA of a hosted model), kind ("answered"; "something else": it came to its end without an answer; "cut off"
+    before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
+    (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration
+    around it, see `judging.Verdict`), content and content_correct (the value that the text asserts in whatever words, and
+    whether that is the right one; NA: it asserts none, see `content.asserted`), number (in the answer; NA: none or several),
+    absolute_error (|number - key|, where the answer is a number); log_probability (natural, of the right line after the
+    prompt, with its end, of a few-shot prompt of what is left of the line; NaN where it was not asked for, and where
+    reasoning or thinking comes first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where
+    the prompt has not begun the answer line), seconds (its share of its batch's time), within_training (whether the model's
+    card lists training of the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes
+    of it may have been in no training at all).
+
+    `summary`: one row a length, see `summarise`.
+    """
+
+    summary: pd.DataFrame
+
+    @property
+    def wrong(self) -> int:
+        """How many answers were read and are not right. What was cut off, or something else, is neither right nor wrong."""
+        return int(self.summary["wrong"].to_numpy(dtype=int).sum())
+
+    @property
+    def read(self) -> int:
+        """How many answers were read: right or wrong."""
+        return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
+
+
+@measurement
+@in_smaller_chunks
+def evaluate(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    mitigation: Mitigation | str | None = None,
+    elicitation: str | None = None,
+    chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
+    temperature: float | int = 0.0,
+    samples: int = 1,
+    max_new_tokens: int | None = None,
+    probability: bool = True,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
+
+    Args:
+        task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
+        lengths: numbers of items.
+        seeds: one sequence for each, if the task draws its sequence.
+        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
+            active, and it verifies itself.
+        elicitation: how the answer is elicited: "chat", "few-shot" or "zero-shot". "chat": the
+            prompt is a user's turn in the chat template. "few-shot": after three worked examples of
+            the task, and with the answer line begun. "zero-shot": the bare prompt. None: chat where
+            the tokenizer has a template; zero-shot where the model's card lists the task; else
+            few-shot (`elicitation.elicitation_for`). A mitigation rewrites the examples as it does
+            the question.
+        chat: True for elicitation="chat", False for "zero-shot"; None: see `elicitation`.
+        system: a system prompt before it, if the template takes one.
+        thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
+            provenance says what became of it.
+        temperature: 0 takes the most likely token at every step, above 0 answers are drawn. Their
+            seeds are made of task, length, seed and sample, so they are the same under another
+            mitigation.
+        samples: answers to each prompt, at a temperature above 0.
+        max_new_tokens: tokens after which an answer is cut; None: by the longest right line. None:
+            as many as the longest right line has, 48 more for words before it and for the line's
+            end, and 256 more if the prompt asks for reasoning or the model thinks first; after a
+            few-shot prompt 16 more.
+        probability: whether the probability of the right line is measured too. It needs a model
+            that can write an end of the line, and is not measured if the prompt asks for reasoning
+            or the model thinks first.
+        progress: called as progress(done, total).
+
+    Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for
+    several samples of answers that are not drawn, and for a prompt longer than the context. Raises `MitigationError` for an
+    unknown mitigation, and for one that breaks its promise.
+
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item). If the vocabulary has no line's
+    end, it ends with the end of the text; if it has neither, at max_new_tokens. The provenance says which (`answers_end_at`).
+
+    Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
+    """
+    form = tasks.task(task)
+    mitigation_object = mitigations.optional(mitigation)
+    length_list, seed_list = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
+    trained = metadata_of(model).trained_lengths or {}
+    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, chat)
+    options: dict[str, Any] = {"mitigation": mitigation_object, "system": system, "thinking": thinking}
+    task_prompts = [
+        elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
+    ]
+    scored = (
+        probability
+        and not form.reasons
+        and not any(task_prompt.thinks for task_prompt in task_prompts)
+        and can_end(model)
+    )
+    run = _Run(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
+    with mitigations.running(model, mitigation_object):
+        answer_groups, likely, how = run.answer_groups(), run.likely(), run.described()
+    names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object)}
+    names |= {"elicitation": how_asked}
+    longest = trained.get(form.trained_as or "")
+    how |= {"rewritten": any(task_prompt.rewritten for task_prompt in task_prompts), "trained_length": longest}
+    how |= {"lengths": length_list, "seeds": seed_list, "chat": task_prompts[0].chat, **task_prompts[0].prompt.asked}
+    provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
+    rows = [
+        _row(task_prompt, sample, answer, reasoning_tokens(model, task_prompt, answer), score, status, longest)
+        for task_prompt, group, score, kinds in zip(
+            task_prompts,
+            answer_groups,
+            likely,
+            _statuses(model, mitigation_object, task_prompts, answer_groups),
+            strict=True,
+        )
+        for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
+    ]
+    frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame = frame[list(COLUMNS)].astype(COLUMNS)
+    return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Passes over the prompts, under the edits that are active when each is run."""
+
+    model: TransformerBridge
+    form: Task
+    task_prompts: Sequence[TaskPrompt]
+    temperature: float | int
+    samples: int
+    max_new_tokens: int | None
+    scored: bool
+    progress: Progress | None
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        return right_lines(self.model, self.task_prompts)
+
+    @property
+    def room(self) -> int:
+        """How many tokens an answer may have."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
+        return answer_room(self.lines, reasons, self.task_prompts[0].prefill is not None)
+
+    def answer_groups(self) -> list[list[Answer]]:
+        """The samples after each prompt."""
+        name, samples = tasks.label(self.form), range(self.samples)
+        flat = answers(
+            self.model,
+            [task_prompt.prompt for task_prompt in self.task_prompts for _ in samples],
+            max_new_tokens=self.room,
+            stops=[stop for stop in stops_of(self.task_prompts) for _ in samples],
+            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in self.task_prompts for _ in samples],
+            temperature=self.temperature,
+            seeds=[
+                f"{name} {task_prompt.length} {task_prompt.seed} {sample}"
+                for task_prompt in self.task_prompts
+                for sample in samples
+            ],
+            progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
+        )
+        return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
+
+    def likely(self) -> list[AnswerScore | None]:
+        """How likely each prompt's right line is, once for all its samples; None where it was not asked for."""
+        if not self.scored:
+            return [None] * len(self.task_prompts)
+        prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
+        lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
+        return [*answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))]
+
+    def described(self) -> dict[str, Any]:
+        """Provenance entries: everything that defines the answers, how batches were made too."""
+        return {
+            "temperature": self.temperature,
+            "samples": self.samples,
+            "max_new_tokens": self.room,
+            "stop": STOP,
+            "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
+            "examples": EXAMPLES if self.task_prompts[0].prefill is not None else 0,
+            "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
+            "probability": self.scored,
+            "line_tokens": sorted({line.cut for line in self.lines}),
+            **how_read(self.model),
+            "level": LEVEL,
+        }
+
+
+def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
+    seed_list = seeds_of(form, seeds)
+    whole_number("samples", samples, 1)
+    require_temperature(temperature)
+    if samples > 1 and temperature == 0:
+        raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
+    return seed_list
+
+
+def _statuses(
+    model: TransformerBridge,
+    mitigation: Mitigation | None,
+    task_prompts: Sequence[TaskPrompt],
+    groups: Sequence[Sequence[Answer]],
+) -> list[list[str]]:
+    """Whether the mitigation changed anything in each row: the text, or a logit of prompt and answer.
+
+    The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
+    """
+    if mitigation is None:
+        return [["none"] * len(group) for group in groups]
+    acts_by_length: dict[int, bool] = {}
+
+    def active(task_prompt: TaskPrompt, answer: Answer) -> bool:
+        if task_prompt.rewritten:
+            return True
+        read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
+        if len(read) not in acts_by_length:
+            acts_by_length[len(read)] = mitigations.acts(model, mitigation, read)
+        return acts_by_length[len(read)]
+
+    return [
+        ["active" if active(task_prompt, answer) else "inactive" for answer in group]
+        for task_prompt, group in zip(task_prompts, groups, strict=True)
+    ]
+
+
+def _row(
+    task_prompt: TaskPrompt,
+    sample: int,
+    answer: Answer,
+    reasoning: int,
+    score: AnswerScore | None,
+    status: str,
+    trained: int | None,
+) -> dict[str, Any]:
+    return answer_columns(task_prompt, answer, reasoning) | {
+        "status": status,
+        "sample": sample,
+        "log_probability": math.nan if score is None else score.log_probability,
+        "rank": None if score is None or task_prompt.prefill is None else score.rank,
+        "seconds": answer.seconds,
+        "within_training": None if trained is None else task_prompt.length <= trained,
+    }
+
+
+def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
+    """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
+
+    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right; what was cut off, and
+    something else, are neither), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
+    content_right and content_read (answers whose content is right, and that assert a value), something_else and cut_off
+    (answers of these kinds: neither right nor an error), unanswered (questions that a hosted model has no answer to; they are
+    in no other number but `prompts`), mean_absolute_error (of the answers with a number; NaN: none), log_probability and
+    probability (of the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+
+    random, sampled: whether the prompts were drawn, and whether the answers were, at a temperature.
+
+    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
+    were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
+    each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
+    to the one prompt, which has no interval (NaN).
+    """
+    rows = [
+        _summary(int(cast(Any, length)), length_rows, random, sampled)
+        for length, length_rows in cast(Any, frame).groupby("length")
+    ]
+    return pd.DataFrame(rows).astype({"within_training": "boolean"})
+
+
+def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, Any]:
+    within = rows["within_training"].iloc[0]
+    prompts, unanswered = int(rows["seed"].nunique()), int(rows["correct"].isna().sum())
+    rows = rows[rows["correct"].notna()]
+    by_seed = rows.groupby("seed")
+    shares = by_seed["correct"].mean().astype(float)
+    samples = len(rows) // max(len(shares), 1)
+    of_prompts = random and (len(shares) > 1 or samples == 1)
+    trials = len(shares) if of_prompts else samples if sampled else 0
+    accuracy = float(shares.mean())
+    low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
+    errors = rows["absolute_error"].dropna().astype(float)
+    return {
+        "length": length,
+        "prompts": prompts,
+        "asked": len(rows),
+        "right": int(rows["correct"].sum()),
+        "wrong": int((rows["kind"].eq(HAS_ANSWER) & ~rows["correct"]).sum()),
+        "content_right": int(rows["content_correct"].sum()),
+        "content_read": int(rows["content_correct"].notna().sum()),
+        "accuracy": accuracy,
+        "wilson_low": low,
+        "wilson_high": high,
+        "trials": trials,
+        "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOT_SAMPLED,
+        "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
+        "unanswered": unanswered,
+        "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
+        "log_probability": float(by_seed["log_probability"].first().mean(skipna=False)),
+        "probability": float(by_seed["log_probability"].first().map(math.exp).mean(skipna=False)),
+        "active": int(rows["status"].eq("active").sum()),
+        "within_training": within,
+    }

@@ -1,0 +1,192 @@
+"""Contributions of a prompt's tokens to one logit of the next token, in parts that add up.
+
+With patterns, norm scales and activations held at the prompt a network is linear but for its biases (docs/theory.md 2):
+
+    logit_t = sum_i w_t^T J_i v_i + bias part        w_t: the output row of token t, the final norm inside J_i
+
+A part is no cause: with the token gone patterns, scales and activations would be others. Cost: five forward passes over the
+prompt, one of several copies of it, and one product with the Jacobians.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
+from ostools.measure.jacobian.linearisations import freezing
+from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.routes import AutogradRoute, Route
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated import MitigatedPrompts
+from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.passes.output import output_row, soft_cap
+from ostools.measure.passes.strips import strips_where_long
+from ostools.measure.profiles.compare import require_same_run
+from ostools.measure.prompts import token_columns
+from ostools.models import Prompt
+from ostools.models.tokens import one_token, token_text
+from ostools.results import Frame, Provenance, Result
+from ostools.theory.profiles import rank_correlation
+
+_LINEARISATION = "detached"
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution(Result):
+    """The parts of one logit: one row a token of the prompt, and a last one for the biases.
+
+    Columns: position and token_id (NA in the last row), token, part ("token" | "biases"), contribution: w_t^T J_i v_i, in units
+    of the logit, of either sign. Their sum is the logit of token t before a soft-cap (Gemma 2), and the logit itself without.
+
+    `provenance.parameters`: logit (the id t), token (its text), logit_value (the model's own), soft_cap (None without one),
+    adds_up_within (the error of the sum, relative to the sizes of its parts), route ("analytic" | "autograd").
+    """
+
+    @property
+    def of_tokens(self) -> Frame:
+        """The rows of the tokens."""
+        table: Any = self.frame
+        return table[table["part"] == "token"]
+
+    def against(self, measured: Sensitivity) -> pd.DataFrame:
+        """Rank correlation of the sizes of the parts with measured norms of d y_n / d v_i^(0) of the same prompt.
+
+        One row a linearisation and norm: linearisation, norm (operator | frobenius), method, spearman of |contribution| with it
+        over the tokens (NaN of fewer than three). A norm knows no direction and no token t: it need not rank as parts do.
+        Raises `InputError` for a measurement of another model, prompt or edit, and for one without layer 0.
+        """
+        if not isinstance(measured, Sensitivity):
+            raise InputError(f"attribution: expected a Sensitivity, found {type(measured).__name__}")
+        require_same_run("attribution", measured.provenance, self.provenance, "the parts")
+        rows: Frame = measured.frame[measured.frame["layer"] == 0]
+        if rows.empty:
+            raise InputError("attribution: expected norms at the embeddings, layer 0: measure with layers=[0] or 'all'")
+        sizes = self.of_tokens["contribution"].abs().to_numpy()
+        correlation_rows = []
+        for name, group in rows.groupby("linearisation", sort=False):
+            for norm in ("operator", "frobenius"):
+                correlation = rank_correlation(sizes, group[f"{norm}_norm"].to_numpy())
+                method = group["method"].iloc[0]
+                correlation_rows.append(
+                    {"linearisation": name, "norm": norm, "method": method, "spearman": correlation}
+                )
+        return pd.DataFrame(correlation_rows)
+
+
+@measurement
+@in_smaller_chunks
+def attribution(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    logit: str | int | None = None,
+    mitigation: Mitigation | str | None = None,
+) -> Attribution:
+    """Split the logit of the next token `logit` into the tokens' contributions, which add up with those of the biases.
+
+    Args:
+        logit: a text that is one token, or a token's id; None: the token that ranks first.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+
+    Patterns, norm scales and activations are held, as with `linearisation="detached"`. The arithmetic is float32, or float64
+    throughout for a float64 model. Active edits are respected. Two checks are made on every run, and `InputError` is raised
+    where one fails. The parts add up to the model's own logit, within 1e-12 of their sizes in float64 and 1e-5 in float32.
+    With v_i = 0 the held network's logit loses the part of token i; this is checked for the largest part and two others.
+    Refused are experts, because their router is not a linear map, and a `logit` of several tokens.
+    """
+    mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation)
+    tokens = mitigated.prompt
+    target = None if logit is None else one_token(model, logit)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
+    work = full_precision(model, "attribution")
+    with (
+        torch.inference_mode(False),
+        mitigated.acting(work),
+        true_arithmetic(work),
+        strips_where_long(work, len(tokens.ids)),
+    ):
+        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
+            raise InputError("attribution holds what it needs; leave the block of hooks.frozen() first")
+        parts, parameters = _parts(work, tokens, target)
+    parameters = {
+        "token": token_text(model.tokenizer, parameters["logit"]),
+        "linearisation": _LINEARISATION,
+        **mitigated.provenance_entry,
+        **parameters,
+    }
+    return Attribution(_table(tokens, parts), replace(provenance, parameters=parameters))
+
+
+def _parts(
+    model: TransformerBridge, tokens: Prompt, target: int | None
+) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+    """The part of every token and, last, of the biases, in float64; and what the provenance says."""
+    ids = tokens.ids.to(next(model.parameters()).device)
+    with torch.no_grad():
+        logits = model(ids[None], logits_to_keep=1)[0, -1]
+        embedded = model.input_to_embed(ids[None])[0][0].detach()
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+    target_id = int(logits.argmax()) if target is None else target
+    row, constant = output_row(model, target_id, embedded[-1])
+    route, how = _route(model, tokens, embedded)
+    of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
+    checked_positions = _positions_to_check(of_tokens)
+    total_output, bias, *without = (
+        row.double() @ _detached_outputs(model, embedded, checked_positions).double().T
+    ).tolist()
+    parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
+    total, logit, cap = float(parts.sum()), float(logits[target_id]), soft_cap(model)
+    capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
+    size = float(parts.abs().sum() + abs(logit))
+    error, within = abs(capped - logit) / size, ADDS_UP[embedded.dtype]
+    require_adds_up(error, within, "the sum of the parts", "the logit")
+    for place, without_token in zip(checked_positions, without, strict=True):
+        off = abs(total_output - without_token - float(parts[place])) / size
+        require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
+    parameters = {"logit": target_id, "logit_value": logit, "soft_cap": cap, "adds_up_within": error, "route": how}
+    return parts, parameters
+
+
+def _positions_to_check(parts: Float[Tensor, " pos"]) -> list[int]:
+    """Positions whose parts are checked against the network: the token with the largest part, the first, the middle one."""
+    return list(dict.fromkeys([int(parts.abs().argmax()), 0, len(parts) // 2]))
+
+
+def _detached_outputs(
+    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], without: list[int]
+) -> Float[Tensor, "row d_model"]:
+    """y_n of the network held at this prompt: of the prompt, of v = 0, and with v_i = 0 for each i of `without`."""
+    ablated = embedded.repeat(2 + len(without), 1, 1)
+    ablated[1] = 0.0
+    for index, place in enumerate(without, start=2):
+        ablated[index, place] = 0.0
+    return held_last_tokens(model, embedded, ablated, _LINEARISATION)
+
+
+def _route(model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"]) -> tuple[Route, str]:
+    """Route by the formulas; by autograd where they do not know the model or an edit."""
+    try:
+        return Linearised(model, tokens.ids, _LINEARISATION), "analytic"
+    except InputError:
+        return AutogradRoute(model, embedded, freeze=freezing(model, _LINEARISATION), rows=1), "autograd"
+
+
+def _table(tokens: Prompt, parts: Float[Tensor, " part"]) -> pd.DataFrame:
+    columns = token_columns(tokens).assign(part="token")
+    biases = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": "biases"}])
+    table = pd.concat([columns.astype({"position": object, "token_id": object}), biases], ignore_index=True)
+    return table.astype({"position": "Int64", "token_id": "Int64"}).assign(contribution=parts.numpy())

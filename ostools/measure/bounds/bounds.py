@@ -1,0 +1,302 @@
+"""Theorem 5.1 on a real model: what is certified, and what the paper prints.
+
+Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
+that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). On Gemma 3 270M and SmolLM2 the bound is
+10^75 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
+block for `local` (`mlp_norm="product"` spares them and is looser), n^2 / 2 more for `windowed(1)`; `windowed(k)`, k >= 2, is
+a diagnostic that costs more than the measured profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation
+from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.memory import available_memory
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.measure.bounds.belief import beliefs
+from ostools.measure.bounds.block_view import BlockView
+from ostools.measure.bounds.described import undescribed
+from ostools.measure.bounds.memory import bounds_bytes
+from ostools.measure.bounds.variants import (
+    LINEARISATION,
+    NORM,
+    USUAL,
+    MlpNorm,
+    Variant,
+    checked_variants,
+    variant_named,
+)
+from ostools.measure.formulas.forward import forward
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated import MitigatedPrompts
+from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.prompts import by_token, token_columns
+from ostools.measure.several import PROFILE, PromptResults, join_results
+from ostools.models import Prompt
+from ostools.models.precision.torch_state import float32_products
+from ostools.models.shape import Shape
+from ostools.results import Frame, Provenance, Result
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds(Result):
+    """Path sums: one row is one token under one variant.
+
+    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
+    paper), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
+    believed (whether a form that is no bound has the order and the size of a sketch of that derivative, by the rules of
+    `ostools.measure.bounds.belief`; missing of a certified bound, and where it could not be tested).
+    `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
+    """
+
+    @property
+    def by_token(self) -> Frame:
+        """The value of each token for the last position: position, token, source (the variant), norm, kind."""
+        table: Frame = self.frame
+        rows = table[table["last"] == table["last"].max()]
+        return by_token(rows, rows["variant"], rows["value"], rows["kind"])
+
+    @property
+    def beliefs(self) -> Frame:
+        """Verdict on each form that is no bound, for the last position: one row a variant."""
+        verdict_by_variant = self.provenance.parameters.get("beliefs", {})
+        table = [{"variant": name, **verdict} for name, verdict in verdict_by_variant.items()]
+        columns = ["variant", "believed", "spearman", "log10_off", "words"]
+        return pd.DataFrame(table, columns=columns).astype({"believed": "boolean"})
+
+
+@dataclass(frozen=True, eq=False)
+class PromptBounds(Result, PromptResults[Bounds]):
+    """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
+    position."""
+
+    results: tuple[Bounds, ...]
+
+    @classmethod
+    def _profiles(cls, result: Bounds) -> Frame:
+        frame: Frame = result.frame
+        of_last = frame[frame["last"] == frame["last"].max()]
+        return of_last.assign(source=of_last["variant"], layer=0)[PROFILE]
+
+
+@overload
+def bounds(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> Bounds: ...
+
+
+@overload
+def bounds(
+    model: TransformerBridge,
+    prompt: Sequence[str | Prompt],
+    *,
+    variants: str | Sequence[str] = ...,
+    mlp_norm: MlpNorm | str = ...,
+    positions: Literal["last", "all"] | str = ...,
+    max_memory: int | None = ...,
+    mitigation: Mitigation | str | None = ...,
+    announce: Callable[[str], None] | None = ...,
+    progress: Progress | None = ...,
+) -> PromptBounds: ...
+
+
+@measurement
+@in_smaller_chunks
+def bounds(
+    model: TransformerBridge,
+    prompt: str | Prompt | Sequence[str | Prompt],
+    *,
+    variants: str | Sequence[str] = USUAL,
+    mlp_norm: MlpNorm | str = "svd",
+    positions: Literal["last", "all"] | str = "last",
+    max_memory: int | None = None,
+    mitigation: Mitigation | str | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Bounds | PromptBounds:
+    """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
+
+    Args:
+        prompt: a text or a `Prompt`. A list of them gives `PromptBounds`: one table of all prompts, each with the numbers that
+            it has alone.
+        variants: the forms of the sum, by name; see docs/theory.md 3. The default is `local`, a
+            certified bound that is cheap. `local` >= `windowed(1)` >= `windowed(2)` ...: certified
+            bounds of the frozen operator norm, without a free constant; `windowed(k)` is that norm
+            itself from as many blocks as the model has on. `theorem-5.1`, `theorem-b5`, `proof`:
+            the paper's forms, which are not bounds on a real model. `theorem-b5-literal`: the sum
+            of equation 4 as printed (docs/fidelity.md), with one more index, k_L. Beside every form
+            that is no bound a sketch of the frozen derivative is measured, and the column
+            `believed` says whether order and size agree with it on this prompt.
+        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`, which takes (I + D_i) T_ij as a whole. "svd": the
+            largest singular value, exact to the rounding of float64. "product" (of weight norms): cheaper and larger.
+        positions: which tokens are the last one: "last" alone, or "all". "last": the last token n
+            alone, as in the theorem. "all": every position m as the last one. This is the
+            triangular matrix in long form (rows with position <= last).
+        max_memory: bytes that the run may take beside the model; the default is what is free.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused. So are hooks that the formulas do
+            not know.
+        announce: called with the forecast of its memory before it runs.
+        progress: called as progress(done, total), in blocks of the model.
+
+    Raises `InputError` for an unknown variant; for one that does not describe the family (`ostools list models` lists them);
+    for an active edit of the forward pass that the formulas do not know; for numbers that are not finite; and if the weights
+    as read here do not reproduce the model's own attention and MLP. Source: docs/theory.md 3; Barbero et al., arXiv
+    2406.04267, theorem 5.1 and appendix B.5.
+    """
+    names = checked_variants(variants)
+    _refuse_undescribed(model, names)
+    if mlp_norm not in get_args(MlpNorm):
+        raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
+    if positions not in ("last", "all"):
+        raise unknown_name("positions", positions, ("last", "all"))
+    is_one = isinstance(prompt, str | Prompt)
+    mitigated = MitigatedPrompts.of("bounds", model, [prompt] if is_one else prompt, mitigation)
+    options = _BoundsOptions(Shape.of(model), names, mlp_norm, positions, max_memory, announce)
+    provenance = Provenance.collect(
+        model, variants=names, mlp_norm=mlp_norm, positions=positions, **mitigated.provenance_entry
+    )
+    work, results, count = full_precision(model, "bounds"), [], len(mitigated.prompts)
+    with torch.inference_mode(False), mitigated.acting(work):
+        for index, tokens in enumerate(mitigated.prompts):
+            prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+            try:
+                results.append(_of_one(work, tokens, options, provenance, prompt_progress))
+            except InputError as error:
+                if count == 1:
+                    raise
+                raise type(error)(f"prompt {index + 1} of {count}: {error}") from error
+    return results[0] if is_one else PromptBounds(*join_results(results, ("beliefs",)))
+
+
+@dataclass(frozen=True)
+class _BoundsOptions:
+    """Options of a path sum; `shape`: of the model as the user gave it."""
+
+    shape: Shape
+    names: Sequence[str]
+    mlp_norm: str
+    positions: str
+    max_memory: int | None
+    announce: Callable[[str], None] | None
+
+
+def _of_one(
+    model: TransformerBridge,
+    tokens: Prompt,
+    options: _BoundsOptions,
+    provenance: Provenance,
+    progress: Progress | None,
+) -> Bounds:
+    """Path sum of one prompt, on the model in the precision in which its blocks are read."""
+    shape, n = options.shape, len(tokens.ids)
+    last = [n - 1] if options.positions == "last" else list(range(n))
+    needed = bounds_bytes(shape, n, options.names)
+    _require_memory(needed, n, next(model.parameters()).device, options.max_memory, options.announce)
+    values = _fold(model, tokens, options.names, last, options.mlp_norm, progress)
+    own_parameters: dict[str, Any] = {**tokens.asked}
+    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, options.max_memory)
+    if verdicts:
+        own_parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
+    tables = [
+        _table(tokens, variant_named(name), last, values[name]).assign(
+            believed=verdicts[name].believed if name in verdicts else None
+        )
+        for name in options.names
+    ]
+    where = replace(
+        provenance, token_ids=tuple(tokens.ids.tolist()), parameters={**provenance.parameters, **own_parameters}
+    )
+    frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
+    return Bounds(frame, where)
+
+
+def _require_memory(
+    needed: int,
+    pos: int,
+    device: torch.device,
+    max_memory: int | None,
+    announce: Callable[[str], None] | None,
+) -> None:
+    limit = available_memory(device) if max_memory is None else max_memory
+    if announce is not None:
+        announce(f"path sums: {needed / 2**30:.2f} GiB of memory")
+    if needed > limit:
+        raise InsufficientMemoryError(
+            f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
+            f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
+        )
+
+
+def _refuse_undescribed(model: TransformerBridge, names: Sequence[str]) -> None:
+    for name, reason in undescribed(model, names).items():
+        raise InputError(
+            f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
+            "sensitivity()"
+        )
+
+
+def _fold(
+    model: TransformerBridge,
+    tokens: Prompt,
+    names: Sequence[str],
+    last: list[int],
+    mlp_norm: str,
+    progress: Progress | None,
+) -> dict[str, Float[Tensor, "last pos"]]:
+    """One forward pass, then the blocks from the last to the first through every variant at once."""
+    with torch.no_grad(), float32_products():
+        run = forward(model, tokens.ids, live=False)
+        folds = {name: variant_named(name).fold(run, last) for name in names}
+        for block in run.blocks():
+            blocks_done = int(model.cfg.n_layers) - block.layer
+            view = BlockView(block, mlp_norm)
+            for fold in folds.values():
+                fold.step(view)
+            # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
+            del view, block
+            tell(progress, blocks_done, int(model.cfg.n_layers))
+        return {name: fold.values() for name, fold in folds.items()}
+
+
+def _table(tokens: Prompt, variant: Variant, last: list[int], values: Float[Tensor, "last pos"]) -> pd.DataFrame:
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(
+            f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
+        )
+    columns = token_columns(tokens)
+    lengths = [m + 1 for m in last]
+    token_indices = np.concatenate([np.arange(length) for length in lengths])
+    variant_columns = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
+    flat_values = torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)]).cpu().numpy()
+    token_values = {name: column.take(token_indices).array for name, column in columns.items()}
+    return pd.DataFrame(
+        {
+            "last": np.repeat(last, lengths),
+            **token_values,
+            "variant": variant.name,
+            **variant_columns,
+            "value": flat_values,
+        }
+    )

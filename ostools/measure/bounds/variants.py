@@ -1,0 +1,172 @@
+"""The forms of the path sum, by name: how each reads one block, and what it multiplies the product with.
+
+A variant walks the blocks from the last to the first, so that one block's weights are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ostools.ground.names import checked_names
+from ostools.measure.bounds import certified
+from ostools.measure.bounds.block_view import BlockView
+from ostools.measure.bounds.windowed import WindowedFold
+from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.weights import final_gain
+from ostools.theory.bounds import paths
+
+MlpNorm = Literal["svd", "product"]
+Kind = Literal["certified", "paper"]
+
+
+class PathFold(Protocol):
+    """A path sum in the making: fed the blocks from the last to the first, then asked for its values.
+
+    A row is one last position: only n - 1 for `positions="last"`, every position for `positions="all"`.
+    """
+
+    def step(self, view: BlockView) -> None: ...
+
+    def values(self) -> Float[Tensor, "last pos"]: ...
+
+
+@dataclass
+class RowFold:
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges` and the constant from
+    numbers of each block. `name`: the variant's, for what it refuses."""
+
+    name: str
+    run: Forward
+    last: list[int]
+    edges: Callable[[BlockView], Float[Tensor, "query key"]]
+    numbers: Callable[[BlockView], tuple[float, ...]]
+    constant: Callable[[list[tuple[float, ...]], float], float]
+
+    def __post_init__(self) -> None:
+        scale = self.run.final_norm_scale
+        self.rows = torch.eye(len(scale), dtype=torch.float64, device=scale.device)[self.last]
+        self.block_numbers: list[tuple[float, ...]] = []
+
+    def step(self, view: BlockView) -> None:
+        self.rows = self.rows @ self.edges(view).to(self.rows)
+        self.block_numbers.append(self.numbers(view))
+
+    def values(self) -> Float[Tensor, "last pos"]:
+        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
+        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
+        constants = [self.constant(self.block_numbers, float(beta)) for beta in beta_3]
+        return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
+
+
+@dataclass
+class PrintedFold(RowFold):
+    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to nothing."""
+
+    def step(self, view: BlockView) -> None:
+        view.require_causal(self.name)
+        top = not self.block_numbers
+        super().step(view)
+        if top and int(self.run.model.cfg.n_layers) == 1:
+            self.rows = self.rows @ self.edges(view).to(self.rows)
+        elif top:
+            self.rows = paths.tail_sums(self.rows)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A form of the path sum and what kind of number it gives; it stands beside the operator norm of the frozen derivative.
+
+    `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can be compared.
+    """
+
+    name: str
+    kind: Kind
+    scaled: bool
+    fold: Callable[[Forward, list[int]], PathFold]
+
+
+LINEARISATION, NORM = "frozen", "operator"
+"""The derivative that every variant stands beside, and the norm of it."""
+
+
+def _no_numbers(view: BlockView) -> tuple[float, ...]:
+    return ()
+
+
+def _rows(
+    name: str,
+    kind: Kind,
+    edges: Callable[[BlockView], Float[Tensor, "query key"]],
+    numbers: Callable[[BlockView], tuple[float, ...]] = _no_numbers,
+    constant: Callable[[list[tuple[float, ...]], float], float] | None = None,
+    fold: type[RowFold] = RowFold,
+) -> Variant:
+    """A variant that is one row of a product; without a constant it has a shape only."""
+    front = constant or (lambda numbers, beta_3: 1.0)
+    return Variant(name, kind, constant is not None, lambda run, last: fold(name, run, last, edges, numbers, front))
+
+
+def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
+    """Equation 4's factors and its sigma_psi^L."""
+    return _rows(
+        name,
+        "paper",
+        lambda view: paths.theorem_b5_edges(view.mean_pattern, view.beta_1),
+        lambda view: (view.sigma_psi,),
+        lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
+        fold,
+    )
+
+
+VARIANTS: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        # Equation 1's factors; its C is "some constant".
+        _rows("theorem-5.1", "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2)),
+        _theorem_b5("theorem-b5", RowFold),
+        _theorem_b5("theorem-b5-literal", PrintedFold),
+        _rows(
+            "proof",
+            "paper",
+            lambda view: paths.proof_edges(view.mean_pattern, view.beta_1),
+            lambda view: (view.sigma_psi, view.beta_2),
+            lambda numbers, beta_3: paths.proof_constant(
+                max(sigma for sigma, _ in numbers), [beta_2 for _, beta_2 in numbers], beta_3
+            ),
+        ),
+        # ( row ) ||g3||_inf / r3_n
+        _rows("local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3),
+        Variant("windowed(1)", "certified", True, certified.JointFold),
+    )
+}
+"""Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
+
+USUAL = ("local",)
+"""The certified bound that is cheap."""
+
+_WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
+
+
+def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
+    """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError` for one that is unknown."""
+    variant_names = (
+        [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
+    )
+    windows = [name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)]
+    return checked_names("variant", variant_names, [*VARIANTS, "windowed(2)", *windows])
+
+
+def variant_named(name: str) -> Variant:
+    """The variant of a checked name."""
+    window = _WINDOWED.fullmatch(name)
+    if name in VARIANTS or window is None:
+        return VARIANTS[name]
+    k = int(window[1])
+    return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))

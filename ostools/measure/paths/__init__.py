@@ -1,3 +1,0 @@
-"""The path sum on a model: `path_sum` (the measurement), `variants` (by name), `block_view` (a block as its formulas
-need it), `certified` and `windowed` (the bounds), `belief` (what a form that is no bound is worth on this prompt).
-"""

@@ -1,0 +1,376 @@
+"""Where an answer is lost: of every length and precision one verdict, with the numbers behind it.
+
+Cost: `probe`, an answer to every prompt in every precision, and a collapse curve of the begun prompts; once without, and
+once under each mitigation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from mitigations.named import NONE
+from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.measure.answers.answers import answers, line_written
+from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED, EffectStatus
+from ostools.measure.answers.judging import judge
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.collapse.verdicts import is_hidden
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.memory import LongestPrompt, batch_bytes
+from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.probes.captured import LOGITS
+from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
+from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes
+from ostools.measure.probes.scores import DECODABLE, LENGTH
+from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.models import Prompt
+from ostools.models.shape import Shape
+from ostools.models.text.calling import decoded
+from ostools.results import Frame, Provenance, Result, Row, frame_of
+from ostools.tasks import Task
+
+READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
+UNDECIDED = "not decided"
+VERDICTS = (READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
+STAGES = (SAME_VECTOR, UNDECODABLE, NOT_READ, READ)
+"""How far an answer comes, the least first."""
+REPAIRS, BREAKS = "repairs", "breaks"
+COLUMNS = {
+    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
+    **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
+    **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
+    **{"answer_error": "float64", "probe_error": "float64"},
+    **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean", "status": "str"},
+    **{"reason": "str"},
+}
+
+PAIR_SEEDS = 3
+"""Sequences of which the pairs of n and n + 1 items are compared."""
+_ANSWER_TOKENS = 8  # tokens after a begun line: the answer itself, and the end of the line
+_STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
+
+
+@dataclass(frozen=True, eq=False)
+class FailureStage(Result):
+    """One row per mitigation, dtype and length: what becomes of the answers.
+
+    Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear
+    probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name), dtype,
+    length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and the probe
+    is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the shares right of
+    the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from the embedding to y
+    the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or where a task has one
+    sequence a length on lengths left out (and the longest beyond them); answer_error and probe_error (mean |number - right
+    number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y after
+    the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared);
+    status ("inactive": the mitigation changed neither a text nor a logit at that length; "refused": it acts on the model as it
+    was loaded and not in that dtype; else "active").
+
+    verdict: "read", where that is the largest share; else "unread", where that is the largest share and the probe is
+    "decodable" over all lengths (`Decodability`); else "indistinguishable", where the pair is; else "undecodable". "not
+    tested": answered wrong, the pair is apart, and no probe could be tested there (the shortest length of a task with one
+    sequence a length). "not decided", with its `reason`: it would be unread, but a probe of random weights is right as often at
+    that place (its accuracy is not below the 95% interval of the model's own); or the pair is indistinguishable, but the probe
+    is right on most prompts. Undecodable means not linearly decodable from so many examples, and no more.
+
+    `answers`: a row per prompt. `probes`: what `probe` found without a mitigation, and `under` by the name of each.
+    """
+
+    answers: pd.DataFrame
+    probes: Decodability
+    under: Mapping[str, Decodability] = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """The verdict by length and mitigation: a row a dtype and length, a column "none" and one a mitigation."""
+        table: Any = self.frame
+        wide = table.pivot(index=["dtype", "length"], columns="mitigation", values="verdict")
+        order = list(dict.fromkeys(zip(table["dtype"], table["length"], strict=True)))
+        return wide.loc[order, list(dict.fromkeys(table["mitigation"]))].rename_axis(columns=None).reset_index()
+
+    def repaired(self) -> pd.DataFrame:
+        """A row per mitigation, dtype and length at which it acts and the verdict changes: without it (before), under it
+        (after), and change: "repairs" where the answer comes further (indistinguishable, undecodable, unread, read), "breaks"
+        where it does not come as far; "not tested" and "not decided" are no stages, and in no row."""
+        table: Any = self.frame
+        table = table[table["verdict"].isin(list(STAGES))]
+        keys = ["dtype", "length"]
+        without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(columns={"verdict": "before"})
+        mitigated_rows = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
+        joined = (
+            mitigated_rows[["mitigation", *keys, "verdict"]]
+            .merge(without, on=keys)
+            .rename(columns={"verdict": "after"})
+        )
+        joined = joined[joined["before"] != joined["after"]].reset_index(drop=True)
+        come = joined["after"].map(STAGES.index) > joined["before"].map(STAGES.index)
+        return joined[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
+
+
+@measurement
+@in_smaller_chunks
+def failure_stage(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
+    seeds: Sequence[int] | None = None,
+    target: str | None = None,
+    mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
+    chat: bool | None = None,
+    random_weights: bool = True,
+    progress: Progress | None = None,
+) -> FailureStage:
+    """Say whether answers are lost before they can be decoded, or can be decoded and are not
+    read, at every length and dtype.
+
+    Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is measured without a
+    mitigation too, for `Fate.verdicts` and `Fate.repaired`.
+
+    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse. n + 1 items have to fit into the context too.
+    """
+    lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
+    if target == POSITION:
+        raise InputError(
+            "failure_stage: expected the target 'number' or 'token', the answer itself, found 'position': use probe"
+        )
+    arms = [None, *_mitigations(mitigation)]
+    precisions = [precision.name for precision in checked_precisions(dtypes)]
+    parts = []
+    for number, mitigation_object in enumerate(arms):
+        probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, chat)
+        arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
+        parts.append(arm(probe_task, precisions, chat=chat, random_weights=random_weights, progress=arm_progress))
+    table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
+    answer_rows = pd.concat([part.answers for part in parts], ignore_index=True)
+    names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
+    probes_under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
+    asked_for = parts[0].probes.provenance.parameters | {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
+    provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
+    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, parts[0].probes, probes_under)
+
+
+def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
+    """Mitigations of the argument, each once. Raises `InputError` for what is none."""
+    if mitigations_or_names is None:
+        return []
+    is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(mitigations_or_names, Sequence)
+    candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names
+    return list({mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values())
+
+
+@dataclass(frozen=True)
+class Arm:
+    """All of one mitigation, or of none: the rows of `FailureStage`, a row per prompt, and what probes found."""
+
+    frame: pd.DataFrame
+    answers: pd.DataFrame
+    probes: Decodability
+
+
+def arm(
+    probe_task: ProbeTask,
+    names: Sequence[str],
+    *,
+    chat: bool | None = None,
+    random_weights: bool = False,
+    progress: Progress | None = None,
+) -> Arm:
+    """Measure one mitigation for `failure_stage`, in the dtypes of these names."""
+    part_progress = partial(part_of, progress, shares=4, units=100)
+    described = probe_task.described
+    lengths, seeds = described["lengths"], described["seeds"]
+    probes = probe(
+        probe_task.model,
+        probe_task.form,
+        lengths=lengths,
+        dtypes=names,
+        seeds=seeds,
+        target=probe_task.target,
+        mitigation=probe_task.mitigation,
+        chat=chat,
+        random_weights=random_weights,
+        progress=part_progress(0, 2),
+    )
+    steps = range(len(names))
+    step_progress = (part_of(part_progress(2, 3), step, step + 1, len(names), units=100) for step in steps)
+    answer_rows = pd.concat(
+        [_answer_rows(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)],
+        ignore_index=True,
+    )
+    pairs = PrefilledPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
+    curve = collapse(
+        probe_task.model,
+        pairs,
+        lengths=lengths,
+        dtypes=names,
+        seeds=seeds[:PAIR_SEEDS],
+        mitigation=probe_task.mitigation,
+        chat=chat,
+        progress=part_progress(3, 4),
+    )
+    frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
+    status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
+    frame = frame.join(status, on=["dtype", "length"])
+    return Arm(
+        frame.assign(**probe_task.names, target=probe_task.target), answer_rows.assign(**probe_task.names), probes
+    )
+
+
+def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
+    """Rows of the model's answers to every prompt in one precision."""
+    precision = Precision.of_name(name)
+    prepared, prompts = precision.prepared(probe_task.model), probe_task.prompts
+    longest = max((prompt.ids for prompt in prompts), key=len)
+    tokenizer: Any = prepared.tokenizer
+    with mitigations.running(prepared, probe_task.mitigation), precision.running(prepared, longest):
+        encoded_prompts = [Prompt.from_ids(prepared, prompt.ids) for prompt in prompts]
+        ends = [line_written] * len(encoded_prompts)
+        answer_list = answers(
+            prepared, encoded_prompts, max_new_tokens=answer_room(prompts), stops=ends, progress=progress
+        )
+    effect_status, rows = EffectStatus(probe_task.model, probe_task.mitigation), []
+    for prompt, answer in zip(prompts, answer_list, strict=True):
+        prefix_text = decoded(tokenizer, prompt.ids[-prompt.line :]) if prompt.line else ""
+        verdict = judge(prompt.task_prompt, replace(answer, text=prefix_text + answer.text))
+        rows.append(
+            {
+                "dtype": name,
+                "length": prompt.task_prompt.length,
+                "seed": prompt.task_prompt.seed,
+                "key": prompt.task_prompt.key,
+                "answer": answer.text,
+                "correct": verdict.correct,
+                "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
+                "first_token_right": answer.ids[0] == prompt.token,
+                "status": effect_status.status(prompt.task_prompt, prepared)[0],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _pairs(frame: Frame) -> Frame:
+    """Mean distance and noise at y for every dtype and length, and whether all pairs are below the noise."""
+    at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+    hidden = is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"])
+    columns = {
+        "distance": ("float64_distance", "mean"),
+        "pair_noise": ("pair_noise", "mean"),
+        "indistinguishable": ("hidden", "all"),
+    }
+    return at_y.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
+
+
+def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
+    """A row per dtype and length."""
+    for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
+        best, tested = best_probe(probes, str(dtype))
+        as_good = untrained_as_good(probes, best)
+        joined = dtype_rows.merge(
+            tested[["length", "seed", "right", "said", "label", "test"]], on=["length", "seed"], how="left"
+        )
+        for length, prompts in joined.groupby("length"):
+            pair = pairs.loc[(dtype, length)].to_dict()
+            place = {name: best[name] for name in ("site", "layer", "trained")}
+            yield (
+                {"dtype": dtype, "length": length}
+                | place
+                | pair
+                | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
+            )
+
+
+def _probed(table: Frame, dtype: str) -> Frame:
+    """The measurement itself, at places from which a verdict may come."""
+    return table[(table["control"] == "none") & (table["dtype"] == dtype) & ~table["site"].isin([LENGTH.site, LOGITS])]
+
+
+def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
+    """The row of the place from which most right answers are decoded over all lengths, and what was said there of each prompt,
+    once: on the same lengths, or lengths between, or the longest beyond them."""
+    table, every = frame_of(probes), cast(Frame, probes.predictions)
+    table, every = (_probed(part, dtype) for part in (table, every))
+    main = SAME if (table["test"] == SAME).any() else BETWEEN
+    table = table[table["test"] == main]
+    best = table.loc[table["accuracy"].idxmax()]
+    place_rows = every[(every["site"] == best["site"]) & (every["layer"] == best["layer"])]
+    order = place_rows["test"].map({main: 0, BEYOND: 1})
+    once = place_rows[order.notna()].assign(order=order).sort_values("order", kind="stable")
+    return best, once.drop_duplicates(["length", "seed"])
+
+
+def untrained_as_good(probes: Decodability, best: Row) -> str:
+    """Reason why a probe shows nothing: one of random weights is right as often, by the 95% interval; empty without one."""
+    table = frame_of(probes)
+    keys = ["dtype", "site", "layer", "test"]
+    same = (table[keys] == best[keys]).all(axis=1) & (table["control"] == "random weights")
+    if not same.any():
+        return ""
+    untrained = float(table.loc[same, "accuracy"].iloc[0])
+    least = best["accuracy"] if pd.isna(best["low"]) else best["low"]
+    if untrained < least:
+        return ""
+    return f"the probe of random weights is as good ({untrained:.0%} against {best['accuracy']:.0%})"
+
+
+def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
+    tested = prompts[prompts["right"].notna()]
+    counted_rows = tested if len(tested) else prompts
+    correct, right = counted_rows["correct"].to_numpy(bool), counted_rows["right"].eq(True).to_numpy(bool)
+    shares = {READ: correct.mean(), NOT_READ: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
+    row: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
+    row["answer_error"] = counted_rows["absolute_error"].mean()
+    numbers = best["target"] == "number"
+    row["probe_error"] = (counted_rows["said"] - counted_rows["label"]).abs().mean() if numbers else np.nan
+    row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
+    if not len(tested):
+        row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
+    mostly = len(tested) > 0 and right.mean() > 0.5
+    verdict_name = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
+    row["verdict"], row["reason"] = verdict_name, ""
+    if verdict_name == NOT_READ and as_good:
+        row |= {"verdict": UNDECIDED, "reason": as_good}
+    elif verdict_name == SAME_VECTOR and mostly:
+        reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
+        row |= {"verdict": UNDECIDED, "reason": reason}
+    return row
+
+
+def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
+    most = max(shares.values())
+    if shares[READ] == most:
+        return READ
+    if tested and decodable and shares[NOT_READ] == most:
+        return NOT_READ
+    if hidden:
+        return SAME_VECTOR
+    return UNDECODABLE if tested else UNTESTED
+
+
+def failure_stage_bytes(
+    shape: Shape,
+    longest: LongestPrompt,
+    dtypes: Sequence[str],
+    *,
+    lengths: int,
+    seeds: int,
+    random: bool = True,
+) -> int:
+    """Bytes that a verdict holds, of so many lengths and sequences of each: its probes, a batch of answers, or its pairs."""
+    probes = probes_bytes(shape, longest, dtypes, lengths=lengths, seeds=seeds, random=random)
+    pos = longest.tokens + longest.answer
+    answer_bytes = batch_bytes(shape, lengths * seeds, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
+    return max(probes, answer_bytes, collapse_bytes(shape, pos, lengths, dtypes))

@@ -1,0 +1,318 @@
+"""Is the answer read? What the output makes of the direction that a probe decodes.
+
+Cost, in every dtype: one pass over every prompt with all positions of the streams, one more from every layer for each of two
+directions, and a probe a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Mitigation
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.batches import TOKENS, batches
+from ostools.measure.passes.last_tokens import Unembedding
+from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.passes.streams import run_from
+from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
+from ostools.measure.probes.prefilled import PrefilledPrompt
+from ostools.measure.probes.probe import FLOAT32, ProbeTask
+from ostools.measure.probes.ridge import Probe, fitted
+from ostools.models.text.calling import decoded
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+
+DIRECTIONS = ("probe", "data")
+_RANDOM = 200  # directions of the representations' covariance
+COLUMNS = {
+    **{"task": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "int64", "direction": "str"},
+    **{"prompts": "int64", "moved": "int64", "cosine": "float64", "random_low": "float64", "random_high": "float64"},
+    **{"arrived": "float64", "predicted": "float64", "intervention": "float64", "log_odds": "float64"},
+    **{"asked": "int64", "followed": "float64"},
+    **{"rank": "float64", "log_probability": "float64"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeIntervention(Result):
+    """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
+
+    An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.
+
+    Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w;
+    "data": S w, with S the covariance of the representations, along which they differ where the number does), prompts (on all
+    of them the probe is fitted), moved (those with a next answer: all but the prompts of the largest).
+
+    cosine: the largest |cosine| of the direction with an output row of an answer's token, the mean of these rows taken out (at
+    v^(l) the rows with the final norm's gain). random_low and random_high: where that lies for 95% of random directions of the
+    same covariance (for "probe" of its inverse: their weights have it).
+
+    Moved along the direction by as much as makes the probe say the next answer: arrived (how much of the move is left once the
+    dtype has rounded the sum; 1 is all), predicted (by how much the probe's number moves: 1 where every number was asked),
+    intervention (by how much the expected answer of the output moves, over the first tokens of the answers), log_odds (by how
+    much log p(next) - log p(right) moves), followed (of the `asked` prompts whose likeliest answer was right, how many then
+    answer the next).
+
+    rank and log_probability of the first token of the right answer at that place, read by the final norm and the output (logit
+    lens): the median rank (1 is the first), and the mean.
+    """
+
+
+@measurement
+@in_smaller_chunks
+def probe_intervention(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    dtypes: Sequence[str] = (FLOAT32,),
+    seeds: Sequence[int] | None = None,
+    mitigation: Mitigation | str | None = None,
+    chat: bool | None = None,
+    progress: Progress | None = None,
+) -> ProbeIntervention:
+    """Test whether the output reads the number that a probe decodes at the last token: cosine,
+    logit lens, and intervention.
+
+    Args: as in `probe`. In 16 bits the probe is fitted on the rounded representations. The representation that the
+    intervention moves is rounded again, and the column `arrived` says how much of the move is left.
+
+    Raises `InputError` for what `probe` refuses, for a task whose answer is not a number, and for two right answers that
+    begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
+    answers.
+    """
+    probe_task, precisions = (
+        ProbeTask.of(model, task, lengths, seeds, "number", mitigation, chat),
+        checked_precisions(dtypes),
+    )
+    tokens = first_tokens(probe_task)
+    parts = []
+    for number, precision in enumerate(precisions):
+        part_progress = part_of(progress, number, number + 1, len(precisions), units=100)
+        rows = _rows(probe_task, precision, tokens, part_progress)
+        parts.append(pd.DataFrame(rows).assign(dtype=precision.name))
+    provenance = Provenance.collect(
+        model,
+        measurement="probe-intervention",
+        **probe_task.names,
+        **probe_task.described,
+        dtypes=[precision.name for precision in precisions],
+        tokens={str(number): token for number, token in tokens.items()},
+    )
+    frame: Any = pd.concat(parts, ignore_index=True).assign(**probe_task.names, prompts=len(probe_task.prompts))
+    return ProbeIntervention(frame[list(COLUMNS)].astype(COLUMNS), provenance)
+
+
+def _rows(
+    probe_task: ProbeTask, precision: Precision, tokens: dict[int, int], progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Every place and direction in one precision."""
+    numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
+    groups = np.array([prompt.group for prompt in probe_task.prompts])
+    representations = probe_task.captured(precision)
+    places = [place for place in representations if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
+    rows = []
+    with torch.no_grad(), probe_task.running(precision) as prepared:
+        output = _Output.of(prepared, probe_task.prompts, tokens, representations)
+        for number, place in enumerate(places):
+            probe = fitted("number", representations[place].double().numpy(), numbers, groups)
+            lens = output.lens(representations[place], place)
+            for direction in DIRECTIONS:
+                rows.append(_row(output, representations, place, probe, direction) | lens)
+            tell(progress, number + 1, len(places))
+    return rows
+
+
+def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
+    """First token of every right answer, in order. Raises `InputError` where two begin with the same."""
+    token_by_number = {
+        int(prompt.task_prompt.key): prompt.token
+        for prompt in sorted(probe_task.prompts, key=lambda prompt: int(prompt.task_prompt.key))
+    }
+    number_by_token: dict[int, int] = {}
+    for number, token in token_by_number.items():
+        if token in number_by_token:
+            tokenizer: Any = probe_task.model.tokenizer
+            raise InputError(
+                f"{probe_task.form.name}: expected right answers that begin with different tokens, found "
+                f"{number_by_token[token]} and "
+                f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said "
+                "of both. Ask for lengths whose answers differ there, such as 2 to 9"
+            )
+        number_by_token[token] = number
+    return token_by_number
+
+
+def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
+    """Step of a representation that makes the probe w predict one more: w / w.w, or along S w: S w / w.S w.
+
+    Raises `InputError` for a probe without weights: it decodes nothing, in no direction.
+    """
+    step = weights if direction == "probe" else torch.cov(rows.T) @ weights
+    by = float(step @ weights)
+    if not by > 0:
+        raise InputError(
+            "probe_intervention: expected a probe that depends on the representation, found one that does not"
+        )
+    return step / by
+
+
+def largest_cosine(
+    directions: Float[Tensor, "direction d"], outputs: Float[Tensor, "answer d"]
+) -> Float[Tensor, " direction"]:
+    """The largest |cosine| with a row of the output, the rows' mean taken out."""
+    centred = outputs - outputs.mean(0)
+    size = directions.norm(dim=1)[:, None] * centred.norm(dim=1)
+    return ((directions @ centred.T).abs() / size.clamp_min(1e-300)).amax(1)
+
+
+def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
+    """How much of the moves is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
+    actual_steps = (rows + steps.to(rows)).double() - rows.double()
+    return float((actual_steps * steps).sum() / (steps**2).sum())
+
+
+def moved_answers(
+    before: Float[Tensor, "prompt answer"],
+    after: Float[Tensor, "prompt answer"],
+    numbers: Int[Tensor, " answer"],
+    right: Int[Tensor, " prompt"],
+) -> dict[str, float | int]:
+    """Columns of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see
+    `ProbeIntervention`.
+
+    `right`: the index of the right answer; the next one stands after it.
+    """
+    before, after = before.double(), after.double()
+    expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
+    row_indices = torch.arange(len(right))
+    odds = [logits[row_indices, right + 1] - logits[row_indices, right] for logits in (before, after)]
+    was_right = before.argmax(1) == right
+    follows = (after.argmax(1) == right + 1)[was_right].double()
+    return {
+        "intervention": float((expected[1] - expected[0]).mean()),
+        "log_odds": float((odds[1] - odds[0]).mean()),
+        "asked": int(was_right.sum()),
+        "followed": float(follows.mean()) if len(follows) else np.nan,
+    }
+
+
+@dataclass(frozen=True)
+class _Output:
+    """Output that reads y, and the answers: their numbers, in order, and their first tokens. `moves`: the prompts that have a
+    next answer; `gaps`: by how much that is larger."""
+
+    model: TransformerBridge
+    prompts: list[PrefilledPrompt]
+    numbers: Int[Tensor, " answer"]
+    tokens: Int[Tensor, " answer"]
+    right: Int[Tensor, " prompt"]
+    moves: Int[Tensor, " moved"]
+    gaps: Float[Tensor, " moved"]
+    before: Float[Tensor, "moved answer"]
+
+    @classmethod
+    def of(
+        cls, model: TransformerBridge, prompts: list[PrefilledPrompt], tokens: dict[int, int], representations: Captured
+    ) -> _Output:
+        numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
+        right = torch.searchsorted(numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts]))
+        moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
+        gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
+        return cls(
+            model, prompts, numbers, ids, right, moves, gaps, representations[max(representations)][moves][:, ids]
+        )
+
+    def logits(self, y: Float[Tensor, "prompt d"]) -> Float[Tensor, "prompt d_vocab"]:
+        device = next(self.model.parameters()).device
+        return Unembedding.of(self.model)(y.to(device)).cpu()
+
+    def normed(self, rows: Float[Tensor, "prompt d"], place: Place) -> Float[Tensor, "prompt d"]:
+        """y of rows that the final norm is yet to read; of y itself the same. A norm of transformers computes in float32."""
+        if place.site == FINAL:
+            return rows
+        device = next(self.model.parameters()).device
+        if rows.dtype == torch.float64:
+            return hooks.norms(self.model)["ln_final"](rows.to(device)).cpu()
+        with true_arithmetic(self.model):
+            return self.model.ln_final(rows[None].to(device))[0].cpu()
+
+    def lens(self, rows: Float[Tensor, "prompt d"], place: Place) -> dict[str, float]:
+        """The right token at that place."""
+        scores = self.logits(self.normed(rows, place)).double().log_softmax(1)
+        right_scores = scores.gather(1, self.tokens[self.right][:, None])
+        return {
+            "rank": float(((scores > right_scores).sum(1) + 1).double().median()),
+            "log_probability": float(right_scores.mean()),
+        }
+
+    def rows(self, place: Place) -> Float[Tensor, "answer d"]:
+        """The output rows of the answers; at v^(l) as the norm's gain weighs them."""
+        weights = self.model.W_U.detach()[:, self.tokens].T.double().cpu()
+        if place.site == FINAL:
+            return weights
+        norm = hooks.norms(self.model)["ln_final"]
+        return weights * norm.gain.detach().double().cpu()
+
+    def after(self, rows: Float[Tensor, "prompt d"], place: Place, step: Float[Tensor, " d"]) -> Tensor:
+        """The logits of the answers once the last token of every moved prompt is moved there."""
+        steps = self.gaps[:, None] * step
+        if place.site == FINAL or place.layer == int(self.model.cfg.n_layers):
+            stepped_rows = rows[self.moves] + steps.to(rows)
+            return self.logits(self.normed(stepped_rows, place))[:, self.tokens]
+        logits_after = torch.empty_like(self.before)
+        lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
+        for batch in batches(lengths, False, chunk(TOKENS)):
+            ids = torch.tensor([self.prompts[int(self.moves[index])].ids for index in batch])
+            logits_after[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(logits_after)
+        return logits_after
+
+    def _through(
+        self, ids: Int[Tensor, "batch pos"], layer: int, steps: Float[Tensor, "batch d"]
+    ) -> Float[Tensor, "batch d_vocab"]:
+        """The logits of the blocks from `layer` on, the last token moved before them."""
+        with true_arithmetic(self.model):
+            with hooks.capture(self.model, "residual_pre", layers=[layer]) as record:
+                self.model(ids.to(next(self.model.parameters()).device), use_cache=False, logits_to_keep=1)
+            stream = record["residual_pre"][layer].clone()
+            stream[:, -1] += steps.to(stream)
+            return run_from(self.model, stream, layer)[:, -1].cpu()
+
+
+def _row(output: _Output, representations: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:
+    rows = representations[place].double()
+    weights = torch.from_numpy(probe.weights[0])
+    step = along(rows, weights, direction)
+    outputs = output.rows(place)
+    centred = rows - rows.mean(0)
+    random_weights = torch.randn(_RANDOM, len(rows), generator=torch.Generator().manual_seed(0)).double()
+    # Of covariance S; weights of a probe have its inverse, here on the directions in which the prompts differ.
+    random = random_weights @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
+    ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
+    after = output.after(representations[place], place, step)
+    answer_columns = moved_answers(output.before, after, output.numbers, output.right[output.moves])
+    row: dict[str, Any] = {
+        "site": place.site,
+        "layer": place.layer,
+        "direction": direction,
+        "moved": len(output.moves),
+    }
+    arrived_share = arrived(representations[place][output.moves], output.gaps[:, None] * step)
+    row |= {"arrived": arrived_share, "predicted": float(output.gaps.mean())}
+    cosine = float(largest_cosine(step[None], outputs))
+    return row | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | answer_columns

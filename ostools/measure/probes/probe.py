@@ -1,0 +1,318 @@
+"""Is the answer in the representation? Linear probes at the last token of every layer, after a begun answer line.
+
+Cost: one pass over every prompt in every dtype, and as many through random weights; then at every place some nine probes for
+the true labels and as many for each control, each with an inner search for its penalty. Memory: the last token of every prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from mitigations import Mitigation
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.memory import LongestPrompt, batch_bytes
+from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.probes.captured import Captured, captured
+from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
+from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
+from ostools.measure.prompts import checked_layers
+from ostools.models.shape import Shape
+from ostools.models.untrained import untrained_model
+from ostools.results import Provenance, Result
+from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
+
+_DRAWING = 12
+"""Bytes a weight while random ones are drawn: in float64, and again in float32."""
+POSITION = "position"
+TARGETS = ("number", "token", POSITION)
+FLOAT32 = "float32"
+COLUMNS = {
+    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "Int64"},
+    **{"test": "str", "control": "str", "trained": "int64", "tested": "int64", "groups": "int64"},
+    **{"accuracy": "float64", "low": "float64", "high": "float64", "chance": "float64"},
+    **{"selectivity": "float64", "selectivity_low": "float64", "selectivity_high": "float64"},
+    **{"mean_absolute_error": "float64", "r2": "float64", "penalty": "float64", "finding": "str"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Decodability(Result):
+    """One row per dtype, place, test and control: how often linear probes say the right answer.
+
+    Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
+    first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the answer,
+    as a number), mitigation, dtype, site and layer (embedding; residual: v^(l);
+    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
+    and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths between
+    them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
+    training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes),
+    tested (prompts), groups (sequences, or lengths where a task has one sequence a length); accuracy with its interval (low,
+    high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity
+    (accuracy minus that on shuffled labels) with its interval, NaN of controls; mean_absolute_error and r2 (1 - squared error /
+    that of the mean of what was tested), of numbers; penalty (the median chosen); finding: "decodable" where accuracy is above
+    chance and selectivity above 0, both with their whole interval, else "not linearly decodable from k examples"; "as the
+    length alone from k examples" where it is not above what the length alone gives, of a task whose answers differ at one
+    length.
+
+    An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
+    folds train on each other's prompts, for which every half-width is multiplied by sqrt(1 + tested / trained) (Nadeau and
+    Bengio 2003): on pure noise intervals held chance in 96% of 250 trials (88% without), and "decodable" was said in none.
+
+    `predictions`: a row per prompt, with what the probe said that had not seen it: dtype, site, layer, test, control, length,
+    seed, label, said, right. `steps`: a row per sublayer, dtype and test, attention and MLP apart: the accuracy
+    before and behind it, and by how much it differs (step, low, high).
+    """
+
+    predictions: pd.DataFrame
+    steps: pd.DataFrame
+
+
+@measurement
+@in_smaller_chunks
+def probe(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    layers: Literal["all"] | Iterable[int] = "all",
+    dtypes: Sequence[str] = (FLOAT32,),
+    seeds: Sequence[int] | None = None,
+    target: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    chat: bool | None = None,
+    random_weights: bool = True,
+    progress: Progress | None = None,
+) -> Decodability:
+    """Fit linear probes for the right answer to the last token's representation, at every layer.
+
+    Args:
+        task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
+        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
+            them.
+        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
+            MLP of the block that writes it is probed too. So are y and the logits, always.
+        dtypes: precisions by name, as in `collapse`. Probes are trained and tested on the
+            representations as that precision rounds them.
+        seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
+            on a sequence that it was trained on, or on the beginning of one.
+        target: what probes decode: "number", "token" (the answer's first) or "position". The
+            default is the number where the task's answer is one, else the token. "position" needs a
+            task in which one item carries the answer, at places that differ among sequences of one
+            length: retrieve-at-position:position=drawn.
+        mitigation: as in `evaluate`.
+        chat: as in `evaluate`.
+        random_weights: whether the same architecture with random weights is probed too, as a
+            control. A second model is then in memory.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` for a task, length or dtype that cannot be asked; for the target "number" or "position" of a task
+    without one; for right answers that are all the same; for too few lengths or sequences to test on and to give intervals;
+    for a prompt longer than the context; and for representations that are not finite.
+
+    Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
+    selectivity.
+    """
+    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
+    precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
+    labelled = probe_task.labelled
+    part_progress = partial(part_of, progress, shares=len(precisions) * (1 + random_weights), units=100)
+    prediction_tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
+    for passes_done, precision in enumerate(precisions):
+        representations = in_layers(
+            probe_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
+        )
+        prediction_tables.append(
+            said_by_probes(labelled, representations, ("none", "shuffled")).assign(dtype=precision.name)
+        )
+    if random_weights:
+        untrained_task = replace(probe_task, model=untrained_model(model, seed=0))
+        for passes_done, precision in enumerate(precisions, start=len(precisions)):
+            representations = in_layers(
+                untrained_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
+            )
+            untrained = said_by_probes(labelled, representations, ("none",))
+            prediction_tables.append(untrained.assign(dtype=precision.name, control="random weights"))
+    predictions = pd.concat(prediction_tables, ignore_index=True)
+    names = probe_task.names | {"target": probe_task.target}
+    provenance = Provenance.collect(
+        model,
+        measurement="probe",
+        **names,
+        **probe_task.described,
+        dtypes=[precision.name for precision in precisions],
+        layers=list(layer_indices),
+        random_weights=random_weights,
+    )
+    return of_predictions(predictions, names, probe_task.form.random, provenance)
+
+
+def of_predictions(
+    predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
+) -> Decodability:
+    """Build the result from the predictions.
+
+    `names`: task, mitigation, target; `is_random`: the task draws sequences.
+    """
+    frame: Any = rows_of(predictions, kind_of(names["target"]), is_random).assign(**names)
+    return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
+
+
+def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
+    """Without the v^(l) that were not asked for, and without the places before the MLPs that write them."""
+    dropped = {"residual": 0, "embedding": 0, "residual_mid": 1}
+    return {
+        place: rows
+        for place, rows in representations.items()
+        if place.site not in dropped or place.layer + dropped[place.site] in layers
+    }
+
+
+def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
+    """The seeds given; else 24, of a task that draws nothing one."""
+    return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
+
+
+def kind_of(target: str) -> str:
+    """Kind of label that probes are fitted to: numbers (a position is one), or tokens."""
+    return "token" if target == "token" else "number"
+
+
+def default_target(form: Task) -> str:
+    """The number where the task's answer is one, else its first token."""
+    return "number" if form.numeric else "token"
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """Task of a probe: the prompts, and the target that it is to decode in each."""
+
+    model: TransformerBridge
+    form: Task
+    prompts: list[PrefilledPrompt]
+    target: str
+    mitigation: Mitigation | None
+
+    @classmethod
+    def of(
+        cls,
+        model: TransformerBridge,
+        task: Task | str,
+        lengths: Iterable[int],
+        seeds: Sequence[int] | None,
+        target: str | None,
+        mitigation: Mitigation | str | None,
+        chat: bool | None,
+    ) -> ProbeTask:
+        """Check the arguments and render the prompts. Raises `InputError`."""
+        form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
+        seed_list = seeds_asked(form, seeds)
+        target = default_target(form) if target is None else checked_name("target", target, TARGETS)
+        if target == "number" and not form.numeric:
+            raise InputError(
+                f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
+            )
+        prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
+        if target == POSITION:
+            _require_places(form, prompts)
+        return cls(model, form, prompts, target, mitigation_object)
+
+    @property
+    def labelled(self) -> Labelled:
+        """Lengths, groups and labels. Raises `InputError` for too few of them."""
+        return Labelled.of(
+            [prompt.task_prompt.length for prompt in self.prompts],
+            [prompt.task_prompt.seed for prompt in self.prompts],
+            [prompt.group for prompt in self.prompts],
+            [self._label(prompt) for prompt in self.prompts],
+            kind_of(self.target),
+            self.form.random,
+        )
+
+    def _label(self, prompt: PrefilledPrompt) -> int:
+        if self.target == POSITION:
+            return _carriers(prompt)[0]
+        return int(prompt.task_prompt.key) if self.target == "number" else prompt.token
+
+    def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
+        """Every place in one precision, under the mitigation."""
+        with self.running(precision) as prepared:
+            return captured(prepared, self.prompts, progress)
+
+    @contextmanager
+    def running(self, precision: Precision) -> Iterator[TransformerBridge]:
+        """The model as that precision prepares it, while it rounds and the mitigation acts."""
+        prepared = precision.prepared(self.model)
+        longest = max((prompt.ids for prompt in self.prompts), key=len)
+        with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
+            yield prepared
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"task": tasks.label(self.form), "mitigation": mitigations.label(self.mitigation)}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Provenance entries of the prompts."""
+        return {
+            "lengths": sorted({prompt.task_prompt.length for prompt in self.prompts}),
+            "seeds": sorted({prompt.task_prompt.seed for prompt in self.prompts}),
+            "chat": self.prompts[0].task_prompt.chat,
+            "prompts": len(self.prompts),
+            "line_tokens": sorted({prompt.line for prompt in self.prompts}),
+        }
+
+
+def _carriers(prompt: PrefilledPrompt) -> tuple[int, ...]:
+    return prompt.task_prompt.task.carriers(
+        prompt.task_prompt.task.items(prompt.task_prompt.length, prompt.task_prompt.seed)
+    )
+
+
+def _require_places(form: Task, prompts: Sequence[PrefilledPrompt]) -> None:
+    """Refuse where the position is not one, or where the length tells it."""
+    places = {(prompt.task_prompt.length, _carriers(prompt)) for prompt in prompts}
+    if any(len(carriers) != 1 for _, carriers in places):
+        raise InputError(
+            f"{form.name}: expected a task in which one item carries the answer, found several or none: target='position' is "
+            "for retrieve-at-position:position=drawn"
+        )
+    if len(places) == len({length for length, _ in places}):
+        raise InputError(
+            f"{form.name}: expected the wanted item at different places of one length, found it at one place each: give "
+            "position=drawn"
+        )
+
+
+def probes_bytes(
+    shape: Shape,
+    longest: LongestPrompt,
+    dtypes: Sequence[str],
+    *,
+    lengths: int,
+    seeds: int,
+    random: bool = True,
+) -> int:
+    """Bytes that probes hold, of so many lengths and sequences of each: a batch of prompts of one length, and of each prompt
+    the last token at every place. `random`: the control on random weights, whose model stands beside the other."""
+    prompts, places = lengths * seeds, 2 * shape.n_layers + 3
+    pos = longest.tokens + longest.answer
+    batch = max(batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize) for name in dtypes)
+    base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
+    if not random:
+        return base_bytes
+    return max(base_bytes + shape.element * shape.parameters, _DRAWING * shape.parameters)

@@ -1,0 +1,206 @@
+"""Predictions of probes on prompts that they had not seen, and how often they were right, with intervals over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+
+from ostools.measure.probes.captured import LOGITS, Captured, Place
+from ostools.measure.probes.ridge import fitted
+from ostools.measure.probes.splits import Split, splits
+from ostools.results import Frame
+from ostools.theory.statistics.bootstrap import bootstrap_share, widened
+
+LENGTH = Place(-1, "length", 0)
+"""The number of items and its square, in the place of a representation."""
+DECODABLE = "decodable"
+_PLACE = ["dtype", "depth", "site", "layer", "test", "control"]
+_SHUFFLED = 0  # the seed of the permuted labels
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Prompts by number: their lengths, seeds and groups, and what a probe is to say of each."""
+
+    lengths: Int[np.ndarray, " prompt"]
+    seeds: Int[np.ndarray, " prompt"]
+    groups: Int[np.ndarray, " prompt"]
+    labels: Int[np.ndarray, " prompt"]
+    target: str
+    splits: Sequence[Split]
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Sequence[int],
+        seeds: Sequence[int],
+        groups: Sequence[int],
+        labels: Sequence[int],
+        target: str,
+        is_random: bool,
+    ) -> Labelled:
+        """Raises `InputError` for too few lengths or groups."""
+        n, drawn_by, group, label = (np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels))
+        return cls(n, drawn_by, group, label, target, splits(n, group, is_random))
+
+    def of_length(self) -> Float[torch.Tensor, "prompt 2"]:
+        """n and n^2, each of spread 1."""
+        n = torch.from_numpy(self.lengths).double()
+        powers = torch.stack([n, n**2], dim=1)
+        return (powers - powers.mean(0)) / powers.std(0)
+
+
+def said_by_probes(labelled: Labelled, representations: Captured, controls: Sequence[str]) -> pd.DataFrame:
+    """A row per prompt, place, test and control ("none", "shuffled"): what the probe said that had not seen it."""
+    permuted = labelled.labels[np.random.default_rng(_SHUFFLED).permutation(len(labelled.labels))]
+    labels = {"none": labelled.labels, "shuffled": permuted}
+    tables = []
+    for place, rows in representations.items():
+        x = rows.double().numpy()
+        for control in controls:
+            for split in labelled.splits:
+                tables.append(
+                    _predictions(labelled, x, labels[control], split).assign(control=control, **_place_columns(place))
+                )
+    return pd.concat(tables, ignore_index=True)
+
+
+def _place_columns(place: Place) -> dict[str, Any]:
+    layer = place.layer if place != LENGTH else pd.NA
+    return {"depth": place.depth, "site": place.site, "layer": pd.array([layer], dtype="Int64")[0]}
+
+
+def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
+    """Train one probe; its predictions on the prompts held out."""
+    train, held_out = split.train, split.held_out
+    probe = fitted(labelled.target, x[train], labels[train], labelled.groups[train])
+    predicted = probe.predict(x[held_out])
+    train_labels, counts = np.unique(labels[train], return_counts=True)
+    common = train_labels[counts.argmax()]
+    return pd.DataFrame(
+        {
+            "test": split.test,
+            "length": labelled.lengths[held_out],
+            "seed": labelled.seeds[held_out],
+            "group": labelled.groups[held_out],
+            "label": labels[held_out],
+            "said": predicted,
+            "right": np.rint(predicted) == labels[held_out],
+            "common": labels[held_out] == common,
+            "trained": len(train),
+            "penalty": probe.penalty,
+        }
+    )
+
+
+def rows_of(predictions: pd.DataFrame, target: str, is_random: bool = True) -> pd.DataFrame:
+    """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of one length differ."""
+    all_rows: Any = predictions
+    by_length = all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if is_random else {}
+    shuffled = dict(_places(all_rows[all_rows["control"] == "shuffled"]))
+    rows = []
+    for key, place_rows in _places(all_rows):
+        control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
+        rows.append(
+            dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, target, by_length.get(key[4], 0.0))
+        )
+    return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
+
+
+def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
+    yield from table.groupby(_PLACE, sort=False, dropna=False)
+
+
+def _row(place_rows: Frame, control_rows: Frame | None, target: str, by_length: float) -> dict[str, Any]:
+    accuracy, chance = float(place_rows["right"].mean()), float(place_rows["common"].mean())
+    trained = int(place_rows["trained"].min())
+    low, high = interval_of(place_rows["right"].astype(float), place_rows["group"], trained)
+    row = {
+        "trained": trained,
+        "tested": len(place_rows),
+        "groups": int(place_rows["group"].nunique()),
+        "accuracy": accuracy,
+        "low": low,
+        "high": high,
+        "chance": chance,
+        "penalty": float(place_rows["penalty"].median()),
+    }
+    gained, gained_low, gained_high = np.nan, np.nan, np.nan
+    if control_rows is not None:
+        difference = place_rows["right"].astype(float).to_numpy() - control_rows["right"].astype(float).to_numpy()
+        gained = float(difference.mean())
+        gained_low, gained_high = interval_of(
+            pd.Series(difference), place_rows["group"].reset_index(drop=True), trained, -1.0
+        )
+    row |= {"selectivity": gained, "selectivity_low": gained_low, "selectivity_high": gained_high}
+    above = low > chance and not gained_low <= 0
+    from_k = f"from {row['trained']} examples"
+    row["finding"] = (
+        f"not linearly decodable {from_k}"
+        if not above
+        else DECODABLE
+        if low > by_length
+        else f"as the length alone {from_k}"
+    )
+    return row | _errors(place_rows, target)
+
+
+def _errors(place_rows: Frame, target: str) -> dict[str, float]:
+    if target != "number":
+        return {"mean_absolute_error": np.nan, "r2": np.nan}
+    off = place_rows["said"] - place_rows["label"]
+    spread = float(((place_rows["label"] - place_rows["label"].mean()) ** 2).sum())
+    r2 = 1 - float((off**2).sum()) / spread if spread > 0 else np.nan
+    return {"mean_absolute_error": float(off.abs().mean()), "r2": r2}
+
+
+def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
+    """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were trained on each other's
+    prompts (each on `trained`); within `least` and 1. NaN with too few groups for one."""
+    by_group = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
+    sums_and_counts: Any = by_group.agg(["sum", "count"])
+    sums, counts = (torch.tensor(sums_and_counts[name].to_numpy(dtype=float)) for name in ("sum", "count"))
+    if len(sums) < 3:
+        return np.nan, np.nan
+    mean = float(sums.sum() / counts.sum())
+    interval = widened(bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained)
+    return max(float(interval.low), least), min(float(interval.high), 1.0)
+
+
+def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
+    """A row per dtype, test and sublayer: the accuracy before and behind it, and its step with an interval over groups."""
+    all_rows: Any = predictions
+    all_rows = all_rows[(all_rows["control"] == "none") & ~all_rows["site"].isin([LENGTH.site, LOGITS])]
+    rows = []
+    for (dtype, test), group_rows in all_rows.groupby(["dtype", "test"], sort=False):
+        before: Frame | None = None
+        for depth in sorted(group_rows["depth"].unique()):
+            depth_rows = group_rows[group_rows["depth"] == depth]
+            if before is not None:
+                rows.append({"dtype": dtype, "test": test} | _step(before, depth_rows))
+            before = depth_rows
+    return pd.DataFrame(rows)
+
+
+def _step(before: Frame, after: Frame) -> dict[str, Any]:
+    before_row, after_row = before.iloc[0], after.iloc[0]
+    difference = after["right"].astype(float).to_numpy() - before["right"].astype(float).to_numpy()
+    trained = int(after["trained"].min())
+    low, high = interval_of(pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0)
+    block = int(after_row["layer"]) - (after_row["site"] == "residual")
+    return {
+        "sublayer": Place(0, str(after_row["site"]), 0).sublayer,
+        "block": block if after_row["site"] != "y" else pd.NA,
+        "before": float(before["right"].mean()),
+        "behind": float(after["right"].mean()),
+        "step": float(difference.mean()),
+        "low": low,
+        "high": high,
+        "from": f"{before_row['site']} {before_row['layer']}",
+    }

@@ -1,0 +1,149 @@
+"""A profile beside those of untrained models: which of its shape was there before training?
+
+Cost: one sensitivity for the model and one for every null (kinds times seeds), one null in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_seeds
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
+from ostools.measure.profiles.profile import profile
+from ostools.measure.prompts import as_prompt
+from ostools.models import Prompt, untrained_model
+from ostools.models.untrained import KINDS
+from ostools.results import Frame, Result
+from ostools.theory.profiles import rank_correlation
+
+TRAINED = "model"
+"""The source of the model's own rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class UntrainedBaselines(Result):
+    """Profiles over the tokens of one prompt: of the model, and of its untrained models.
+
+    `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the
+    model), linearisation, norm, method (as in `ost.sensitivity`), value, share (of the sum over all tokens: norms of different
+    weights have different sizes, shares compare).
+
+    `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
+    end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
+    correlation with the model's own profile), weight_hash.
+
+    `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
+    """
+
+    summary: pd.DataFrame
+
+    @property
+    def band(self) -> Frame:
+        table: Any = self.frame
+        of_baselines = table[table["source"] != TRAINED]
+        grouped = of_baselines.groupby(["source", "position", "token"], sort=False)["share"]
+        return grouped.agg(low="min", median="median", high="max").reset_index()
+
+
+@measurement
+def untrained_baselines(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    kinds: str | Sequence[str] = ("initialised",),
+    seeds: Iterable[int] = range(3),
+    linearisation: str = "full",
+    method: str = "auto",
+    max_memory: int | None = None,
+    mitigation: Mitigation | str | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> UntrainedBaselines:
+    """Sensitivity to each token of one prompt, of `model` and of untrained models of its
+    configuration.
+
+    Args:
+        kinds: what of the model is kept: "initialised" (nothing), "embeddings-kept" or "shuffled",
+            as in `ost.untrained_model`.
+        seeds: seeds of the untrained models. There is one profile for each kind and seed.
+        linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
+            is the operator norm of exact Jacobians, else the Frobenius norm. It is the same for all
+            profiles.
+        method: how norms are taken, as in `ost.sensitivity`, for every profile.
+        announce: as in `ost.sensitivity`.
+        max_memory, mitigation: as in `ost.sensitivity`, for every profile.
+        progress: called as progress(done, total), in percent.
+
+    Every profile is checked as `ost.sensitivity` checks it. `ost.experiments.repeats` with `untrained_baselines` asks how far n
+    and n + 1 items end apart in untrained models. Raises `InputError` for unknown kinds and linearisations, and while edits are
+    active, because a untrained model does not have them.
+    """
+    kind_names = checked_names("kind of untrained model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
+    seed_list = checked_seeds(seeds)
+    tokens = as_prompt(model, prompt)
+    if edits := hooks.active_edits(model):
+        raise InputError(
+            f"untrained_baselines: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained "
+            "models would not have "
+            "it; leave its block"
+        )
+    cases: list[tuple[str, int | None]] = [
+        (TRAINED, None),
+        *((kind, seed) for kind in kind_names for seed in seed_list),
+    ]
+    frames, rows, trained_profile = [], [], None
+    for index, (source, seed) in enumerate(cases):
+        case_model = model if seed is None else untrained_model(model, source, seed=seed)
+        case_progress = part_of(progress, index, index + 1, len(cases), units=100)
+        how: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
+        case_profile = profile(
+            sensitivity(case_model, tokens, **how, max_memory=max_memory, announce=announce, progress=case_progress)
+        )
+        trained_profile = case_profile if trained_profile is None else trained_profile
+        shape: Any = case_profile.shapes
+        values = case_profile.frame["value"].to_numpy()
+        frames.append(
+            case_profile.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(
+                source=source, seed=seed
+            )
+        )
+        rows.append(
+            {
+                "source": source,
+                "seed": seed,
+                **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
+                "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
+                **case_profile.summary.iloc[0][["sink_share", "last_share"]],
+                "spearman": rank_correlation(values, trained_profile.frame["value"].to_numpy()),
+                "weight_hash": case_profile.provenance.model["weight_hash"],
+            }
+        )
+    assert trained_profile is not None
+    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method"]
+    columns += ["value", "share"]
+    table: Any = pd.concat([frame.astype({"seed": "Int64"}) for frame in frames], ignore_index=True)[columns]
+    _require_one_norm(table)
+    parameters = {"kinds": kind_names, "seeds": seed_list, **trained_profile.provenance.parameters}
+    return UntrainedBaselines(
+        table, replace(trained_profile.provenance, parameters=parameters), pd.DataFrame(rows).astype({"seed": "Int64"})
+    )
+
+
+def _require_one_norm(table: Frame) -> None:
+    if table["norm"].nunique() > 1:
+        raise InputError(
+            "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
+            "method='exact' or "
+            "method='sketch'"
+        )

@@ -1,0 +1,178 @@
+"""Null models: the same architecture before training, or without the order that training gave to its weights.
+
+What a measurement finds in a untrained model too was not learnt.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, get_args
+
+import torch
+import transformers
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from hooks.errors import checked_arguments
+from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.memory import available_memory
+from ostools.ground.whole_numbers import whole_number
+from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
+from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
+from ostools.models.files.config import experts_one_by_one, quiet
+from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.recast import dense
+from ostools.models.wrapping import give_tokenizer, wrapped
+
+Kind = Literal["initialised", "shuffled", "embeddings-kept"]
+KINDS: tuple[str, ...] = get_args(Kind)
+_BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
+"""The parts of a bridge that make v^(0) of tokens."""
+
+
+@checked_arguments(InputError, IN_WORDS)
+@default_torch_state()
+def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
+    """A model of the same configuration without what `model` learnt. It is raw and in eval mode, and every measurement takes
+    it.
+
+    Args:
+        kind: "initialised": fresh weights, drawn as the architecture's own code in transformers (`_init_weights`) draws them
+            before training. "embeddings-kept": the same, except for what makes v^(0) of a token (its row, a learned position,
+            a norm of both). These are the ones of `model`, so v^(0) is the same to the bit, and so is an output layer that is
+            tied to the rows. "shuffled": the entries of each weight of `model` in a random order, each weight by itself. Of
+            training only the sizes of the numbers are left.
+        seed: a whole number from 0. The weights are the same on every machine: they are drawn in float64 on the CPU, rounded to
+            float32, and from there to the model's dtype.
+
+    `model` is not changed. Its untrained model has its dtype, device, tokenizer and tied weights. The provenance of every
+    measurement says so in `model["null"]`: the kind, the seed, and the name and weight hash of `model`. Active edits of
+    `model` are not taken over.
+
+    Raises `InputError` for an unknown kind, for a seed that is not such a number, for a model of a family that `load_model`
+    does not know, and if transformers leaves a weight undrawn. Raises `InsufficientMemoryError` if the weights do not fit.
+    Memory: the weights once more, and twelve bytes for each parameter while they are drawn.
+    """
+    if kind not in KINDS:
+        raise unknown_name("kind of untrained model", kind, KINDS)
+    seed = whole_number("seed", seed)
+    described = describe(model)  # which refuses what is no model
+    family = _known_family(model)
+    _require_memory(described.n_parameters, next(model.parameters()))
+    name = f"{described.name} (null: {kind}, seed {seed})"
+    null = _bridge(model, family, name, None if kind == "shuffled" else seed)
+    with torch.no_grad():
+        if kind == "shuffled":
+            _shuffle(model, null, seed)
+        elif kind == "embeddings-kept":
+            _keep_embeddings(model, null)
+    if config_hash(null) != described.config_hash:
+        raise InputError(
+            f"untrained model: expected the configuration of {described.name}, found that loading it again changes it"
+        )
+    remember(null, Metadata(name, null=Null(kind, seed, described.name, described.weight_hash)))
+    return null
+
+
+def _known_family(model: TransformerBridge) -> Family:
+    family = family_of(model)
+    if family is None or family.refused is not None:
+        raise InputError(
+            f"untrained model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are "
+            f"{KNOWN_ARCHITECTURES}"
+        )
+    return family
+
+
+def _require_memory(parameters: int, like: Tensor) -> None:
+    needs = [(torch.device("cpu"), 12 * parameters)]
+    if like.device.type == "cuda":
+        needs.append((like.device, parameters * like.element_size()))
+    for device, needed in needs:
+        free = available_memory(device)
+        if needed > free:
+            raise InsufficientMemoryError(
+                f"untrained model: {parameters:,} parameters need {needed / 2**30:.2f} GiB on {device.type}, found "
+                f"{free / 2**30:.2f} GiB free: free memory, or take a smaller model"
+            )
+
+
+def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | None) -> TransformerBridge:
+    """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None: whatever they are."""
+    like = next(model.parameters())
+    original: Any = model.original_model
+    with quiet():
+        # Weights that are filled below need no drawing: of a large vocabulary that would take as long as all the rest.
+        with nullcontext() if seed is None else no_init_weights():
+            module = _built(original.config, family, like.dtype, 0)
+        module.tie_weights()
+        if seed is not None:
+            _fill(module, _built(original.config, family, torch.float64, seed))
+        module.generation_config = copy.deepcopy(original.generation_config)
+        module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
+        null = wrapped(module, family, name)
+    give_tokenizer(null, model.tokenizer)
+    return null
+
+
+def _built(config: Any, family: Family, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    """The Hugging Face model with weights as transformers draws them. The generators of the process are left as they are."""
+    own_config = copy.deepcopy(config)
+    experts_one_by_one(own_config, family)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), _undrawn_is_nan():
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
+        return getattr(transformers, family.module)._from_config(own_config, dtype=dtype, attn_implementation="eager")
+
+
+@contextmanager
+def _undrawn_is_nan() -> Iterator[None]:
+    """Within the block torch fills what it hands out uninitialised with NaN: a weight that nobody draws is seen."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    settings: Any = torch.utils.deterministic
+    filled, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, True
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _fill(module: PreTrainedModel, random_values: PreTrainedModel) -> None:
+    """The float64 weights in float32 and from there in the module's dtype: the same on every machine, and in every dtype."""
+    for (name, weight), (_, source) in zip(module.named_parameters(), random_values.named_parameters(), strict=True):
+        if not bool(torch.isfinite(source).all()):
+            raise InputError(
+                f"untrained model: expected transformers to draw every weight of {type(module).__name__}, found {name} "
+                "undrawn: "
+                "shuffle the model's own weights, kind='shuffled'"
+            )
+        weight.data.copy_(source.float())
+
+
+def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> None:
+    """Every weight of `null` a permutation of the entries of the model's own."""
+    generator = torch.Generator().manual_seed(seed)
+    own_weights = dict(named_weights(model))
+    for name, weight in sorted(named_weights(null)):
+        if name not in own_weights or own_weights[name].shape != weight.shape:
+            raise InputError(
+                f"untrained model: expected the weights that load_model gives a {model.cfg.architecture}, found none that is "
+                f"{name} "
+                f"of {tuple(weight.shape)}: load the model with ostools.load_model"
+            )
+        entries = dense(own_weights[name]).flatten()
+        weight.copy_(entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(weight.shape))
+
+
+def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
+    """What makes v^(0) of tokens, as it is in `model`."""
+    for part, component in null.named_children():
+        if part in _BEFORE_BLOCKS:
+            own_parameters = dict(getattr(model, part).named_parameters())
+            for name, weight in component.named_parameters():
+                weight.copy_(dense(own_parameters[name]))

@@ -1,0 +1,361 @@
+"""Behaviour: what its rows are, what its intervals are of, when a mitigation acted, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import hooks
+import ostools as ost
+from mitigations import Mitigation, MitigationError, SlidingWindow
+from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
+from ostools.measure.answers.evaluate import COLUMNS, Evaluation, evaluate, summarise
+from ostools.measure.answers.probability import SPARE, answer_log_probability, answer_text
+from ostools.measure.task_prompt import render_prompt
+from ostools.models.describe import metadata_of
+from ostools.tasks import Task, task
+from ostools.theory.statistics.intervals import wilson
+from tests.checkpoints import tiny_model
+
+
+@pytest.fixture(scope="module")
+def counted(embedded) -> Evaluation:
+    return ost.evaluate(embedded, "count-ones", lengths=(12, 3, 140, 12))
+
+
+@pytest.fixture(scope="module")
+def drawn(embedded) -> Evaluation:
+    return ost.evaluate(embedded, "count-ones-bernoulli", lengths=(6, 40), seeds=range(6))
+
+
+@dataclass(frozen=True)
+class Parrot(Task):
+    """A third party's task, small enough for a tiny model's context."""
+
+    name: str = "parrot"
+    chance: bool = False
+
+    @property
+    def random(self) -> bool:
+        return self.chance
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        return tuple("12"[(i * i + seed) % 2] for i in range(length))
+
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
+        return "Say ", "".join(pieces), " now."
+
+    def key(self, pieces: Sequence[str]) -> str:
+        return pieces[-1]
+
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        return (len(items) - 1,)
+
+
+def test_the_table(counted: Evaluation) -> None:
+    frame: Any = counted.frame
+    assert {name: str(frame[name].dtype) for name in frame} == COLUMNS
+    assert frame["length"].tolist() == [3, 12, 140]
+    assert frame["key"].tolist() == ["3", "12", "140"]
+    assert set(frame["task"]) == {"count-ones"}
+    assert set(frame["mitigation"]) == set(frame["status"]) == set(frame["mode"]) == {"none"}
+    assert frame["within_training"].tolist() == [True, True, False]
+    assert frame["correct"].tolist() == [True, True, False]
+    assert frame["answer"].tolist()[:2] == [task("count-ones").answer_line(key) for key in ("3", "12")]
+    assert frame["absolute_error"].tolist() == [
+        abs(n - int(k)) for n, k in zip(frame["number"], frame["key"], strict=True)
+    ]
+    assert (frame["seconds"] > 0).all()
+
+
+def test_the_numbers_are_those_of_answers_and_of_the_probability(embedded, counted: Evaluation) -> None:
+    posed = [render_prompt(embedded, task("count-ones"), n) for n in (3, 12, 140)]
+    prompts = [one.prompt for one in posed]
+    room = counted.provenance.parameters["max_new_tokens"]
+    assert counted.frame["text"].tolist() == [a.text for a in answers(embedded, prompts, max_new_tokens=room)]
+    assert counted.frame["tokens"].tolist() == [len(prompt.ids) for prompt in prompts]
+    likely = answer_log_probability(embedded, prompts, [answer_text(one) for one in posed])
+    assert counted.frame["log_probability"].tolist() == pytest.approx(likely, rel=1e-5)
+    # What is answered greedily and right is likely; what is answered wrongly is not the right line.
+    assert likely[0] > math.log(0.5) > likely[2]
+
+
+def test_an_answer_to_a_prompt_that_was_not_drawn_has_no_interval(counted: Evaluation) -> None:
+    summary: Any = counted.summary
+    assert summary["interval_of"].tolist() == ["nothing was drawn"] * 3
+    assert summary[["wilson_low", "wilson_high"]].isna().all(axis=None)
+    assert summary["accuracy"].tolist() == [1.0, 1.0, 0.0]
+    assert summary["probability"].tolist() == pytest.approx([math.exp(p) for p in counted.frame["log_probability"]])
+    assert summary["within_training"].tolist() == [True, True, False]
+
+
+def test_prompts_that_were_drawn_are_the_trials(drawn: Evaluation) -> None:
+    frame: Any = drawn.frame
+    summary: Any = drawn.summary
+    assert frame["seed"].tolist() == [0, 1, 2, 3, 4, 5] * 2
+    for _, row in summary.iterrows():
+        here = frame[frame["length"] == row["length"]]
+        assert row["right"] == here["correct"].sum()
+        assert (row["prompts"], row["asked"], row["trials"], row["interval_of"]) == (6, 6, 6, "prompts")
+        assert (row["wilson_low"], row["wilson_high"]) == wilson(int(row["right"]), 6)
+        assert row["mean_absolute_error"] == pytest.approx(here["absolute_error"].mean())
+
+
+def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFrame:
+    """A table of one length: a row of booleans a seed, one a sample."""
+    rows = [
+        {"length": 4, "seed": seed, "sample": sample, "correct": good, "kind": kind, "status": "none"}
+        for seed, goods in enumerate(right)
+        for sample, good in enumerate(goods)
+    ]
+    table: Any = pd.DataFrame(rows).assign(absolute_error=pd.NA, log_probability=math.log(0.5), within_training=pd.NA)
+    table = table.assign(content_correct=table["correct"])
+    return table.astype({name: COLUMNS[name] for name in table if name in COLUMNS})
+
+
+def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts() -> None:
+    three, one = made([[True] * 10, [False] * 10, [True] * 10]), made([[True, False, True, True]])
+    (row,) = summarise(three, random=True, sampled=True).to_dict("records")
+    assert (row["trials"], row["interval_of"], row["asked"], row["right"]) == (3, "prompts", 30, 20)
+    assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(2, 3))
+    # Half right behind every prompt: shares are trials too.
+    (row,) = summarise(made([[True, False]] * 3), random=True, sampled=True).to_dict("records")
+    assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(1.5, 3))
+    for random in (True, False):
+        (row,) = summarise(one, random, sampled=True).to_dict("records")
+        assert (row["trials"], row["interval_of"]) == (4, "samples of one prompt")
+        assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(3, 4))
+    # One sample of a fixed prompt at a temperature was drawn; the greedy answer was not.
+    (row,) = summarise(made([[True]]), random=False, sampled=True).to_dict("records")
+    assert (row["trials"], row["interval_of"], row["wilson_low"]) == (1, "samples of one prompt", wilson(1, 1)[0])
+    (row,) = summarise(made([[True]]), random=False, sampled=False).to_dict("records")
+    assert (row["trials"], row["interval_of"]) == (0, "nothing was drawn")
+    (row,) = summarise(made([[True]]), random=True, sampled=False).to_dict("records")
+    assert (row["trials"], row["interval_of"]) == (1, "prompts")
+    assert (row["wilson_low"], row["wilson_high"]) == wilson(1, 1)
+
+
+def test_intervals_of_prompts_hold_what_they_should_when_samples_hang_together() -> None:
+    """Prompts that are always right or always wrong: samples as trials would hold the accuracy far too seldom."""
+    generator = torch.Generator().manual_seed(0)
+    held = as_if = 0
+    for _ in range(60):
+        good = torch.rand(20, generator=generator) < 0.4
+        (row,) = summarise(made([[bool(one)] * 12 for one in good]), random=True, sampled=True).to_dict("records")
+        held += row["wilson_low"] <= 0.4 <= row["wilson_high"]
+        low, high = wilson(row["right"], row["asked"])
+        as_if += low <= 0.4 <= high
+    assert held / 60 > 0.88
+    assert as_if / 60 < 0.75
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))])
+def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tuple[int, int]) -> None:
+    (row,) = summarise(made([[False], [False]], kind), random=True, sampled=True).to_dict("records")
+    assert (row["something_else"], row["cut_off"], row["right"]) == (*counts, 0)
+    assert row["wrong"] == 2 - sum(counts)
+    assert math.isnan(row["mean_absolute_error"])
+
+
+def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> None:
+    model = tiny_model("gemma", seed=3)
+    options: Any = {"lengths": (3, 5), "temperature": 1.0, "samples": 3, "max_new_tokens": 6, "probability": False}
+    found, again = evaluate(model, Parrot(), **options), evaluate(model, Parrot(), **options)
+    assert found.frame["text"].tolist() == again.frame["text"].tolist()
+    assert found.frame["sample"].tolist() == [0, 1, 2] * 2
+    assert len(set(found.frame["text"])) > 3
+    wide = evaluate(model, Parrot(), mitigation=SlidingWindow(200), **options)
+    assert wide.frame["text"].tolist() == found.frame["text"].tolist()
+    alone = evaluate(model, Parrot(), **(options | {"lengths": (5,)}))
+    assert alone.frame["text"].tolist() == found.frame["text"].tolist()[3:]
+    assert bool(found.frame["log_probability"].isna().all())
+    assert found.summary["interval_of"].tolist() == ["samples of one prompt"] * 2
+
+
+@pytest.mark.slow
+def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> None:
+    plain = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60))
+    window = SlidingWindow(12)
+    found = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation=window)
+    assert found.frame["text"].tolist() != plain.frame["text"].tolist()
+    assert set(found.frame["status"]) == {"active"}
+    for n, text in zip((4, 60), found.frame["text"], strict=True):
+        prompt = render_prompt(embedded, task("copy-first:uniform=true"), n).prompt
+        with hooks.mask_scores(embedded, lambda query, key: query - key < 12):
+            (own,) = answers(embedded, [prompt], max_new_tokens=found.provenance.parameters["max_new_tokens"])
+        assert text == own.text
+    wide = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation="sliding-window:window=70")
+    assert wide.frame["status"].tolist() == ["inactive", "active"]
+    assert wide.summary["active"].tolist() == [0, 1]
+    assert wide.frame["text"].tolist()[0] == plain.frame["text"].tolist()[0]
+    assert set(wide.frame["mitigation"]) == {"sliding-window:window=70"}
+
+
+def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
+    model = tiny_model("gemma", seed=3, fresh=True)
+    own: Any = model.original_model
+    own.generation_config.eos_token_id = None
+    model.tokenizer.eos_token = None
+    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
+    options: Any = {"lengths": (3,), "max_new_tokens": 9, "probability": False}
+    assert evaluate(model, Parrot(), **options).frame["ended"].tolist() == ["length"]
+    for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
+        found = evaluate(model, Parrot(), mitigation=SlidingWindow(window), **options)
+        assert found.frame["status"].tolist() == [status]
+
+
+def test_text_that_is_rewritten_is_active_where_it_is(embedded) -> None:
+    found = evaluate(embedded, "count-ones", lengths=(3, 4), mitigation="separator:every=3")
+    assert found.frame["status"].tolist() == ["inactive", "active"]
+    assert found.frame["key"].tolist() == ["3", "4"]
+    assert found.provenance.parameters["rewritten"] is True
+    plain = evaluate(embedded, "count-ones", lengths=(3, 4))
+    assert (found.frame["tokens"] - plain.frame["tokens"]).tolist() == [0, 1]
+
+
+def test_every_step_is_verified() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    @dataclass(frozen=True)
+    class Watched(Mitigation):
+        @contextmanager
+        def hooks(self, model) -> Iterator[None]:
+            with hooks.mask_scores(model, lambda query, key: query - key < 3):
+                yield
+
+        def verify(self, record: Mapping[str, Any]) -> None:
+            seen.extend(tuple(pattern.shape[-2:]) for pattern in record["pattern"].values())
+            if len(seen) > 40:
+                raise MitigationError("Watched: broken")
+
+    model = tiny_model("gemma", seed=3)
+    options: Any = {"lengths": (3,), "max_new_tokens": 4, "probability": False}
+    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
+    found = evaluate(model, Parrot(), mitigation=Watched(), **options)
+    tried = [(tokens + 3, tokens + 3)] * 2  # whether it acts on prompt and answer
+    assert found.frame["ended"].tolist() == ["length"]
+    assert seen == [(tokens, tokens)] * 2 + [(1, tokens + step) for step in (1, 1, 2, 2, 3, 3)] + tried
+    assert found.provenance.parameters["cache"]
+    with pytest.raises(MitigationError, match="Watched: broken"):
+        evaluate(model, Parrot(), mitigation=Watched(), **(options | {"lengths": range(2, 12)}))
+
+
+def test_reasoning_has_room_and_no_probability(embedded) -> None:
+    found = evaluate(embedded, "count-ones:mode=cot-zero-shot", lengths=(3,))
+    parameters = found.provenance.parameters
+    plain = evaluate(embedded, "count-ones", lengths=(3,), probability=False).provenance.parameters
+    assert parameters["max_new_tokens"] == plain["max_new_tokens"] + 256
+    assert (parameters["probability"], plain["probability"]) == (False, False)
+    assert found.frame["mode"].tolist() == ["cot-zero-shot"]
+    assert bool(found.frame["log_probability"].isna().all())
+    assert bool(found.frame["within_training"].isna().all())
+
+
+def test_chat_and_plain() -> None:
+    model = tiny_model("gemma", fresh=True)
+    options: Any = {"lengths": (3,), "max_new_tokens": 2}
+    assert evaluate(model, Parrot(), **options).provenance.parameters["chat"] is True
+    found = evaluate(model, Parrot(), chat=False, **options)
+    assert found.provenance.parameters["chat"] is False
+    model.tokenizer.chat_template = None
+    bare = evaluate(model, Parrot(), elicitation="zero-shot", **options)
+    assert bare.frame["tokens"].tolist() == found.frame["tokens"].tolist()
+    assert bare.frame["elicitation"].tolist() == found.frame["elicitation"].tolist() == ["zero-shot"]
+
+
+def embedded_trained(model) -> int:
+    trained: Any = metadata_of(model).trained_lengths
+    return trained["count-ones"]
+
+
+def test_the_provenance_says_what_was_run(embedded, counted: Evaluation) -> None:
+    parameters = counted.provenance.parameters
+    assert parameters == {
+        "measurement": "evaluate",
+        "task": "count-ones",
+        "mitigation": "none",
+        "elicitation": "zero-shot",
+        "examples": 0,
+        "repeats_after": "48 tokens, 4 more an item",
+        "lengths": [3, 12, 140],
+        "seeds": [0],
+        "chat": False,
+        "temperature": 0.0,
+        "samples": 1,
+        "max_new_tokens": len(embedded.tokenizer("\n" + task("count-ones").answer_line("140"))["input_ids"])
+        - 1
+        + SPARE,
+        "stop": "the end of the answer",
+        "answers_end_at": "the end of its line, or of the text",
+        "probability": True,
+        "line_tokens": ["behind the prompt"],
+        "batches": "padded",
+        "batches_reason": "left padding, with mask and position ids",
+        "batch_tokens": 4096,
+        "cache": True,
+        "level": 0.95,
+        "rewritten": False,
+        "trained_length": embedded_trained(embedded),
+    }
+    assert counted.provenance.model["architecture"] == "GemmaForCausalLM"
+
+
+def test_a_third_partys_task_that_outgrows_its_training_is_drawn(embedded) -> None:
+    """A task object whose name nobody has registered."""
+
+    class Trained(Parrot):
+        @property
+        def trained_as(self) -> str:
+            return "count-ones"
+
+    found = evaluate(embedded, Trained(), lengths=(3, 140), max_new_tokens=4, probability=False)
+    trained = embedded_trained(embedded)
+    assert found.frame["within_training"].tolist() == [True, False]
+    assert f"trained to {trained}" in str(found.plot().to_dict())
+
+
+def test_one_answer_drawn_to_a_fixed_prompt_was_drawn() -> None:
+    options: Any = {"lengths": (3,), "max_new_tokens": 3, "probability": False}
+    for temperature, of in ((1.0, "samples of one prompt"), (0.0, "nothing was drawn")):
+        found = evaluate(tiny_model("gemma", seed=3), Parrot(), temperature=temperature, **options)
+        assert found.summary["interval_of"].tolist() == [of]
+
+
+def test_progress_runs_to_the_end(embedded) -> None:
+    told: list[tuple[int, int]] = []
+    evaluate(embedded, "copy-last", lengths=(2, 30), progress=lambda *now: told.append(now))
+    assert told == sorted(told)
+    assert (told[-1], {total for _, total in told}) == ((100, 100), {100})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task": "count-wrds"}, "unknown task 'count-wrds': did you mean 'count-word'"),
+        ({"lengths": (0,)}, "whole numbers of at least 1, found 0"),
+        ({"seeds": (0, 1)}, r"count-ones draws nothing at random, found seeds \[0, 1\]"),
+        ({"samples": 2}, "at temperature 0 all 2 would be the same"),
+        ({"samples": 0}, "whole number of at least 1, found 0"),
+        ({"temperature": -1.0}, "temperature of 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
+        ({"chat": True}, "chat template, found none"),
+        ({"lengths": (9000,)}, "at most 8192 tokens"),
+        ({"lengths": (8140,)}, "do not fit the model's context of 8192"),
+    ],
+)
+def test_refuses(embedded, options: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+
+
+def test_refuses_a_mitigation_that_is_none(embedded) -> None:
+    with pytest.raises(MitigationError, match="unknown mitigation 'separater': did you mean 'separator'"):
+        evaluate(embedded, "count-ones", lengths=(3,), mitigation="separater:every=3")

@@ -1,0 +1,272 @@
+"""The verdict of a length by exact cases; and on the trained model, against other measurements of the same prompts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+import ostools as ost
+from mitigations import MitigationError
+from ostools.measure import Decodability, FailureStage, ProbeIntervention
+from ostools.measure.probes.captured import Place
+from ostools.measure.probes.failure_stage import (
+    NOT_READ,
+    READ,
+    SAME_VECTOR,
+    UNDECIDED,
+    UNDECODABLE,
+    UNTESTED,
+    _mitigations,
+    _verdict,
+    untrained_as_good,
+)
+from ostools.measure.probes.scores import rows_of, said_by_probes, steps_of
+from ostools.measure.probes.splits import TESTS
+from ostools.reporting.findings.probes import (
+    failure_stage_findings,
+    failure_stage_in_short,
+    intervention_in_short,
+    probe_findings,
+    probe_in_short,
+)
+from ostools.results import Provenance, frame_of
+from tests.measure.probes.planted import asked
+from tests.reporting.charts.test_charts import rows_in
+from tests.reporting.every import EVERY
+
+LENGTHS = [3, 6, 9, 12, 130, 150]
+
+
+def verdict(
+    correct: list[bool],
+    right: list[bool | None],
+    finding: str = "decodable",
+    hidden: bool = False,
+    untrained: float = 0.2,
+    low: float = 0.6,
+) -> tuple[str, str]:
+    """Its name and its reason, for a probe that is right on 73% [`low`, ...] over all lengths."""
+    prompts = pd.DataFrame(
+        {"correct": correct, "right": right, "absolute_error": 0.0, "said": 0.0, "label": 0.0, "test": "t"}
+    )
+    place = {"dtype": "float32", "site": "y", "layer": 2, "test": "t", "accuracy": 0.73, "low": low}
+    best = pd.Series(place | {"target": "number", "finding": finding, "control": "none"})
+    table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
+    origin = Provenance({}, {}, None, {}, (), "")
+    as_good = untrained_as_good(Decodability(table, origin, *[pd.DataFrame()] * 2), best)
+    found = _verdict(prompts, best, hidden, as_good)
+    return found["verdict"], found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("correct", "right", "given", "expected"),
+    [
+        ([True, True, False], [False, False, True], {}, READ),
+        ([True, True, False], [True, True, True], {"hidden": True}, READ),
+        ([False, False, True], [True, True, True], {}, NOT_READ),
+        ([False, False, True], [True, True, True], {"finding": "not linearly decodable from 9 examples"}, UNDECODABLE),
+        ([False, False, True], [False, False, True], {}, UNDECODABLE),
+        ([False, False, False], [True, False, False], {}, UNDECODABLE),
+        ([False, False, True], [True, True, True], {"hidden": True}, NOT_READ),
+        ([False, False, True], [False, False, False], {"hidden": True}, SAME_VECTOR),
+        ([False], [None], {"hidden": True}, SAME_VECTOR),
+        ([False], [None], {}, UNTESTED),
+        ([True], [None], {}, READ),
+    ],
+)
+def test_the_verdict_is_the_largest_share(correct, right, given, expected) -> None:
+    assert verdict(correct, right, **given) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("untrained", "low", "decided"), [(0.78, 0.6, False), (0.61, 0.6, False), (0.59, 0.6, True), (0.7, math.nan, True)]
+)
+def test_what_random_weights_show_as_well_is_not_decided(untrained: float, low: float, decided: bool) -> None:
+    found = verdict([False, False, True], [True, True, True], untrained=untrained, low=low)
+    reason = f"the probe of random weights is as good ({untrained:.0%} against 73%)"
+    assert found == ((NOT_READ, "") if decided else (UNDECIDED, reason))
+
+
+@drawn(
+    prompts=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=9),
+    finding=st.sampled_from(["decodable", "as the length alone from 9 examples"]),
+    hidden=st.booleans(),
+    untrained=st.floats(0, 1),
+)
+def test_no_verdict_contradicts_its_own_probe(
+    prompts: list[tuple[bool, bool]], finding: str, hidden: bool, untrained: float
+) -> None:
+    correct, right = map(list, zip(*prompts, strict=True))
+    name, reason = verdict(correct, right, finding, hidden, untrained)
+    decoded = sum(right) / len(right)
+    if name == SAME_VECTOR:
+        assert hidden
+        assert decoded <= 0.5
+    if name == NOT_READ:
+        assert finding == "decodable"
+        assert untrained < 0.6
+    assert bool(reason) == (name == UNDECIDED)
+
+
+@pytest.mark.parametrize(("target", "error"), [("number", 2.0), ("token", None)])
+def test_what_a_probe_says_has_an_error_where_it_is_a_number(target: str, error: float | None) -> None:
+    prompts = pd.DataFrame(
+        {"correct": True, "right": True, "absolute_error": 0.0, "said": [3.0, 9.0], "label": [4.0, 6.0], "test": "t"}
+    )
+    found = _verdict(prompts, pd.Series({"target": target, "finding": "decodable"}), False, "")["probe_error"]
+    assert found == error if error is not None else math.isnan(found)
+
+
+def made(verdicts: dict[str, list[str]], status: str = "active") -> FailureStage:
+    """A result of these verdicts at lengths 1, 2, ..., by mitigation."""
+    rows = [
+        {"mitigation": name, "dtype": "float32", "length": n, "verdict": verdict, "status": status, "reason": ""}
+        for name, each in verdicts.items()
+        for n, verdict in enumerate(each, start=1)
+    ]
+    origin = Provenance({}, {}, None, {}, (), "")
+    return FailureStage(
+        pd.DataFrame(rows), origin, pd.DataFrame(), Decodability(pd.DataFrame(), origin, *[pd.DataFrame()] * 2)
+    )
+
+
+ARMS = {
+    "none": [READ, READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED],
+    "separator": [READ, UNDECODABLE, READ, UNDECODABLE, NOT_READ, READ],
+    "hint": [READ, READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED],
+}
+
+
+def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
+    found = made(ARMS)
+    expected = [(2, READ, UNDECODABLE, "breaks"), (3, NOT_READ, READ, "repairs"), (5, SAME_VECTOR, NOT_READ, "repairs")]
+    changed = found.repaired()
+    assert list(changed[["length", "before", "after", "change"]].itertuples(index=False, name=None)) == expected
+    assert set(changed["mitigation"]) == {"separator"}
+    assert found.verdicts.columns.tolist() == ["dtype", "length", *ARMS]
+    assert {name: found.verdicts[name].tolist() for name in ARMS} == ARMS
+    said = failure_stage_findings(found)
+    assert (
+        "separator: repairs unread to read at n = 3 (float32); indistinguishable to unread at n = 5 (float32), and breaks "
+        "read to undecodable at n = 2 (float32)." in said
+    )
+    assert "hint: changes no verdict." in said
+
+
+def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_named() -> None:
+    """The number stands behind the attention of block 0, and its MLP takes it away; the next block leaves all as it is."""
+    given = asked()
+    code = torch.from_numpy(given.labels)[:, None].double()
+    sites = ("embedding", 0), ("residual_mid", 0), ("residual", 1), ("residual_mid", 1), ("residual", 2), ("y", 2)
+    places = [Place(depth, site, layer) for depth, (site, layer) in enumerate(sites)]
+    found = dict(zip(places, (0 * code, code, 0 * code, 0 * code, 0 * code, 0 * code), strict=True))
+    said = said_by_probes(given, found, ("none", "shuffled")).assign(dtype="float32")
+    origin = Provenance({}, {}, None, {}, (), "")
+    frame = rows_of(said, "number").assign(task="t", target="number", mitigation="none")
+    whole, none = (
+        "the share that is decoded rises most at the attention of block 0, ",
+        "the share that is decoded falls most at the mlp of block 0, from 100% before it ",
+    )
+    found = Decodability(frame, origin, said, steps_of(said))
+    words = " ".join(probe_findings(found))
+    assert whole in words
+    assert none in words
+    (short,) = probe_in_short(found)
+    own: Any = frame[(frame["control"] == "none") & (frame["site"] == "residual_mid") & (frame["layer"] == 0)]
+    right = dict(zip(own["test"], own["accuracy"], strict=True))
+    shares = ", ".join(f"{right[test]:.0%} ({test})" for test in TESTS)
+    finding = own["finding"].iloc[0]
+    assert short == f"Probes: {finding}; most often right between attention and MLP of block 0, {shares}."
+
+
+@pytest.mark.slow
+def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
+    result: Any = EVERY["Decodability"]()
+    spec, drawn = result.plot().to_dict(), {}
+    for panel in spec["vconcat"][0]["hconcat"]:
+        shares = [row["value"] for row in rows_in(spec, panel) if row["series"] == "length alone"]
+        drawn[panel["title"]["text"].partition(", ")[2]] = shares
+    alone: Any = frame_of(result)[frame_of(result)["site"] == "length"]
+    shares = zip(alone["test"], alone["accuracy"], strict=True)
+    assert drawn == {test: [pytest.approx(share, abs=1e-6)] for test, share in shares}
+    assert len(drawn) == 3
+
+
+def test_a_chart_names_the_verdicts_of_every_length_where_one_arm_has_them() -> None:
+    none = pd.DataFrame()
+    alone = made({"none": [READ, READ, READ, NOT_READ, READ, NOT_READ, NOT_READ]})
+    assert failure_stage_in_short(alone) == ["Verdict: read at n = 1 to 3, 5; unread at n = 4, 6, 7."]
+    both = FailureStage(
+        pd.concat([alone.frame, alone.frame.assign(dtype="bfloat16")]), alone.provenance, none, alone.probes
+    )
+    assert [line.split(":")[0] for line in failure_stage_in_short(both)] == ["float32", "bfloat16"]
+    assert failure_stage_in_short(made(ARMS)) == []  # a grid has them
+
+
+def test_a_intervention_in_short_says_where_each_direction_moves_the_answer_most() -> None:
+    rows = [
+        {"dtype": "float32", "direction": direction, "site": "residual", "layer": layer, "intervention": moved,
+         "predicted": 1.0, "asked": asked, "followed": 0.25}
+        for direction, asked, moves in (("probe", 8, (0.5, -2.0)), ("data", 0, (3.0, 1.0)))
+        for layer, moved in enumerate(moves)
+    ]  # fmt: skip
+    assert intervention_in_short(ProbeIntervention(pd.DataFrame(rows), made(ARMS).provenance)) == [
+        "Along the probe: the expected answer moves most at v^(1), by -2.00; 25% of 8 right prompts then answer the next.",
+        "Along the data: the expected answer moves most at v^(0), by +3.00.",
+    ]
+
+
+def test_a_mitigation_that_did_not_act_repairs_nothing() -> None:
+    found = made(ARMS, status="inactive")
+    assert found.repaired().empty
+    assert "separator is inactive: it changed nothing." in failure_stage_findings(found)
+
+
+def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:
+    assert len(_mitigations(["separator", "separator:every=3", "hint"])) == 2
+    assert _mitigations(None) == []
+    with pytest.raises(MitigationError, match="unknown mitigation 'seperator'"):
+        _mitigations(["hint", "seperator"])
+
+
+@pytest.fixture(scope="module")
+def counted(embedded):
+    return ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], target="number")
+
+
+@pytest.mark.slow
+def test_the_answers_are_those_of_counting(counted, embedded) -> None:
+    lengths = [3, 6, 9, 12, 130, 150]
+    other = ost.counting(embedded, "count-ones", lengths=lengths, dtypes=["float32"])
+    assert counted.answers["correct"].tolist() == other.frame["correct"].tolist()
+    assert counted.answers["first_token_right"].tolist() == other.frame["first_token_right"].tolist()
+    distances = other.frame.set_index("length")["distance"]
+    assert counted.frame["distance"].tolist() == distances.loc[lengths].tolist()
+
+
+@pytest.mark.slow
+def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded) -> None:
+    frame = frame_of(counted)
+    assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
+    tested = frame[frame["prompts"] > 0]
+    assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
+    assert frame["test"].tolist() == ["not tested", *["interpolated"] * 4, "extrapolated"]
+    arms = ["separator:every=3", "sliding-window:window=4", "separator"]
+    under = ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=arms)
+    assert list(dict.fromkeys(under.frame["mitigation"])) == ["none", "separator", "sliding-window:window=4"]
+    assert list(under.under) == ["separator", "sliding-window:window=4"]
+    both = frame_of(under)
+    without = both[both["mitigation"] == "none"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(without, frame)
+    for name in under.under:
+        alone = frame_of(
+            ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=name)
+        )
+        rows = both[both["mitigation"] == name].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows, alone[alone["mitigation"] == name].reset_index(drop=True))

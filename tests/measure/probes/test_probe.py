@@ -1,0 +1,128 @@
+"""`probe` on models: its prompts, its representations, its control on random weights, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.prompt_sets import ModelEncoder
+from ostools.measure.passes.last_tokens import separate_rows
+from ostools.measure.probes.captured import captured
+from ostools.measure.probes.prefilled import prefilled_prompts
+from ostools.results import Frame, frame_of
+from ostools.tasks import AppendixTask, task
+from ostools.tasks.opened import OpenedPairs
+from tests.checkpoints import TEXT_FAMILIES, tiny_model
+
+
+def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
+    form = AppendixTask("count-ones")
+    opened = OpenedPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
+    found = {one.task_prompt.length: one for one in prefilled_prompts(embedded, form, range(1, 40), [0])}
+    for n, other in opened.items():
+        assert (found[n].ids, found[n].answer) == (other.ids, other.answer)
+        assert found[n].group == n
+
+
+def test_any_answer_begins_behind_the_begun_line(embedded) -> None:
+    for name in ("copy-last:uniform=true", "retrieve-at-position", "copy:uniform=true"):
+        prompts = prefilled_prompts(embedded, task(name), [4, 7], range(8))
+        assert len({one.token for one in prompts}) > 2
+        for one in prompts:
+            line = embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer]) if one.line else one.task_prompt.key
+            assert line.strip() == one.task_prompt.line.strip()
+            assert one.group == one.task_prompt.seed
+
+
+def test_prompts_that_are_the_same_are_one(embedded) -> None:
+    prompts = prefilled_prompts(embedded, task("count-ones-bernoulli"), [1, 2], range(30))
+    assert len(prompts) == len({one.ids for one in prompts}) == 6  # 1, 0, 11, 10, 01, 00
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_every_place_is_the_models_own(family: str) -> None:
+    model = tiny_model(family)
+    prompts = prefilled_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
+    found = {(place.site, place.layer): rows for place, rows in captured(model, prompts).items()}
+    for number, one in enumerate(prompts):
+        alone, logits = separate_rows(model, one.ids)
+        assert torch.allclose(found["residual", 2][number], alone.residual[0], rtol=0, atol=1e-4)
+        assert torch.allclose(found["y", 2][number], alone.y[0], rtol=0, atol=1e-5)
+        assert torch.allclose(found["logits", 2][number], logits, rtol=0, atol=1e-5)
+        with torch.no_grad(), hooks.capture(model, "mlp_output", layers=[1]) as record:
+            model(torch.tensor([one.ids]))
+        behind = found["residual_mid", 1][number] + record["mlp_output"][1][0, -1]
+        assert torch.allclose(found["residual", 2][number], behind, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
+    found = ost.probe(
+        embedded, "copy-last:uniform=true", lengths=range(3, 8), seeds=range(12), layers=[0], random_weights=False
+    )
+    frame = frame_of(found)
+    assert set(frame["site"]) == {"embedding", "y", "logits", "length"}
+    whole = frame[(frame["site"] == "y") & (frame["control"] == "none")]
+    assert whole.set_index("test")["accuracy"]["same lengths"] > 0.9
+    at_embedding = frame[(frame["site"] == "embedding") & (frame["control"] == "none")]
+    assert not at_embedding["finding"].eq("decodable").any()
+    assert set(frame["dtype"]) == {"float32", "none"}
+    assert found.provenance.parameters["prompts"] == 60
+    assert len(found.predictions[found.predictions["test"] == "same lengths"]) == 60 * (3 * 2 + 1)
+
+
+@pytest.mark.slow
+def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_records() -> None:
+    """`said` and `label` of every prompt, against the records of the task itself."""
+    drawn = task("retrieve-at-position:position=drawn")
+    model, lengths = tiny_model("llama"), [2, 3, 4, 5, 6]
+    found = ost.probe(
+        model, drawn, lengths=lengths, seeds=range(6), target="position", layers=[2], random_weights=False
+    )
+    said, frame = cast(Frame, found.predictions), frame_of(found)
+    true: Frame = said[(said["control"] == "none") & (said["site"] == "y") & (said["test"] == "same lengths")]
+    assert len(true) == 30
+    for row in true.to_dict(orient="records"):
+        assert row["label"] == drawn.carriers(drawn.items(row["length"], row["seed"]))[0]
+    off = true["said"] - true["label"]
+    at_y = frame[(frame["site"] == "y") & (frame["control"] == "none") & (frame["test"] == "same lengths")].iloc[0]
+    assert at_y["mean_absolute_error"] == pytest.approx(off.abs().mean())
+    assert at_y["accuracy"] == (true["said"].round() == true["label"]).mean()
+    assert set(frame["target"]) == {"position"}
+    with pytest.raises(InputError, match="the answer itself, found 'position': use probe"):
+        ost.failure_stage(model, drawn, lengths=lengths, target="position")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
+        ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
+        ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
+        ("count-ones", {"target": "position"}, "expected a task in which one item carries the answer, found several"),
+        pytest.param(
+            "retrieve-at-position",
+            {"target": "position"},
+            "at one place each: give position=drawn",
+            marks=pytest.mark.slow,
+        ),
+        ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
+        ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
+        ("count-ones", {"seeds": [1]}, "draws nothing at random"),
+        ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
+        ("count-ones", {"layers": [9]}, r"layers: expected 'all' or numbers out of 0..2, found \[9\]"),
+        (
+            "count-ones",
+            {"lengths": [1, 250]},
+            "at most 256 tokens",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ost.probe(tiny_model("gemma"), name, **{"lengths": range(1, 9), **given})

@@ -1,0 +1,66 @@
+"""Profiles of untrained models beside the model's own: each is what `sensitivity` gives of that untrained model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.models import Prompt
+from tests.checkpoints import tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+
+
+@pytest.mark.slow
+def test_each_profile_is_that_of_the_null_model_itself() -> None:
+    model = tiny_model("llama", seed=3)
+    prompt = Prompt.from_ids(model, IDS)
+    found = ost.untrained_baselines(model, prompt, kinds=["shuffled"], seeds=[4, 7], linearisation="frozen")
+    table: Any = found.frame
+    for source, seed, one in (
+        ("model", None, model),
+        ("shuffled", 7, ost.untrained_model(model, "shuffled", seed=7)),
+    ):
+        rows = table[(table["source"] == source) & (table["seed"].isna() if seed is None else table["seed"] == seed)]
+        alone = ost.sensitivity(one, prompt, linearisations=["frozen"]).frame["operator_norm"].to_numpy()
+        assert rows["value"].to_numpy() == pytest.approx(alone, rel=1e-6)
+        assert rows["share"].to_numpy() == pytest.approx(alone / alone.sum(), rel=1e-6)
+    assert len(table) == 3 * len(IDS)
+    summary: Any = found.summary
+    assert summary["spearman"].iloc[0] == pytest.approx(1.0)
+    assert found.provenance.parameters["seeds"] == [4, 7]
+    assert found.provenance.model["null"] is None
+    assert summary["weight_hash"].nunique() == 3
+    assert found.plot().to_dict()["title"]["text"] == "Sensitivity before and after training"
+
+
+def test_the_band_holds_every_seed() -> None:
+    model = tiny_model("llama", seed=3)
+    found = ost.untrained_baselines(
+        model, Prompt.from_ids(model, IDS), kinds="initialised", seeds=range(3), linearisation="frozen"
+    )
+    table: Any = found.frame[found.frame["source"] == "initialised"]
+    shares = table["share"].to_numpy().reshape(3, len(IDS))
+    assert found.band["low"].to_numpy() == pytest.approx(shares.min(0))
+    assert found.band["median"].to_numpy() == pytest.approx(np.median(shares, 0))
+    assert found.band["high"].to_numpy() == pytest.approx(shares.max(0))
+
+
+def test_what_cannot_be_is_refused_with_the_reason() -> None:
+    model = tiny_model("llama", seed=3)
+    prompt = Prompt.from_ids(model, IDS)
+    with pytest.raises(InputError, match="unknown kind of untrained model 'random'"):
+        ost.untrained_baselines(model, prompt, kinds="random")
+    with pytest.raises(InputError, match="unknown linearisation 'half'"):
+        ost.untrained_baselines(model, prompt, linearisation="half")
+    with hooks.mask_scores(model, lambda query, key: query - key < 3):
+        model(prompt.ids[None])
+        with pytest.raises(
+            InputError, match="untrained_baselines: expected a model without edits, found 'mask_scores'"
+        ):
+            ost.untrained_baselines(model, prompt)

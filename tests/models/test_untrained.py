@@ -1,0 +1,153 @@
+"""Null models: the architecture's own initialisation, or the model's own numbers in another order; nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformer_lens.model_bridge import TransformerBridge
+from transformers.models.mixtral import modeling_mixtral
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.models import Prompt, describe
+from ostools.models.describe import named_weights
+from ostools.models.families import family_of
+from ostools.models.untrained import KINDS, untrained_model
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, tiny_model
+from tests.families import OTHERS
+from tests.sets import quick
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+every_family = pytest.mark.parametrize("family", [*TEXT_FAMILIES, *OTHERS])
+
+
+def first_stream(model: TransformerBridge) -> torch.Tensor:
+    with hooks.capture(model, "embedding") as record:
+        model(torch.tensor([IDS]))
+    return record["embedding"]
+
+
+@every_family
+def test_initialised_is_what_transformers_draws(family: str) -> None:
+    """Hugging Face's own model from the same configuration and seed, drawn in float64: the same logits."""
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    null = untrained_model(model, seed=7)
+    config: Any = model.original_model.config
+    state = torch.random.get_rng_state()
+    torch.manual_seed(7)
+    record: Any = family_of(model)
+    drawn = getattr(transformers, record.module)._from_config(config, dtype=torch.float64, attn_implementation="eager")
+    torch.random.set_rng_state(state)
+    for weight in drawn.parameters():
+        weight.data.copy_(weight.data.float())
+    ids = torch.tensor([IDS])
+    torch.testing.assert_close(null(ids), drawn.eval()(ids, use_cache=False).logits, rtol=1e-5, atol=1e-6)
+    assert all(bool((norm.gain == 1).all()) for norm in hooks.norms(null).values())
+
+
+@pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, *OTHERS], *TWO_FAMILIES, "neox", "mixtral", "phi3"))
+def test_shuffled_has_the_same_numbers_in_another_order(family: str) -> None:
+    model = tiny_model(family, seed=3, dtype=torch.float32)
+    own, shuffled = dict(named_weights(model)), dict(named_weights(untrained_model(model, "shuffled", seed=2)))
+    for name, weight in shuffled.items():
+        assert torch.equal(weight.flatten().sort().values, own[name].flatten().sort().values)
+        if weight.unique().numel() > 2:
+            assert not torch.equal(weight, own[name])
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2", "bloom", "neox"])
+def test_embeddings_kept_keeps_the_first_stream_to_the_bit(family: str) -> None:
+    model = tiny_model(family, seed=3)
+    null, fresh = untrained_model(model, "embeddings-kept", seed=4), untrained_model(model, "initialised", seed=4)
+    assert torch.equal(first_stream(null), first_stream(model))
+    assert not torch.equal(first_stream(fresh), first_stream(model))
+    blocks = [(one, other) for one, other in zip(null.blocks.parameters(), fresh.blocks.parameters(), strict=True)]
+    assert all(torch.equal(one, other) for one, other in blocks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tied_stays_tied_sixteen_bits_stay_and_the_model_is_untouched(kind: str) -> None:
+    model = tiny_model("gemma", seed=3, dtype=torch.bfloat16, tie_word_embeddings=True)
+    before, state = describe(model), torch.random.get_rng_state()
+    null = untrained_model(model, kind, seed=1)
+    assert describe(model) == before
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert {weight.dtype for weight in null.parameters()} == {torch.bfloat16}
+    assert null.embed.weight.data_ptr() == null.unembed.weight.data_ptr()
+    mine = {weight.data_ptr() for weight in model.parameters()}
+    assert not mine & {weight.data_ptr() for weight in null.parameters()}
+    assert not any(weight.requires_grad for weight in null.parameters())
+    assert null.tokenizer is model.tokenizer
+    assert not null.training
+
+
+def test_one_seed_is_one_model_in_every_dtype() -> None:
+    wide, narrow = (
+        untrained_model(tiny_model("llama", seed=3, dtype=dtype), seed=5) for dtype in (torch.float64, torch.bfloat16)
+    )
+    for one, other in zip(wide.parameters(), narrow.parameters(), strict=True):
+        assert torch.equal(one.bfloat16(), other)
+    again, another = (describe(untrained_model(tiny_model("llama", seed=3), seed=seed)).weight_hash for seed in (5, 6))
+    assert again == describe(untrained_model(tiny_model("llama", seed=3), seed=5)).weight_hash != another
+
+
+@pytest.mark.slow
+def test_the_numbers_are_those_of_a_machine_with_the_plainest_kernels() -> None:
+    """Without AVX torch draws and multiplies by other code."""
+    script = (
+        "from ostools.models import describe, load_model, untrained_model; from ostools.models.untrained import KINDS;"
+        "print([describe(untrained_model(load_model(), kind, seed=3)).weight_hash for kind in KINDS])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            check=True, capture_output=True, text=True, timeout=300,
+            env=os.environ | {"ATEN_CPU_CAPABILITY": capability},
+        ).stdout
+        for capability in ("default", "avx2")
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_measurement_says_of_which_model_it_is_the_null(kind: str) -> None:
+    model = tiny_model("llama", seed=3)
+    null = untrained_model(model, kind, seed=9)
+    found = ost.sensitivity(null, Prompt.from_ids(null, IDS), linearisations=["frozen"])
+    said = found.provenance.as_dict()["model"]
+    own = describe(model)
+    assert said["null"] == {"kind": kind, "seed": 9, "of": own.name, "of_weight_hash": own.weight_hash}
+    assert said["name"] == f"{own.name} (null: {kind}, seed 9)"
+    assert said["config_hash"] == own.config_hash
+    assert said["weight_hash"] != own.weight_hash
+    assert describe(model).null is None
+
+
+def test_what_cannot_be_is_refused_with_the_reason() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(InputError, match="unknown kind of untrained model 'initialized': did you mean 'initialised'"):
+        untrained_model(model, "initialized")
+    with pytest.raises(InputError, match="seed: expected a whole number of at least 0, found -1"):
+        untrained_model(model, seed=-1)
+    refused = tiny_model("phi", seed=1, fresh=True)
+    config: Any = refused.original_model.config
+    config.qk_layernorm = True
+    with pytest.raises(InputError, match="expected a model of a family that load_model knows"):
+        untrained_model(refused)
+
+
+def test_a_weight_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers would be whatever the memory held."""
+    monkeypatch.setattr(modeling_mixtral.MixtralPreTrainedModel, "_init_weights", lambda self, module: None)
+    with pytest.raises(
+        InputError, match=r"to draw every weight of MixtralForCausalLM, found .*mlp.gate.weight undrawn"
+    ):
+        untrained_model(tiny_model("mixtral", seed=3))
+    assert not torch.are_deterministic_algorithms_enabled()
