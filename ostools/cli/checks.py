@@ -19,7 +19,7 @@ _KNOWN = {
     "linearisation": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
     "linearisations": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
-    "untrained_baselines": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "ways": ("way", "ostools.measure.faithfulness.without:WAYS"),
     "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
 }

@@ -183,7 +183,7 @@ def test_what_is_written_in_two_ways_is_one_cell() -> None:
     both = {**SMALL, "tasks": tasks, "mitigations": ["hint", " hint"], "measurements": ["evaluate", "collapse"]}
     found = [(cell.measurement, cell.task) for cell in cells_of(sweep_of(both))]
     drawn = "copy-last:uniform=True"
-    assert sorted(found) == [(kind, task) for kind in ("evaluate", "collapse") for task in ("copy-last", drawn)]
+    assert sorted(found) == [(kind, task) for kind in ("collapse", "evaluate") for task in ("copy-last", drawn)]
 
 
 def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(

@@ -151,7 +151,7 @@ def _repeats(model: Unloaded, given: Given) -> int:
     from ostools import tasks
     from ostools.cli.memory import largest
 
-    untrained = model.shape.element * model.shape.parameters if given["untrained_baselines"] else 0
+    untrained = model.shape.element * model.shape.parameters if given["untrained"] else 0
     known = [tasks.task(name, tasks.CollapseTask) for name in given["prompts"]]
     lengths = list(given["lengths"])
     return untrained + max(largest.pairs(model, task, lengths, given["dtypes"]) for task in known)
