@@ -60,9 +60,9 @@ class _Leaf(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, and the WHATs of a verb behind its default."""
-        if self.command.examples:
+        if self.command.example_lines:
             with formatter.section("Example"):
-                for line in self.command.examples:
+                for line in self.command.example_lines:
                     formatter.write(f"  {line}\n")
         others = whats(self.command.words)
         if others:

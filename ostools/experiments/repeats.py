@@ -69,7 +69,12 @@ class Repeats(Result):
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
-@measurement
+@measurement(
+    command="collapse repeats",
+    examples=("--lengths 1:128 --out repeats.png", "--task figure-5a --untrained initialised --out before.png"),
+    renamed={"prompts": "task"},
+    check="repeats",
+)
 def repeats(
     model: TransformerBridge,
     prompts: Sequence[CollapseTask | str] = TASKS,

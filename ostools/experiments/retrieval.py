@@ -62,7 +62,15 @@ class Retrieval(Result):
     ends: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="evaluate retrieval",
+    examples=(
+        "--length 9 --seeds 0,1 --out retrieval.png",
+        "--model google/gemma-7b --records uuid --length 75 --method sketch",
+    ),
+    lines_of=("measure.jacobian.sensitivity:sensitivity",),
+    check="retrieval",
+)
 def retrieval(
     model: TransformerBridge,
     positions: Sequence[int] | None = None,

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -14,6 +14,7 @@ import hooks
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost, watched
+from ostools.ground.records import Record
 from ostools.measure.several import one_of_several
 from ostools.models.describe import IN_WORDS, hashed_once
 from ostools.models.precision.torch_state import default_torch_state
@@ -36,8 +37,8 @@ _COSTLY = (
 )
 
 
-def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
-    """Make a measurement of a function.
+def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]:
+    """Make a measurement of a function; `record` holds the fields of its `ostools.ground.records.Record`.
 
     - An argument of another type is refused with `InputError` before anything is computed.
     - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
@@ -46,6 +47,11 @@ def measurement(function: Callable[Arguments, Measured]) -> Callable[Arguments, 
     - A call that takes long says so: a bar in a terminal or a notebook if the function takes `progress`, else one line by
       `logging`, with what would make it cheaper. `progress=False` silences both.
     """
+    Record(**record)  # a misspelt field fails at import
+    return _measured
+
+
+def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
     parameters = inspect.signature(function).parameters
     cheaper = _cheaper([*parameters])
 

@@ -59,8 +59,8 @@ def test_there_are_fourteen_verbs_and_help_lists_each_once(run) -> None:
 def test_examples_can_be_typed_and_every_option_has_help(run, tmp_path: Path, command: Command) -> None:
     code, out, err = run(*command.words, "--help")
     assert (code, err) == (0, "")
-    assert command.examples
-    for line in command.examples:
+    assert command.example_lines
+    for line in command.example_lines:
         assert line in out
         program, *words = shlex.split(line)
         assert program == "ostools"

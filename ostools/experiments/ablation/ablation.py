@@ -126,7 +126,19 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
     yield from frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
 
 
-@measurement
+@measurement(
+    command="ablate",
+    examples=(
+        "--task copy-first --lengths 20 --what heads --measure answers --measure collapse --out ablate.png",
+        "--what edges --target 2.0:64:7",
+    ),
+    defaults={"task": "copy-first", "lengths": "20"},
+    python_only={
+        "carriers": "goes with a `Prompt` in place of a task",
+        "answer": "goes with a `Prompt` in place of a task",
+    },
+    check="ablation",
+)
 def ablation(
     model: TransformerBridge,
     task: str | Task | Prompt,

@@ -53,7 +53,7 @@ class Figure2(Result):
         )
 
 
-@measurement
+@measurement()
 def figure_2(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

@@ -66,7 +66,7 @@ class Figure3(Result):
         return counting_deviations(self, self.frame)
 
 
-@measurement
+@measurement()
 def figure_3(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

@@ -43,7 +43,7 @@ class Figure4(Result):
         return counting_deviations(self, self.answers)
 
 
-@measurement
+@measurement()
 def figure_4(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = LENGTHS,

@@ -119,7 +119,7 @@ def _of_seeds(seeds: int) -> str:
     )
 
 
-@measurement
+@measurement()
 def figure_5(
     model: TransformerBridge,
     panels: Iterable[str] = PANELS,

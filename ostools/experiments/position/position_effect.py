@@ -77,7 +77,7 @@ class PositionEffect(Result):
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
 
 
-@measurement
+@measurement()
 def position_effect(
     model: TransformerBridge,
     *,

@@ -46,7 +46,12 @@ class ChainOfThought(Result):
     lines: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="evaluate chain-of-thought",
+    examples=('--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',),
+    defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
+    lines_of=("measure.jacobian.sensitivity:sensitivity",),
+)
 def chain_of_thought(
     model: TransformerBridge,
     task: Task | str,

@@ -60,7 +60,12 @@ class Study(Result):
     collapse_verdicts: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="mitigate",
+    examples=("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
+    defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
+    lines_of=("measure.answers.evaluate:evaluate",),
+)
 def study(
     model: TransformerBridge,
     task: Task | str,

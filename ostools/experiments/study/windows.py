@@ -61,7 +61,12 @@ class WindowStudy(Result):
     summary: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="mitigate windows",
+    examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
+    defaults={"task": "copy-last", "lengths": "8,16,32"},
+    lines_of=("measure.answers.evaluate:evaluate",),
+)
 def windows(
     model: TransformerBridge,
     task: Task | str,

@@ -80,7 +80,11 @@ class Counting(Result):
     curve: Collapse
 
 
-@measurement
+@measurement(
+    command="evaluate counting",
+    examples=("--task count-ones --dtype float32 --out counting.png",),
+    check="counting",
+)
 @in_smaller_chunks
 def counting(
     model: TransformerBridge,

@@ -104,7 +104,16 @@ class Evaluation(Result):
         return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
-@measurement
+@measurement(
+    command="evaluate",
+    examples=(
+        "--task count-ones --lengths 1:64 --mitigation separator:every=3",
+        "--task copy-last --endpoint http://localhost:8000/v1 --model NAME --answers answers.jsonl",
+    ),
+    defaults={"task": "count-ones", "lengths": "1:64"},
+    hosted="questions",
+    of_questions=("task", "lengths", "seeds", "mitigation"),
+)
 @in_smaller_chunks
 def evaluate(
     model: TransformerBridge,

@@ -86,7 +86,11 @@ class Attention(Result):
         return drawing().attention_view(self, against)
 
 
-@measurement
+@measurement(
+    command="attention",
+    examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
+    check="attention",
+)
 @in_smaller_chunks
 def attention(
     model: TransformerBridge,

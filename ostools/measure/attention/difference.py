@@ -42,7 +42,7 @@ class AttentionDifference(Result):
         return self.first.view(self.second)
 
 
-@measurement
+@measurement()
 def attention_difference(first: Attention, second: Attention, *, corresponding: bool = False) -> AttentionDifference:
     """The last token's attention weights in `second` minus those in `first`, head by head and token by token.
 

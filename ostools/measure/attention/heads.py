@@ -65,7 +65,10 @@ class HeadScores(Result):
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
 
-@measurement
+@measurement(
+    command="attention heads",
+    examples=('--prompt "Once upon a time" --out heads.png',),
+)
 def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | TaskPrompt | Sequence[str | Prompt | TaskPrompt],

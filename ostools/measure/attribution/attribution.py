@@ -85,7 +85,10 @@ class Attribution(Result):
         return pd.DataFrame(correlation_rows)
 
 
-@measurement
+@measurement(
+    command="sensitivity attribution",
+    examples=('--prompt "Once upon a" --out parts.png',),
+)
 @in_smaller_chunks
 def attribution(
     model: TransformerBridge,

@@ -121,7 +121,10 @@ def bounds(
 ) -> PromptBounds: ...
 
 
-@measurement
+@measurement(
+    command="bounds",
+    examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
+)
 @in_smaller_chunks
 def bounds(
     model: TransformerBridge,

@@ -93,7 +93,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@measurement
+@measurement()
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,

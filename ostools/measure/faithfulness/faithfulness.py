@@ -80,7 +80,7 @@ class Faithfulness(Result):
     areas: pd.DataFrame
 
 
-@measurement
+@measurement()
 @in_smaller_chunks
 def faithfulness(
     model: TransformerBridge,

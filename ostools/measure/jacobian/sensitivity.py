@@ -129,7 +129,17 @@ def sensitivity(
 ) -> Sensitivities: ...
 
 
-@measurement
+@measurement(
+    command="sensitivity",
+    examples=(
+        '--prompt "The capital of France is" --out france.html',
+        '--prompt "The capital of France is" --layers all --out x.png',
+        "--prompts prompts.jsonl --out norms.parquet",
+        "--ids 2,40,50 --model ./my-model",
+        '--prompt "Once upon a" --logit " time" --logit " day"',
+    ),
+    check="sensitivity",
+)
 @in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,
@@ -295,7 +305,7 @@ def _refuse_frozen(model: TransformerBridge) -> None:
         )
 
 
-@measurement
+@measurement()
 def jacobian(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],

@@ -119,7 +119,16 @@ class FailureStage(Result):
         return joined[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
 
 
-@measurement
+@measurement(
+    command="probe stage",
+    examples=(
+        "--task count-ones-bernoulli --lengths 4,8,16,32,64 --out stage.png",
+        "--task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16",
+    ),
+    defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
+    lines_of=("measure.probes.probe:probe",),
+    check="drawn",
+)
 @in_smaller_chunks
 def failure_stage(
     model: TransformerBridge,

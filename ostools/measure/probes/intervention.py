@@ -73,7 +73,13 @@ class ProbeIntervention(Result):
     """
 
 
-@measurement
+@measurement(
+    command="probe intervention",
+    examples=("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
+    defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
+    lines_of=("measure.probes.probe:probe",),
+    check="drawn",
+)
 @in_smaller_chunks
 def probe_intervention(
     model: TransformerBridge,

@@ -82,7 +82,12 @@ class Decodability(Result):
     steps: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="probe",
+    examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
+    defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
+    check="drawn",
+)
 @in_smaller_chunks
 def probe(
     model: TransformerBridge,

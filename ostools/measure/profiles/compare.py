@@ -63,7 +63,7 @@ def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ..
 def compare(first: Bounds, second: Bounds, *, corresponding: bool = ...) -> Change: ...
 
 
-@measurement
+@measurement()
 def compare(
     first: Sensitivity | Bounds, second: Sensitivity | Bounds | Attention, *, corresponding: bool = False
 ) -> Comparison | Change:

@@ -83,7 +83,7 @@ class Profile(Result):
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
 
-@measurement
+@measurement()
 def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile:
     """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U, with and without the sink.
 

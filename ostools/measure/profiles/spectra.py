@@ -70,7 +70,11 @@ class Spectra(Result):
     against: pd.DataFrame
 
 
-@measurement
+@measurement(
+    command="bounds spectra",
+    examples=('--prompt "The capital of France is" --out spectra.png',),
+    python_only={"measured": "a result in memory, which a command line has not"},
+)
 @in_smaller_chunks
 def spectra(
     model: TransformerBridge,

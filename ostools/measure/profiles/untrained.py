@@ -56,7 +56,11 @@ class UntrainedBaselines(Result):
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
-@measurement
+@measurement(
+    command="sensitivity untrained",
+    examples=('--prompt "Once upon a time" --kind initialised --kind shuffled --out untrained.png',),
+    lines_of=("measure.jacobian.sensitivity:sensitivity",),
+)
 def untrained_baselines(
     model: TransformerBridge,
     prompt: str | Prompt,

@@ -45,7 +45,7 @@ def default_prompt() -> str:
     return tasks.AppendixTask("copy-last").prompt(ONES)
 
 
-@measurement
+@measurement()
 def report(
     model: TransformerBridge | None = None,
     *,

@@ -39,7 +39,7 @@ _MEASURING = (
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
-@measurement
+@measurement()
 def reproduce(
     model: TransformerBridge,
     figures: Iterable[int] | int | None = None,

@@ -126,7 +126,16 @@ def corpus(
 ) -> Corpus: ...
 
 
-@measurement
+@measurement(
+    command="sweep corpus",
+    examples=(
+        "--texts texts.jsonl --lengths 64,256 --cells kept --out x.png",
+        "--texts texts.jsonl --measure collapse --dtype bfloat16",
+    ),
+    renamed={"out": "cells"},
+    lines_of=("measure.jacobian.sensitivity:sensitivity",),
+    check="corpus",
+)
 def corpus(
     model: TransformerBridge,
     texts: str | Path | Sequence[str],

@@ -1,0 +1,72 @@
+"""The record of every measurement: what its function says of itself in `@measurement(...)`.
+
+    @measurement(command="sensitivity attribution", examples=('--prompt "Once upon a" --out parts.png',))
+    def attribution(model, prompt, *, logit=None, ...) -> Attribution: ...
+
+`records()` reads them from the source files by `ast`. No module of a measurement is imported, because those import torch:
+`ostools --help` walks the records, and answers at once.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+_FLOORS = ("measure", "experiments", "runs")
+_DECORATOR = "@measurement("
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What the command of a measurement cannot read from the function's signature and docstring.
+
+    command: its words on the command line, "" for none.
+    examples: options of its examples, a text each.
+    defaults: values, as they would be written, of parameters that Python requires.
+    renamed: options that have another name than their parameter.
+    python_only: parameters that are no options, each with the reason.
+    lines_of: functions, "module:function" in ostools, whose docstrings have the lines of parameters handed on to them.
+    check: a function of `ostools.cli.checks` that refuses arguments before a model is loaded.
+    hosted: a function of `ostools.cli.own.hosted` that makes the questions for a model that runs elsewhere.
+    of_questions: the parameters that such a model leaves to choose.
+    pairs: its tasks are pairs of prompts, which its check knows.
+    """
+
+    command: str = ""
+    examples: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    python_only: Mapping[str, str] = field(default_factory=dict)
+    lines_of: tuple[str, ...] = ()
+    check: str | None = None
+    hosted: str | None = None
+    of_questions: tuple[str, ...] = ()
+    pairs: bool = False
+
+
+@cache
+def records() -> Mapping[str, Record]:
+    """Records by their function, written "module:function" in ostools, such as "measure.bounds.bounds:bounds"."""
+    return dict(sorted(_read_all(), key=lambda target_and_record: target_and_record[0]))
+
+
+def _read_all() -> Iterator[tuple[str, Record]]:
+    for floor in _FLOORS:
+        for file in (_PACKAGE / floor).rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            if _DECORATOR in text:
+                module = ".".join(file.relative_to(_PACKAGE).with_suffix("").parts)
+                yield from ((f"{module}:{name}", record) for name, record in _read(text))
+
+
+def _read(text: str) -> Iterator[tuple[str, Record]]:
+    """Name and record of each decorated function of a module."""
+    for function in ast.parse(text).body:
+        for decorator in function.decorator_list if isinstance(function, ast.FunctionDef) else ():
+            match decorator:
+                case ast.Call(func=ast.Name(id="measurement"), keywords=keywords):
+                    yield function.name, Record(**{str(part.arg): ast.literal_eval(part.value) for part in keywords})
