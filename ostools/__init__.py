@@ -18,6 +18,7 @@ Attributes are loaded on first use, so that `import ostools` and `ostools --help
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
 
-if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and editors, which read no tables
+if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_homes`)
     import hooks as hooks
     import mitigations as mitigations
     from ostools import experiments as experiments
@@ -72,36 +73,15 @@ if TYPE_CHECKING:  # the names of `_NAMES` and `_ROOMS` for type checkers and ed
     from ostools.results import load_result as load_result
     from ostools.runs import corpus as corpus
 
-_NAMES = {
-    "ostools.measure": (
-        "attention",
-        "attention_difference",
-        "attention_variation",
-        "evaluate",
-        "collapse",
-        "compare",
-        "attribution",
-        "counting",
-        "probe",
-        "faithfulness",
-        "failure_stage",
-        "head_scores",
-        "untrained_baselines",
-        "bounds",
-        "profile",
-        "probe_intervention",
-        "sensitivity",
-        "spectra",
-    ),
-    "ostools.experiments": ("ablation", "position_effect", "study", "windows"),
-    "ostools.models": ("Prompt", "adopt", "describe", "encode", "load_model", "untrained_model"),
-    "ostools.reporting.report.report": ("report",),
-    "ostools.reporting.reproduction.reproduce": ("reproduce",),
-    "ostools.results": ("load_result",),
-    "ostools.runs": ("corpus",),
-    "ostools.explorer": ("explore",),
-}
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
+
+def _homes() -> dict[str, str]:
+    """Module of each public name: what the imports above say to type checkers."""
+    (block,) = (part for part in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(part, ast.If))
+    imports = (line for line in block.body if isinstance(line, ast.ImportFrom) and line.module != "ostools")
+    return {str(alias.asname): str(line.module) for line in imports for alias in line.names}
+
+
+_HOME = _homes()
 _BESIDE = ("hooks", "mitigations")
 _ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -39,18 +38,6 @@ def test_every_public_name_resolves() -> None:
         for name in package.__all__:
             assert getattr(package, name) is not None
         assert (Path(str(package.__file__)).parent / "py.typed").is_file()
-
-
-def test_type_checkers_see_the_names_that_are_there() -> None:
-    tree = ast.parse(Path(str(ostools.__file__)).read_text())
-    (seen,) = (node for node in tree.body if isinstance(node, ast.If))
-    said = {
-        (line.module, alias.asname) for line in seen.body if isinstance(line, ast.ImportFrom) for alias in line.names
-    }
-    assert said == {
-        *((home, name) for name, home in ostools._HOME.items()),
-        *(("ostools", room) for room in ostools._ROOMS),
-    }
 
 
 def test_unknown_attributes_are_attribute_errors() -> None:
