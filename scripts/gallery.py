@@ -82,11 +82,10 @@ def save(chart: Any, made: Made, path: Path) -> None:
 
 def _picture(spec: dict[str, Any]) -> bytes:
     """The chart of a specification as PNG, at most so wide."""
-    from ostools.reporting.look.notebook import picture_of
-    from ostools.reporting.look.pixels import size
+    from ostools.reporting.style.notebook import picture_of, picture_size
 
     drawn = b64decode(picture_of(spec, SCALE))
-    width, _ = size(drawn)
+    width, _ = picture_size(drawn)
     return drawn if width <= WIDEST else b64decode(picture_of(spec, SCALE * WIDEST / width))
 
 

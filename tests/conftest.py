@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -62,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
     first = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _results_are_measured_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Workers share one folder, where `tests.reporting.every` stores its results."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ["OSTOOLS_TEST_RESULTS"] = str(tmp_path_factory.getbasetemp().parent)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ import torch
 import vl_convert
 
 from ostools.ground.errors import InputError
-from ostools.reporting.look.notebook import LARGEST, VEGA_LITE, summary
+from ostools.reporting.style.notebook import LARGEST, VEGA_LITE, summary
 from ostools.results import AGREES_WITHIN, PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart

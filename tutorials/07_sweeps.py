@@ -28,7 +28,7 @@ from pathlib import Path
 import altair as alt
 
 import ostools as ost
-from ostools.reporting.look.notebook import offline
+from ostools.reporting.style.notebook import offline
 from ostools.theory.statistics.intervals import wilson
 
 workplace = tempfile.TemporaryDirectory()

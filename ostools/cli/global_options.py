@@ -93,7 +93,7 @@ def parse_size(text: str | None) -> str | float | None:
     """`column`, `page` or a number of inches; None stays None. Raises `InputError` for others."""
     if text is None:
         return None
-    from ostools.reporting.look.paper import inches
+    from ostools.reporting.style.paper import inches
 
     try:
         size: str | float = float(text)

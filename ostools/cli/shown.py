@@ -189,8 +189,8 @@ _VIEWS: dict[str, tuple[View, ...]] = {
 
 _SENTENCES: dict[str, tuple[str, ...]] = {
     "Sensitivity": (f"{_FINDINGS}.sensitivity:sensitivity_findings",),
-    "Attention": (f"{_CHARTS}.attention.cells:attention_findings",),
-    "AttentionDifference": (f"{_CHARTS}.attention.cells:difference_findings",),
+    "Attention": (f"{_CHARTS}.attention:attention_findings",),
+    "AttentionDifference": (f"{_CHARTS}.attention:difference_findings",),
     "Evaluation": (
         f"{_FINDINGS}.evaluation:evaluation_findings",
         f"{_FINDINGS}.evaluation:unread_texts",
@@ -201,9 +201,9 @@ _SENTENCES: dict[str, tuple[str, ...]] = {
     "FailureStage": (f"{_FINDINGS}.probes:failure_stage_findings",),
     "Ablation": (f"{_FINDINGS}.ablation:beliefs", f"{_FINDINGS}.ablation:ablation_findings"),
     "Faithfulness": (f"{_FINDINGS}.faithfulness:faithfulness_findings",),
-    "Retrieval": (f"{_CHARTS}.answers.retrieval:retrieval_notes",),
-    "Figure8": (f"{_CHARTS}.figures.figure8_and_9:figure_8_notes",),
-    "Figure9": (f"{_CHARTS}.figures.figure8_and_9:figure_9_notes",),
+    "Retrieval": (f"{_CHARTS}.positions:retrieval_notes",),
+    "Figure8": (f"{_CHARTS}.experiments.decay:figure_8_notes",),
+    "Figure9": (f"{_CHARTS}.experiments.decay:figure_9_notes",),
 }
 """Functions from a result to sentences, by the class of the result."""
 
@@ -240,11 +240,11 @@ def findings_of(result: Any, *, beside_a_file: bool = False) -> list[str]:
 
 def _laws(result: Any) -> list[str]:
     """The law that each curve of Figures 8 and 9 follows."""
-    from ostools.reporting.charts.figures.figure8_and_9 import in_words
+    from ostools.reporting.charts.experiments.decay import law_words
 
     keys = ("reading", "quantity") if type(result).__name__ == "Figure8" else ("quantity",)
     fits = result.fits.to_dict("records")
-    return [f"{' '.join(str(fit[key]) for key in keys)}: {in_words(fit)}" for fit in fits]
+    return [f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}" for fit in fits]
 
 
 def _of_collapse(result: Any, beside_a_file: bool) -> list[str]:
@@ -368,7 +368,7 @@ def _pivoted(table: Any, view: View) -> Any:
 
 def _print(title: str, table: Any) -> None:
     """A whole table; columns of words are set to the left."""
-    from ostools.reporting.look.theme import display_token
+    from ostools.reporting.style.theme import display_token
 
     kept = [name for name in table.columns if table[name].notna().any()]
     words = [name for name in kept if table[name].dtype.kind not in "iuf"]

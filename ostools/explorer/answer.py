@@ -13,8 +13,8 @@ from ostools.explorer.together import hold_together, looked_at, number, of_partn
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Attention, Attribution, Collapse, Sensitivity
-from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Figure
+from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, Result
 
 _NORMS = {

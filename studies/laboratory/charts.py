@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.reporting.look import axes, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import Law
 from studies.laboratory.grid import BASE
@@ -119,7 +119,7 @@ def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[s
     )
     colours = alt.Scale(domain=names, range=_colours(study, names))
     legend = alt.Legend(columns=4, title=f"{series} (layers)" if study == "depth" else series)
-    base = axes.unfolded(axes.chart(data), data).encode(
+    base = draw.rows(data).encode(
         x=x,
         color=alt.Color("series:N", sort=names, scale=colours, legend=legend),
         tooltip=["series:N", "length:Q", alt.Tooltip("said:N", title="value"), alt.Tooltip("law:N", title="law")],
@@ -310,11 +310,9 @@ def _trained_panel(title: str, data: Frame, y: str, names: list[str], legend: st
         legend=alt.Legend(title=legend, columns=6),
     )
     tooltip = ["series:N", "length:Q", alt.Tooltip("value:Q", title=y, format=".4g"), alt.Tooltip("seeds:Q")]
-    base = axes.unfolded(axes.chart(curves), curves).encode(
-        x=axes.length_axis(curves["length"], _LENGTH), color=colour, tooltip=tooltip
-    )
+    base = draw.rows(curves).encode(x=axes.length_axis(curves["length"], _LENGTH), color=colour, tooltip=tooltip)
     end = pd.DataFrame({"end": [float(data[data["seen"]]["length"].max())]})
-    rule = axes.unfolded(axes.chart(end), end).mark_rule(color=theme.INK, strokeDash=[4, 3])
+    rule = draw.rows(end).mark_rule(color=theme.INK, strokeDash=[4, 3])
     rule = rule.encode(x=alt.X("end:Q", title=_LENGTH))
     layers = _banded(base, y, scale, axis, floor is not None, below=[rule], above=[])
     return layers.properties(width=_SMALL_WIDTH, height=_SMALL_HEIGHT, title=_panel_title(title))

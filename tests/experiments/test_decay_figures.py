@@ -18,8 +18,8 @@ from ostools.experiments import decay
 from ostools.experiments.decay import spread_lengths
 from ostools.experiments.figures import figure8
 from ostools.ground.errors import InputError
-from ostools.reporting.charts.figures.figure8_and_9 import figure_9_notes, in_words
-from ostools.reporting.look.axes import ROUNDING_NOTE
+from ostools.reporting.charts.experiments.decay import figure_9_notes, law_words
+from ostools.reporting.style.axes import ROUNDING_NOTE
 from ostools.theory.positions import sinusoidal
 from tests.cli.asking import assert_refused
 from tests.reporting.charts.test_charts import rows_of, svg_of
@@ -123,7 +123,7 @@ def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: s
     found = ost.experiments.figure_8(spread_lengths(16, 1024, 25), range(3), block=block)
     fits: Any = found.fits.set_index(["reading", "quantity"])
     assert fits.loc[("vectors", "l1"), "verdict"] == "power"
-    words = in_words(fits.loc[("weights", "l1")].to_dict())
+    words = law_words(fits.loc[("weights", "l1")].to_dict())
     assert words.startswith(("no decay", "no convergence"))
     mean: Any = found.frame.groupby(["reading", "length"])["relative"].mean()
     assert mean["vectors", 1024] < 0.2 * mean["vectors", 16]
@@ -186,11 +186,11 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     slope = np.polyfit(np.log(n), noise, 1)[0]
     assert (fit["seeds_high"] + fit["seeds_low"]) / 2 == pytest.approx(1.0 - slope, abs=1e-9)
     assert fit["high"] - fit["low"] < 0.1  # the mean curve is nearly a power law: its interval knows nothing of seeds
-    assert "along the mean curve" in in_words(fit)
-    assert " over seeds" in in_words(fit)
+    assert "along the mean curve" in law_words(fit)
+    assert " over seeds" in law_words(fit)
     (one,) = decay.fits(frame[frame["seed"] == 1], ["d"], 10).to_dict("records")
     assert np.isnan(one["seeds_low"])
-    assert "over seeds" not in in_words(one)
+    assert "over seeds" not in law_words(one)
     (zero,) = decay.fits(frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), ["d"], 10).to_dict("records")
     assert np.isnan(zero["seeds_high"])
     (bent,) = decay.fits(frame.assign(d=frame["d"] + 0.1), ["d"], 10).to_dict("records")

@@ -186,7 +186,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 
 
 def test_a_panel_that_jumps_is_drawn_in_dots() -> None:
-    from ostools.reporting.charts.collapse.curves import jumps
+    from ostools.reporting.charts.collapse import jumps
 
     smooth = np.geomspace(1.0, 0.01, 60)
     assert not jumps(pd.Series(smooth))

@@ -16,7 +16,7 @@ from ostools import tasks
 from ostools.experiments.repeats import Repeats, repeats
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
-from ostools.reporting.look.axes import ROUNDING_NOTE
+from ostools.reporting.style.axes import ROUNDING_NOTE
 from ostools.results import Provenance
 from ostools.theory.statistics.fits import fit_decay
 from tests.checkpoints import make_model, tiny_model

@@ -22,7 +22,7 @@ DOORS = (
     + """
 import altair as alt
 from ostools.ground.errors import InputError
-from ostools.reporting.look import notebook
+from ostools.reporting.style import notebook
 from ostools.reporting.page import page
 import pandas as pd
 chart = notebook.offline(alt.Chart(pd.DataFrame({"x": [1]})).mark_point())

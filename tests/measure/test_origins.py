@@ -13,9 +13,9 @@ from ostools import measure
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.models import Prompt, encode
-from ostools.reporting.charts.attention.cells import attention_findings
+from ostools.reporting.charts.attention import attention_findings
 from ostools.reporting.findings.sensitivity import layers_finding, sensitivity_findings
-from ostools.reporting.look.aside import NOTE
+from ostools.reporting.style.prompt import TEMPLATE_NOTE
 from tests.checkpoints import trained
 from tests.models.chat.templates import on_template
 from tests.reporting.made import PROVENANCE, made_sensitivity
@@ -145,11 +145,11 @@ def test_charts_mark_what_is_not_the_text() -> None:
     results += [ost.attention(MODEL, _prompt())]
     for result in results:
         spec = str(result.plot().to_dict())
-        assert NOTE in spec, type(result)
+        assert TEMPLATE_NOTE in spec, type(result)
         start = 0.0 if isinstance(result, measure.Attention) else -0.5
         runs = {"from": [start, start + _text()[-1] + 1], "to": [start + _text()[0], start + len(_prompt().ids)]}
         assert str([runs])[1:-1] in spec, type(result)
         assert "labelOpacity" in spec, type(result)
     plain = str(ost.sensitivity(trained("embedded"), "1110", linearisations=["full"]).plot().to_dict())
-    assert NOTE not in plain
+    assert TEMPLATE_NOTE not in plain
     assert "labelOpacity" not in plain

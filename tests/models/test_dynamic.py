@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.models.precision.dynamic import DynamicInt8, integer_product, view_dynamic
 from ostools.models.precision.rounding import view_rounded
 from ostools.models.recast import dense
-from ostools.reporting.charts.collapse.precision import precision_chart
+from ostools.reporting.charts.collapse_parts import precision_chart
 from tests.checkpoints import FAMILIES, Family, make_model, tiny_model
 
 IDS = torch.randint(6, 262, (1, 12), generator=torch.Generator().manual_seed(5))

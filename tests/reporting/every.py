@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
@@ -18,6 +21,8 @@ from tests.checkpoints import tiny_model
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 IDS = [2, 40, 50, 60, 60, 61, 70]
 EXPERIMENTS = ost.experiments
+FOLDER = "OSTOOLS_TEST_RESULTS"
+"""The variable of the environment that names the folder of results which all workers of a run of the tests share."""
 
 
 @cache
@@ -119,8 +124,26 @@ EVERY: dict[str, Callable[[], Result]] = {
         judged(CLAIMS, {}, {}), EXPERIMENTS.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
     ),
 }
-"""By the name of the class; each is made once."""
-EVERY.update({name: cache(make) for name, make in EVERY.items()})
+"""By the name of the class; each is measured once."""
+
+
+def _stored(name: str, measure: Callable[[], Result]) -> Callable[[], Result]:
+    """`measure`, which reads the result that another worker of this run of the tests has measured and stored."""
+
+    @wraps(measure)
+    def result() -> Result:
+        if FOLDER not in os.environ:
+            return measure()
+        path = Path(os.environ[FOLDER]) / f"{name}.pickle"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                path.write_bytes(pickle.dumps(measure()))
+        return pickle.loads(path.read_bytes())
+
+    return cache(result)
+
+
+EVERY.update({name: _stored(name, measure) for name, measure in EVERY.items()})
 
 
 @cache

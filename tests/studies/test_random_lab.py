@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ostools.ground.errors import InputError
-from ostools.reporting.look.axes import ROUNDING_NOTE
+from ostools.reporting.style.axes import ROUNDING_NOTE
 from ostools.theory.decoder import Decoder
 from studies.laboratory import runs
 from studies.laboratory.charts import random_chart

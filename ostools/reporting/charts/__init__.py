@@ -16,53 +16,53 @@ from ostools.ground.errors import InputError
 from ostools.results import Result
 
 CHARTS: dict[str, str] = {
-    "Ablation": "answers.ablation:ablation_chart",
-    "Attention": "attention.heat:attention_chart",
-    "AttentionDifference": "attention.heat:attention_difference_chart",
-    "AttentionVariation": "attention.variation:attention_variation_chart",
-    "Evaluation": "answers.evaluation:evaluation_chart",
-    "ChainOfThought": "sensitivity.reasoning:chain_of_thought_chart",
-    "Change": "sensitivity.over_tokens:change_chart",
-    "Collapse": "collapse.choice:collapse_result_chart",
-    "Comparison": "sensitivity.over_tokens:comparison_chart",
-    "Attribution": "sensitivity.over_tokens:attribution_chart",
-    "Corpus": "sensitivity.corpus:corpus_chart",
-    "CorpusCollapse": "collapse.corpus:corpus_collapse_chart",
-    "Counting": "collapse.counting:counting_chart",
-    "Decodability": "answers.probes:probe_chart",
-    "Faithfulness": "sensitivity.faithfulness:faithfulness_chart",
-    "FailureStage": "answers.probes:failure_stage_chart",
-    "Figure2": "figures.figure2:figure_2_chart",
-    "Figure3": "figures.figure3:figure_3_chart",
-    "Figure4": "figures.figure4:figure_4_chart",
-    "Figure5": "figures.figure5:figure_5_chart",
-    "Figure8": "figures.figure8_and_9:figure_8_chart",
-    "Figure9": "figures.figure8_and_9:figure_9_chart",
-    "HeadScores": "attention.heat:heads_chart",
-    "UntrainedBaselines": "sensitivity.over_tokens:baselines_chart",
-    "Bounds": "sensitivity.over_tokens:bounds_chart",
-    "PromptBounds": "sensitivity.corpus:several_chart",
-    "PositionEffect": "sensitivity.position:position_chart",
-    "Profile": "sensitivity.shape_and_layers:profile_chart",
-    "ProbeIntervention": "answers.probes:intervention_chart",
-    "Repeats": "collapse.repeats:repeats_chart",
-    "Reproduction": "figures.claims:claims_chart",
-    "Retrieval": "answers.retrieval:retrieval_chart",
-    "Sensitivities": "sensitivity.corpus:several_chart",
-    "Sensitivity": "sensitivity.shape_and_layers:sensitivity_result_chart",
-    "Spectra": "sensitivity.spectra:spectra_chart",
-    "Study": "answers.study:study_chart",
-    "WindowStudy": "answers.windows:windows_chart",
+    "Ablation": "components:ablation_chart",
+    "Attention": "attention:attention_chart",
+    "AttentionDifference": "attention:attention_difference_chart",
+    "AttentionVariation": "spectra:attention_variation_chart",
+    "Evaluation": "answers:evaluation_chart",
+    "ChainOfThought": "positions:chain_of_thought_chart",
+    "Change": "tokens:change_chart",
+    "Collapse": "collapse_parts:collapse_result_chart",
+    "Comparison": "tokens:comparison_chart",
+    "Attribution": "tokens:attribution_chart",
+    "Corpus": "corpus:corpus_chart",
+    "CorpusCollapse": "corpus:corpus_collapse_chart",
+    "Counting": "answers:counting_chart",
+    "Decodability": "components:probe_chart",
+    "Faithfulness": "profile:faithfulness_chart",
+    "FailureStage": "components:failure_stage_chart",
+    "Figure2": "experiments.figures:figure_2_chart",
+    "Figure3": "experiments.figures:figure_3_chart",
+    "Figure4": "experiments.figures:figure_4_chart",
+    "Figure5": "experiments.figure5:figure_5_chart",
+    "Figure8": "experiments.decay:figure_8_chart",
+    "Figure9": "experiments.decay:figure_9_chart",
+    "HeadScores": "attention:heads_chart",
+    "UntrainedBaselines": "tokens:baselines_chart",
+    "Bounds": "tokens:bounds_chart",
+    "PromptBounds": "corpus:several_chart",
+    "PositionEffect": "positions:position_chart",
+    "Profile": "profile:profile_chart",
+    "ProbeIntervention": "components:intervention_chart",
+    "Repeats": "experiments.decay:repeats_chart",
+    "Reproduction": "experiments.figures:claims_chart",
+    "Retrieval": "positions:retrieval_chart",
+    "Sensitivities": "corpus:several_chart",
+    "Sensitivity": "profile:sensitivity_result_chart",
+    "Spectra": "spectra:spectra_chart",
+    "Study": "experiments.study:study_chart",
+    "WindowStudy": "experiments.study:windows_chart",
 }
 """By class name: the module in this package and its function; a class derived from one is drawn as that one."""
 
 
 def chart_of(result: Result, size: str | float | int | None = None, title: bool = True) -> alt.TopLevelMixin:
-    """The chart of a result, by its class; in a paper's `size`, without its title if so asked (`look.paper`).
+    """The chart of a result, by its class; in a paper's `size`, without its title if so asked (`style.paper`).
 
     Raises `InputError` for a class without a chart, for an unknown size, and as that chart does.
     """
-    from ostools.reporting.look import paper
+    from ostools.reporting.style import paper
 
     if size is not None:
         paper.inches(size)  # refused before anything is drawn
@@ -80,13 +80,16 @@ def chart_of(result: Result, size: str | float | int | None = None, title: bool 
 
 def _named_under(chart: Any, result: Result) -> Any:
     """The chart, whose title names the one mitigation that all of it was measured under, if there is one."""
-    from ostools.reporting.look import theme
+    from ostools.reporting.style import theme
 
-    if (given := result.provenance.under) is None or "mitigation" in result.frame:
+    if (mitigation := result.provenance.under) is None or "mitigation" in result.frame:
         return chart
     title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(chart.title)
-    said = [] if title.subtitle is alt.Undefined else title.subtitle
-    title.subtitle = [f"Under the mitigation {theme.visible(given)}.", *([said] if isinstance(said, str) else said)]
+    subtitle = [] if title.subtitle is alt.Undefined else title.subtitle
+    title.subtitle = [
+        f"Under the mitigation {theme.visible(mitigation)}.",
+        *([subtitle] if isinstance(subtitle, str) else subtitle),
+    ]
     chart.title = title
     return chart
 
@@ -98,8 +101,8 @@ def import_results() -> None:
 
 
 def result_bundle(result: Result) -> Any:
-    """What a notebook shows of a result (`look.notebook`)."""
-    from ostools.reporting.look import notebook
+    """What a notebook shows of a result (`style.notebook`)."""
+    from ostools.reporting.style import notebook
 
     return notebook.result_bundle(result)
 
@@ -112,7 +115,7 @@ def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
 
 
 def attention_view(attention: Any, against: Any = None) -> Any:
-    """The heads of one attention, or of two, to click through (`attention.view`)."""
-    from ostools.reporting.charts.attention import view
+    """The heads of one attention, or of two, to click through (`heads_view`)."""
+    from ostools.reporting.charts import heads_view
 
-    return view.attention_view(attention, against)
+    return heads_view.attention_view(attention, against)

@@ -12,7 +12,7 @@ import pandas as pd
 from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.hosted.words import asked_elsewhere, unanswered
-from ostools.reporting.look import theme
+from ostools.reporting.style import theme
 from ostools.results import Frame, frame_of
 
 _ELICITED = {
@@ -77,7 +77,7 @@ def unread_texts(result: Evaluation) -> list[str]:
     frame: Frame = frame_of(result)
     rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text").head(_SHOWN)
     return [
-        f"Written at {row['length']} items ({row['kind']}): {theme.shown(row['text'], _CHARACTERS)}"
+        f"Written at {row['length']} items ({row['kind']}): {theme.short_word(row['text'], _CHARACTERS)}"
         for row in rows.to_dict("records")
     ]
 

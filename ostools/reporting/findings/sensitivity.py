@@ -19,11 +19,10 @@ from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.bounds.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
-from ostools.reporting.look import theme
-from ostools.reporting.look.aside import aside
-from ostools.reporting.look.origins import among, others
-from ostools.reporting.look.theme import display_token
 from ostools.reporting.page.section import Finding
+from ostools.reporting.style import theme
+from ostools.reporting.style.prompt import template_positions, template_share, token_count_words
+from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
@@ -54,9 +53,9 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
         said.append(
-            f"{word.capitalize()}, {name}: {among(rows, every)}{whose} responds most to {_place(top)}, "
+            f"{word.capitalize()}, {name}: {token_count_words(rows, every)}{whose} responds most to {_place(top)}, "
             f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
-            f"{_spread(norms)}." + others(every, rows, f"{norm}_norm")
+            f"{_spread(norms)}." + template_share(every, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
         full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
@@ -99,7 +98,7 @@ def shape_of(result: Profile) -> Any:
     first token. Chosen before looking."""
     names = list(dict.fromkeys(result.frame["linearisation"]))
     name = "full" if "full" in names else names[0]
-    kept = OF_TEXT if aside(result.frame) else NO_SINK
+    kept = OF_TEXT if template_positions(result.frame) else NO_SINK
     shapes: Any = result.shapes
     return shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
 

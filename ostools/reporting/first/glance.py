@@ -10,13 +10,13 @@ import pandas as pd
 
 from ostools.measure import Collapse
 from ostools.measure.answers.evaluate import Evaluation
-from ostools.reporting.charts.sensitivity.position import position_layers
+from ostools.reporting.charts.positions import position_layers
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.findings.position import contrast_words
 from ostools.reporting.first.headlines import counted, leading, task_of
-from ostools.reporting.look import axes, draw, theme
 from ostools.reporting.page.page import Figure
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
 WIDTH, HEIGHT = 265, 104

@@ -31,9 +31,9 @@ from ostools.reporting.findings.evaluation import answered
 from ostools.reporting.findings.position import position_headline
 from ostools.reporting.findings.precision import Tail, tails
 from ostools.reporting.findings.study import floor_or_ceiling
-from ostools.reporting.look import theme
 from ostools.reporting.page.section import Finding
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.style import theme
 from ostools.results import Frame, frame_of
 
 ONES = ("figure-5a", "figure-5c", "figure-5d")

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup, escape
 
 from ostools.ground.memory import require_room_to_draw
-from ostools.reporting.look import theme
+from ostools.reporting.style import theme
 
 TEMPLATES = Path(__file__).parent / "templates"
 _LONE = re.compile("[\ud800-\udfff]")

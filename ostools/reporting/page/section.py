@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from ostools.reporting.look.theme import visible
 from ostools.reporting.page.page import Figure, Script, render
+from ostools.reporting.style.theme import visible
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.first.screen import findings_section
-from ostools.reporting.look import theme
 from ostools.reporting.page.section import Section, render_sections
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.style import theme
 
 
 def sections_of(found: Measurements, command: str) -> list[Section]:

@@ -16,11 +16,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.words import title_of
 from ostools.reporting.first.screen import findings_section
-from ostools.reporting.look import theme
 from ostools.reporting.page.section import Part, Section, render_sections
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.style import theme
 
 Both = tuple[Measurements, Measurements]
 EXPECTED = "report: expected two models in `models`"

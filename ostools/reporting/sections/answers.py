@@ -17,7 +17,7 @@ from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.splits import TESTS
 from ostools.models.families import EMBEDDED
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
-from ostools.reporting.charts.answers.probes import places_named
+from ostools.reporting.charts.components import places_named
 from ostools.reporting.findings.evaluation import answered, card_findings, evaluation_findings, unread_texts
 from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
 from ostools.reporting.findings.study import study_finding

@@ -9,8 +9,8 @@ from ostools import tasks
 from ostools.ground.words import number
 from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IDENTICAL
-from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.charts.collapse.precision import precision_chart
+from ostools.reporting.charts.collapse import collapse_chart
+from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.collapse import (
     collapse_findings,
     main_pair,

@@ -9,15 +9,15 @@ from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.attention.attention import Attention
-from ostools.reporting.charts.attention.cells import attention_findings
-from ostools.reporting.charts.attention.view import interactive_view
+from ostools.reporting.charts.attention import attention_findings
+from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.position import contrast_words, position_headline
-from ostools.reporting.look.theme import KINDS, display_token
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import More, Part, Section, Table, View, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, frame_of
 
 DRAWN = ("local", "proof", "theorem-b5")

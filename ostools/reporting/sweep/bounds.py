@@ -16,10 +16,10 @@ from ostools.measure import Bounds, Comparison, Sensitivity
 from ostools.measure.bounds.variants import VARIANTS
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.sensitivity import NORMS
-from ostools.reporting.look.theme import KINDS
 from ostools.reporting.page.section import Part, Table, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.sensitivity import sensitivity_block
+from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, groups, provenance_of, require_finite, sources_of
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.bounds import BOUNDS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ostools.ground.errors import InputError
-from ostools.reporting.look.theme import inert
+from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Measurement
 from ostools.runs.stored.reading import MADE_BY, Reading

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError
-from ostools.reporting.look import theme
 from ostools.reporting.page.section import (
     Finding,
     More,
@@ -25,6 +24,7 @@ from ostools.reporting.page.section import (
 )
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import again_section, reading_section, versions_of
+from ostools.reporting.style import theme
 from ostools.reporting.sweep.conditions import condition_parts
 from ostools.reporting.sweep.sections import SECTIONS as SECTIONS
 from ostools.results import checked_output, write_atomically

@@ -12,15 +12,12 @@ import pytest
 from ostools.cli.shown import show
 from ostools.experiments.figures.figure2 import Figure2
 from ostools.experiments.figures.figure3 import TASKS, Figure3
-from ostools.experiments.figures.figure3 import WAYS as MODES
 from ostools.experiments.figures.figure4 import Figure4, figure_4_of
 from ostools.experiments.retrieval import Retrieval
-from ostools.ground.words import short_name
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
-from ostools.reporting.charts.answers.retrieval import retrieval_notes
-from ostools.reporting.look.answer_marks import OTHER_WORDS, RIGHT, WRONG, outcomes
+from ostools.reporting.charts.answers import OTHER_WORDS, RIGHT, WRONG, answer_outcomes
+from ostools.reporting.charts.positions import retrieval_notes
 from ostools.results import Provenance
-from tests.reporting.made import HOSTILE
 
 
 def provenance(number: int, trained: dict[str, int] | None = None, **more: Any) -> Provenance:
@@ -28,26 +25,9 @@ def provenance(number: int, trained: dict[str, int] | None = None, **more: Any) 
     return Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
 
 
-def data_of(spec: Any) -> list[dict[str, Any]]:
-    """Every table inside a chart, as columns (wherever Altair put it)."""
-    found = []
-    if isinstance(spec, dict):
-        if (
-            "values" in spec
-            and isinstance(spec["values"], list)
-            and spec["values"]
-            and isinstance(spec["values"][0], dict)
-        ):
-            found.append(spec["values"][0])
-        for key, value in spec.items():
-            if key == "datasets":
-                found += [rows[0] for rows in value.values()]
-            else:
-                found += data_of(value)
-    elif isinstance(spec, list):
-        for value in spec:
-            found += data_of(value)
-    return found
+def data_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every table inside a chart, as columns."""
+    return [columns for (columns,) in spec["datasets"].values()]
 
 
 def typed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +70,7 @@ def said(kinds: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
 
 
 def test_what_an_answer_is_called() -> None:
-    assert outcomes(said(SAID)).tolist() == [kind for *_, kind in SAID]
+    assert answer_outcomes(said(SAID)).tolist() == [kind for *_, kind in SAID]
 
 
 def test_right_is_counted_once_in_chart_and_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,15 +108,6 @@ def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None
     assert [panel["title"]["text"][:3] for panel in spec["vconcat"][0]["hconcat"]] == ["(a)", "(b)", "(c)"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("answer", HOSTILE)
-def test_answers_cannot_end_a_script(answer: str) -> None:
-    rows = [("a", task, n, False, False, None) for task in ("copy-last", "copy-first") for n in (1, 2)]
-    text = json.dumps(Figure2(copied(rows, answer), provenance(2)).plot().to_dict())
-    assert "</script" not in text
-    assert "<!--" not in text
-
-
 def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     frame = pd.concat([counted(none=[2, None, 4]), counted(none=[4, None, None]).assign(seed=1)])
     spec = Figure3(frame, provenance(3)).plot().to_dict()
@@ -151,6 +122,7 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     assert "answers without a number (12 of 24), which the errors leave out" in text
     assert "mean of up to 2 seeds" in text
     assert "logarithmic" not in text
+    assert "(8 of 8)" in json.dumps(Figure3(counted(none=[None, None]), provenance(3)).plot().to_dict())
     assert "trained" not in text
 
 
@@ -162,11 +134,6 @@ def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
     assert text.count("trained to 2") == 1
 
 
-def test_figure_3_without_any_number_still_draws() -> None:
-    text = json.dumps(Figure3(counted(none=[None, None]), provenance(3)).plot().to_dict())
-    assert "(8 of 8)" in text
-
-
 def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     frame = counted(none=[50, 49, 10**6, None, 48], cot_zero_shot=[None] * 5, cot_few_shot=[0, 0, 0, 0, 0])
     figure = figure_4_of(Figure3(frame, provenance(3)))
@@ -176,19 +143,11 @@ def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     assert panels[0] == ["most often 100: 2 of 5", "1 beyond (to 1.0e6), 1 no number"]
     assert panels[4] == ["5 answers, none with a number", ""]
     assert panels[8] == ["5 answers most often: 1 of 5 each", ""]
-    tables = data_of(spec["vconcat"][0]["hconcat"][0]) or [
-        table for table in data_of(spec) if set(table.get("way", [])) == {"no CoT"}
-    ]
-    shown = dict(zip(tables[0]["output"], zip(tables[0]["answers"], tables[0]["right"], strict=True), strict=True))
-    assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
-
-
-def test_every_mode_has_its_row_and_every_task_its_column() -> None:
-    spec = (
-        figure_4_of(Figure3(counted(**{mode.replace("-", "_"): [0] for mode in MODES}), provenance(3))).plot().to_dict()
-    )
+    tables = [table for table in data_of(spec) if set(table.get("way", [])) == {"no CoT"}]
     assert len(spec["vconcat"]) == 3
     assert [len(row["hconcat"]) for row in spec["vconcat"]] == [4, 4, 4]
+    shown = dict(zip(tables[0]["output"], zip(tables[0]["answers"], tables[0]["right"], strict=True), strict=True))
+    assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
 
 
 def test_the_u_says_its_verdicts() -> None:
@@ -220,8 +179,3 @@ def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None
         for text in (json.dumps(result.plot().to_dict()), " ".join(retrieval_notes(result))):
             assert ("another may hold the wanted value too" in text) is said
             assert "estimated" not in text
-
-
-def test_a_directory_is_named_by_its_last_part() -> None:
-    assert short_name({"name": "/some/where/stories"}) == "stories"
-    assert short_name({"name": "google/gemma-7b"}) == "google/gemma-7b"

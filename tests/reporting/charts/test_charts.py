@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,12 @@ import vl_convert
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.variants import VARIANTS
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
-from ostools.reporting.charts.collapse.curves import collapse_chart
-from ostools.reporting.charts.sensitivity.over_tokens import bounds_chart, comparison_chart, sensitivity_chart
-from ostools.reporting.look import theme
-from ostools.reporting.look.axes import ZERO_NOTE
+from ostools.reporting.charts.collapse import collapse_chart
+from ostools.reporting.charts.tokens import bounds_chart, comparison_chart, sensitivity_chart
 from ostools.reporting.page.page import TEMPLATES
+from ostools.reporting.style import theme
+from ostools.reporting.style.axes import ZERO_NOTE
 from tests.reporting.made import HOSTILE, made_collapse, made_comparison, made_paths, made_sensitivity
-from tests.sets import quick
 
 PROFILE = [1.0, 3.0, 2.0, 5.0]
 (DARK_GROUND,) = set(re.findall(r"--ground: (#\w{6})", (TEMPLATES / "style.css").read_text())) - {theme.LIGHT_GROUND}
@@ -60,51 +57,30 @@ def compared() -> alt.TopLevelMixin:
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
     result = made_comparison(PROFILE, {"local": [9.0, 8.0, 7.0, 6.0], "proof": PROFILE})
-    drawn = rows_of(comparison_chart(result).to_dict())
+    rows = rows_of(comparison_chart(result).to_dict())
     expected = {
         (int(row["position"]), str(row["source"]), float(row["value"]))
         for row in result.frame.to_dict(orient="records")
     }
-    assert {(row["position"], row["series"].partition(": ")[2], row["value"]) for row in drawn} == expected
+    assert {(row["position"], row["series"].partition(": ")[2], row["value"]) for row in rows} == expected
 
 
-def test_the_legend_says_what_kind_of_number_each_line_is() -> None:
-    svg = svg_of(compared())
-    for words in ("measured: full", "measured: frozen", "certified bound: local"):
-        assert words in svg
-    assert "(not certified): proof" in svg
-
-
-def test_measured_lines_are_solid_and_each_other_kind_has_its_own_dash() -> None:
-    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS) == 5
+def test_each_kind_of_number_has_its_words_and_its_dash_and_a_form_without_scale_its_panel() -> None:
+    spec = compared().to_dict()
+    encoding = next(layer["encoding"] for layer in spec["vconcat"][0]["layer"] if "strokeDash" in layer["encoding"])
+    scale = encoding["strokeDash"]["scale"]
+    dashes = {
+        theme.series(kind, name): theme.DASHES[kind]
+        for kind, name in (("measured", "full"), ("measured", "frozen"), ("certified", "local"), ("paper", "proof"))
+    }
+    assert dashes.items() <= dict(zip(scale["domain"], scale["range"], strict=True)).items()
+    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS)
     assert theme.DASHES["measured"][1] == 0
-    text = compared().to_json()
-    scale = _find(json.loads(text), "strokeDash")["scale"]
-    for label, dash in zip(scale["domain"], scale["range"], strict=True):
-        kind = next(kind for kind, words in theme.KINDS.items() if label.startswith(words))
-        assert dash == theme.DASHES[kind]
-
-
-def _find(node: Any, key: str) -> Any:
-    """The first value of a key in which there is a scale."""
-    if isinstance(node, dict):
-        if isinstance(node.get(key), dict) and "scale" in node[key]:
-            return node[key]
-        node = list(node.values())
-    if isinstance(node, list):
-        for item in node:
-            found = _find(item, key)
-            if found is not None:
-                return found
-    return None
-
-
-def test_operator_and_frobenius_norms_share_no_axis() -> None:
-    spec = sensitivity_chart(made_sensitivity({"full": PROFILE})).to_dict()
-    assert len(spec["vconcat"]) == 2
-    svg = svg_of(sensitivity_chart(made_sensitivity({"full": PROFILE})))
-    assert "operator norm" in svg
-    assert "Frobenius norm" in svg
+    panels = [{row["series"] for row in rows_in(spec, panel)} for panel in spec["vconcat"]]
+    assert [theme.series("paper", "theorem-5.1") in names for names in panels] == [False, False, True]
+    svg = svg_of(compared())
+    for words in ("operator norm", "Frobenius norm", "an order alone, no scale", "certified bound: local"):
+        assert words in svg
 
 
 def test_estimated_rows_are_not_called_measured() -> None:
@@ -120,29 +96,14 @@ def test_estimated_rows_are_not_called_measured() -> None:
     assert "intervals" not in svg_of(sensitivity_chart(exact))
 
 
-def test_a_variant_without_a_scale_has_a_panel_of_its_own() -> None:
-    spec = compared().to_dict()
-    data = [spec["datasets"][(panel.get("data") or panel["layer"][0]["data"])["name"]] for panel in spec["vconcat"]]
-    names = [{row["series"] for row in _rows(*columns)} for columns in data]
-    assert len(names) == 3
-    assert names[2] == {"paper's form (not certified): theorem-5.1"}
-    assert "paper's form (not certified): theorem-5.1" not in names[0] | names[1]
-    assert "an order alone, no scale" in svg_of(compared())
-
-
-def test_every_variant_and_linearisation_has_a_colour_of_its_own() -> None:
-    names = [*LINEARISATIONS, *VARIANTS]
-    assert set(names) <= set(theme.COLOURS)
-    assert len({theme.COLOURS[name] for name in names}) == len(names)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(theme.COLOURS))
-@pytest.mark.parametrize("ground", [theme.LIGHT_GROUND, DARK_GROUND])
-def test_lines_stand_out_on_paper_and_in_the_dark(name: str, ground: str) -> None:
+def test_every_colour_is_seen_on_paper_and_in_the_dark_and_a_profile_s_names_differ() -> None:
     """WCAG 1.4.11: graphics need a contrast of 3:1."""
-    dark, light = sorted((_luminance(theme.COLOURS[name]), _luminance(ground)))
-    assert (light + 0.05) / (dark + 0.05) >= 3
+    for name, colour in theme.COLOURS.items():
+        for ground in (theme.LIGHT_GROUND, DARK_GROUND):
+            dark, light = sorted((_luminance(colour), _luminance(ground)))
+            assert (light + 0.05) / (dark + 0.05) >= 3, (name, ground)
+    names = [*LINEARISATIONS, *VARIANTS]
+    assert len({theme.COLOURS[name] for name in names}) == len(names)
 
 
 def _luminance(colour: str) -> float:
@@ -151,64 +112,47 @@ def _luminance(colour: str) -> float:
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-def test_zeros_are_drawn_at_the_bottom_and_said() -> None:
-    chart = sensitivity_chart(made_sensitivity({"full": [0.0, 1.0, 10.0]}))
+@pytest.mark.parametrize("values", [[0.0, 1.0, 10.0], [0.0, 0.0]])
+def test_zeros_are_drawn_at_the_bottom_with_a_note(values: list[float]) -> None:
+    chart = sensitivity_chart(made_sensitivity({"full": values}))
     assert ZERO_NOTE in svg_of(chart)
     zeros = [row for row in rows_of(chart.to_dict(), "shown") if row["value"] == 0]
-    assert len(zeros) == 2
+    assert {row["position"] for row in zeros} == {place for place, value in enumerate(values) if value == 0}
     assert all(0 < row["shown"] < 1 for row in zeros)
     assert ZERO_NOTE not in svg_of(sensitivity_chart(made_sensitivity({"full": [0.5, 1.0, 10.0]})))
 
 
-def test_a_profile_of_zeros_alone_is_drawn() -> None:
-    assert ZERO_NOTE in svg_of(sensitivity_chart(made_sensitivity({"full": [0.0, 0.0]})))
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_non_finite_values_are_refused(bad: float) -> None:
+def test_non_finite_and_negative_values_are_refused(bad: float) -> None:
     with pytest.raises(InputError, match="not finite"):
         sensitivity_chart(made_sensitivity({"full": [1.0, bad]}))
     with pytest.raises(InputError, match="not finite"):
         collapse_chart(made_collapse(lambda n: bad if n == 9 else 1.0))
-
-
-def test_negative_values_are_refused() -> None:
     with pytest.raises(InputError, match="cannot be negative"):
         bounds_chart(made_paths({"local": [1.0, -1.0]}))
 
 
-def test_one_token_can_be_drawn() -> None:
-    svg_of(sensitivity_chart(made_sensitivity({"full": [2.0]})))
-
-
 def test_tokens_label_a_short_prompt_and_positions_a_long_one() -> None:
-    assert "peak" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0, 2.0]}, ["peak", "b"])))
+    assert "peak" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0]}, ["peak"])))
     assert "position i" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0] * 80}, ["peak"])))
 
 
 def test_hostile_tokens_are_inert_even_where_altair_writes_them_into_html() -> None:
-    count = len(HOSTILE)
-    chart = sensitivity_chart(made_sensitivity({"full": [1.0] * count}, HOSTILE))
-    text = chart.to_json()
+    chart = sensitivity_chart(made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE))
     for ending in ("</", "<!"):
-        assert ending not in text
+        assert ending not in chart.to_json()
     svg = svg_of(chart)
     assert "<script" not in svg
     assert "onerror" not in [element.attrib for element in ElementTree.fromstring(svg).iter()]
 
 
-@pytest.mark.parametrize("token", [*HOSTILE, "\ud800"])
-def test_a_token_is_shown_in_one_short_visible_word(token: str) -> None:
-    shown = theme.display_token(token)
-    assert 1 <= len(shown) <= theme.TOKEN_LENGTH
-    assert shown.isprintable()
-    assert " " not in shown
-    shown.encode("utf-8")
-
-
-def test_an_empty_token_is_named() -> None:
-    assert theme.display_token("") == "(empty)"
-    assert theme.display_token(" the") == "·the"
+@pytest.mark.parametrize("token", [*HOSTILE, "\ud800", "", " the"])
+def test_a_token_is_one_short_visible_word(token: str) -> None:
+    word = theme.display_token(token)
+    assert 1 <= len(word) <= theme.TOKEN_LENGTH
+    assert word.isprintable()
+    assert " " not in word.replace("(empty)", "")
+    word.encode("utf-8")
 
 
 # --- collapse
@@ -227,18 +171,17 @@ def test_every_range_is_marked_and_the_model_s_window() -> None:
     ends = made_collapse(lambda n: 0.1 if 31 <= n < 60 else 10.0, noise={"bfloat16": 0.33})
     limits = {"limits": {"sliding_windows": [65], "context": 134}}
     ends = replace(ends, provenance=replace(ends.provenance, parameters={**ends.provenance.parameters, **limits}))
-    drawn = svg_of(collapse_chart(ends, ("y",)))
-    assert "hidden from n = 31 to 59" in drawn
-    assert "window of 65 tokens" in drawn
-    assert "context of 134 tokens" in drawn
+    svg = svg_of(collapse_chart(ends, ("y",)))
+    for words in ("hidden from n = 31 to 59", "window of 65 tokens", "context of 134 tokens"):
+        assert words in svg
     never = svg_of(collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",)))
     assert "hidden from" not in never
     assert "window of" not in never
 
 
-def test_a_dtype_that_overflows_is_left_out_of_the_chart_and_named() -> None:
-    drawn = svg_of(collapse_chart(made_collapse(lambda n: 10.0, overflow=["float16"]), ("y",)))
-    assert "float16 overflows on this model: not measured." in drawn
+def test_a_dtype_that_overflows_is_left_out_of_the_chart_with_a_note() -> None:
+    svg = svg_of(collapse_chart(made_collapse(lambda n: 10.0, overflow=["float16"]), ("y",)))
+    assert "float16 overflows on this model: not measured." in svg
     with pytest.raises(InputError, match="float32 overflows on this model: not measured"):
         collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"]))
 
@@ -246,42 +189,35 @@ def test_a_dtype_that_overflows_is_left_out_of_the_chart_and_named() -> None:
 def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
     result = made_collapse(lambda n: 10.0)
     longest = int(result.frame["length"].to_numpy().max())
-    for trained, drawn in ((longest - 3, True), (longest, False)):
+    for trained, marked in ((longest - 3, True), (longest, False)):
         lengths = {"count-ones-figure-5": trained, "copy": trained}
-        known = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
-        svg = svg_of(collapse_chart(replace(result, provenance=known), ("y",)))
-        assert (f"trained to n = {trained}" in svg) is drawn
+        provenance = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
+        svg = svg_of(collapse_chart(replace(result, provenance=provenance), ("y",)))
+        assert (f"trained to n = {trained}" in svg) is marked
 
 
 def test_one_more_digit_has_panels_of_its_own() -> None:
     result = made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 8.0})
-    svg = svg_of(collapse_chart(result, ("y",)))
-    assert "y, float32: one more digit (no theorem)" in svg
-    rows = rows_of(collapse_chart(result, ("y",)).to_dict(), "panel")
+    chart = collapse_chart(result, ("y",))
+    assert "y, float32: one more digit (no theorem)" in svg_of(chart)
+    rows = rows_of(chart.to_dict(), "panel")
     assert {row["value"] for row in rows if row["panel"] == "y, float32" and row["quantity"] == "distance"} == {2.0}
 
 
-def test_heads_have_a_band_from_least_to_greatest() -> None:
-    chart = collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
-    row = next(row for row in rows_of(chart.to_dict(), "low") if row["length"] == 2 and row["quantity"] == "distance")
-    assert (row["low"], row["value"], row["high"]) == (0.5, 1.0, 2.0)
-    assert "L∞ distance" in svg_of(chart)
-
-
-def test_seeds_have_their_mean_and_a_band() -> None:
+def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
+    heads = collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
+    assert "L∞ distance" in svg_of(heads)
     result = made_collapse(lambda n: 2.0, seeds=(0, 1))
-    rows = result.frame["seed"] == 1
-    result.frame.loc[rows, ["mean", "minimum", "maximum"]] = 4.0
-    row = next(row for row in rows_of(collapse_chart(result, ("y",)).to_dict(), "low") if row["quantity"] == "distance")
-    assert (row["low"], row["value"], row["high"]) == (2.0, 3.0, 4.0)
+    result.frame.loc[result.frame["seed"] == 1, ["mean", "minimum", "maximum"]] = 4.0
+    for chart, band in ((heads, (0.5, 1.0, 2.0)), (collapse_chart(result, ("y",)), (2.0, 3.0, 4.0))):
+        rows = [row for row in rows_of(chart.to_dict(), "low") if row["quantity"] == "distance"]
+        assert band in [(row["low"], row["value"], row["high"]) for row in rows if row["length"] == 2]
 
 
 @pytest.mark.parametrize(("jump", "dots"), [(1.0, False), (3.0, True)])
 def test_a_curve_that_jumps_is_dots(jump: float, dots: bool) -> None:
-    result = made_collapse(lambda n: jump if n % 2 else 1.0)
-    drawn = collapse_chart(result, ("y",)).to_dict()
-    rows = [row for row in rows_of(drawn, "panel") if row["quantity"] == "distance"]
-    assert {row["dots"] for row in rows} == {dots}
+    spec = collapse_chart(made_collapse(lambda n: jump if n % 2 else 1.0), ("y",)).to_dict()
+    assert {row["dots"] for row in rows_of(spec, "panel") if row["quantity"] == "distance"} == {dots}
 
 
 def test_an_unknown_site_is_refused_with_what_there_is() -> None:
@@ -289,32 +225,9 @@ def test_an_unknown_site_is_refused_with_what_there_is() -> None:
         collapse_chart(made_collapse(lambda n: 1.0), ("attention",))
 
 
-def test_collapsed_to_zero_is_drawn_at_the_bottom() -> None:
-    svg = svg_of(collapse_chart(made_collapse(lambda n: 0.0 if n > 9 else 1.0), ("y",)))
-    assert ZERO_NOTE in svg
-
-
-@pytest.mark.parametrize("lengths", quick([[7], [3, 4, 5], list(range(1, 65))], [7]))
-def test_any_lengths_can_be_drawn(lengths: list[int]) -> None:
-    svg_of(collapse_chart(made_collapse(lambda n: 1.0 / n, lengths=lengths)))
-
-
-# --- saving
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
-@pytest.mark.parametrize(
-    "result",
-    [
-        lambda: made_sensitivity({"full": PROFILE, "frozen": PROFILE}),
-        lambda: made_paths({"local": PROFILE}),
-        lambda: made_comparison(PROFILE, {"local": PROFILE}),
-        lambda: made_collapse(lambda n: 1.0 / n),
-    ],
-    ids=["sensitivity", "bounds", "comparison", "collapse"],
-)
-def test_every_result_saves_its_chart_without_a_browser(tmp_path: Path, result: Callable[[], Any], ending: str) -> None:
-    path = result().save(tmp_path / f"figure.{ending}")
+def test_a_result_saves_its_chart_without_a_browser(tmp_path: Path, ending: str) -> None:
+    path = made_collapse(lambda n: 1.0 / n, lengths=[7]).save(tmp_path / f"figure.{ending}")
     start = path.read_bytes()[:20].lower()
     assert start.startswith({"png": b"\x89png", "svg": b"<svg", "pdf": b"%pdf", "html": b"<!doctype html"}[ending])

@@ -14,7 +14,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import Counting
 from ostools.measure.collapse.result import Collapse
-from ostools.reporting.charts.collapse.counting import counting_chart
+from ostools.reporting.charts.answers import counting_chart
 from ostools.reporting.findings.counting import counting_findings
 from ostools.results import Provenance
 
@@ -167,10 +167,5 @@ def test_it_draws_with_one_count_and_without_noise(tmp_path) -> None:
     short = replace(result, frame=frame[:1].assign(pair_noise=float("nan"), distance=0.0))
     assert short.save(tmp_path / "one.png").stat().st_size > 1000
     assert "exact zeros" in counting_chart(short).to_json()
-
-
-def test_refuses_distances_that_are_not_finite() -> None:
-    result = made()
-    frame: Any = result.frame
     with pytest.raises(InputError, match="a counting curve holds 16 values that are not finite"):
         counting_chart(replace(result, frame=frame.assign(distance=float("inf"))))

@@ -142,10 +142,6 @@ def test_the_lengths_of_training_are_those_of_the_text_without_the_mitigation() 
     assert words not in str(drawn(made(SEEDS)))
 
 
-def test_a_task_that_nobody_registered_has_its_trained_length() -> None:
-    assert "trained to 5" in str(drawn(made(SEEDS, task="a.b:Mine", trained_length=5)))
-
-
 def test_samples_are_said_to_be_of_one_prompt() -> None:
     rows = [{"length": 3, "sample": sample} for sample in range(3)]
     (note, *_) = evaluation_notes(made(rows, random=False, temperature=0.7, elicitation="chat"))
@@ -153,8 +149,3 @@ def test_samples_are_said_to_be_of_one_prompt() -> None:
         "3 answers to 1 prompts, drawn at temperature 0.7, in the chat template. "
         "Intervals: Wilson's, 95%, over the samples of the one prompt."
     )
-
-
-def test_is_saved_as_a_picture(tmp_path) -> None:
-    path = made(SEEDS).save(tmp_path / "behaviour.svg")
-    assert "sequence length (items)" in path.read_text(encoding="utf-8")

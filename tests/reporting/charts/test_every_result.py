@@ -31,10 +31,10 @@ def test_every_result_of_the_package_has_a_row_and_every_row_a_result() -> None:
     assert {kind.__name__ for kind in results_of(Result)} == set(CHARTS)
 
 
-@pytest.mark.parametrize("name", CHARTS)
-def test_every_row_names_a_function(name: str) -> None:
-    module, _, function = CHARTS[name].partition(":")
-    assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
+def test_every_row_names_a_function() -> None:
+    for target in CHARTS.values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:

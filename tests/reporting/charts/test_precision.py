@@ -9,7 +9,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
-from ostools.reporting.charts.collapse.precision import ENDS, precision_chart
+from ostools.reporting.charts.collapse_parts import ENDS, precision_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.charts.test_charts import rows_of
 from tests.reporting.made import made_collapse
@@ -46,11 +46,8 @@ def test_marks_are_the_ranges() -> None:
     assert marks["bfloat16 cast", ENDS["y"]] == (128, 128, False)
 
 
-def test_the_chart_is_chosen_by_what_was_compared(result: Collapse) -> None:
-    assert "Which part" in str(result.plot().to_dict()["title"])
-    assert "Which part" not in str(made_collapse(lambda n: 1.0).plot().to_dict()["title"])
-
-
-def test_nothing_to_draw_is_refused(result: Collapse) -> None:
+def test_nothing_to_draw_is_refused_and_two_casts_are_drawn_as_curves(result: Collapse) -> None:
     with pytest.raises(InputError, match="needs rows of site 'why'"):
         precision_chart(result, "why")
+    assert "Which part" in str(result.plot().to_dict()["title"])
+    assert "Which part" not in str(made_collapse(lambda n: 1.0).plot().to_dict()["title"])

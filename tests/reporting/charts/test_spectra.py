@@ -10,7 +10,7 @@ import pytest
 import hooks
 import ostools as ost
 from ostools.models import Prompt
-from ostools.reporting.charts.sensitivity.spectra import spectra_chart
+from ostools.reporting.charts.spectra import spectra_chart
 from tests.checkpoints import tiny_model
 from tests.reporting.charts.test_charts import rows_of, svg_of
 
@@ -57,13 +57,6 @@ def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
     assert "measured" not in svg
 
 
-def test_without_a_measured_profile_there_is_no_comparison() -> None:
-    model = tiny_model("llama", d_model=16, d_mlp=24)
-    svg = svg_of(ost.spectra(model, Prompt.from_ids(model, IDS), powers=4).plot())
-    assert "measured" not in svg
-    assert "Products over depth" in svg
-
-
 def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     """A head-to-first pattern leaves exactly nothing after one power, and no rate after that."""
     model = tiny_model("llama", d_model=16, d_mlp=24)
@@ -72,4 +65,6 @@ def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
     assert pattern["remainder"].tolist() == [0.0] * 4
     assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]
-    svg_of(spectra_chart(found))
+    svg = svg_of(spectra_chart(found))
+    assert "Products over depth" in svg
+    assert "measured" not in svg

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting.charts.sensitivity.over_tokens import sensitivity_chart
-from ostools.reporting.look import theme
+from ostools.reporting.charts.tokens import sensitivity_chart
 from ostools.reporting.page import page
+from ostools.reporting.style import theme
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.sets import quick
 

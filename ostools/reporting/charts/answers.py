@@ -1,0 +1,284 @@
+"""Answers against length: how often they are right, how far off they are, and what Corollary 6.2 predicts for counting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.ground.words import short_name
+from ostools.measure.answers.counting import Counting
+from ostools.measure.answers.evaluate import Evaluation
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.values import digits_in
+from ostools.reporting.findings.evaluation import evaluation_notes
+from ostools.reporting.forms import curve, log_rows, looks_by_name
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Column, Frame, Row, frame_of
+
+RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
+NOTHING_CAME = "nothing came"
+OUTCOMES = (RIGHT, OTHER_WORDS, WRONG, SOMETHING_ELSE, CUT_OFF, NOTHING_CAME)
+"""What a prompt can lead to: the right answer, the right digits in other words, a wrong answer, no answer, or a cut before
+the answer; from a hosted model, nothing at all."""
+
+
+def answer_outcomes(frame: Frame) -> Column:
+    """One of `OUTCOMES` for each row, from the columns correct, kind, answer and key.
+
+    Of what is copied: digits are compared as they are written, "00" is not "0".
+    """
+    came, kind = frame["correct"].notna(), frame["kind"]
+    correct = frame["correct"].astype("boolean").fillna(False).astype(bool)
+    digits: Any = frame["answer"].map(digits_in, na_action="ignore")
+    same = digits == frame["key"]
+    outcome = correct.map({True: RIGHT, False: WRONG})
+    outcome = outcome.mask(~correct & same, OTHER_WORDS)
+    outcome = outcome.mask(kind == SOMETHING_ELSE, SOMETHING_ELSE).mask(kind == CUT_OFF, CUT_OFF)
+    return outcome.mask(~came, NOTHING_CAME)
+
+
+def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:
+    return axes.count_axis(int(lengths.min()), int(lengths.max()), "length", title, padding=8, labels=labels)
+
+
+def training_end(trained: int | None, lengths: Column, height: float | int | None) -> list[Any]:
+    """A dotted line where training ends, if that is inside the axis; with its words at `height` pixels, if any."""
+    if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
+        return []
+    looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
+    return draw.line_at("x", "length", trained, words=f"trained to {trained}", height=height, **looks)
+
+
+NO_NUMBER = {kind: f"no number: {kind} (at the top edge)" for kind in (SOMETHING_ELSE, CUT_OFF)}
+"""By the kind of an answer without a number, what a legend calls it."""
+NO_NUMBER_LOOKS = {
+    NO_NUMBER[SOMETHING_ELSE]: (SOMETHING_ELSE, "triangle-down"),
+    NO_NUMBER[CUT_OFF]: (CUT_OFF, "triangle-right"),
+}
+
+
+def largest_error(frame: Frame) -> int:
+    """The largest absolute error, at least 1."""
+    errors = frame["absolute_error"].dropna()
+    return max(1, int(errors.max())) if len(errors) else 1
+
+
+def error_axis(largest: int, top: float | int, **axis: Any) -> dict[str, Any]:
+    """An axis from 0 to `top`, linear to 1 and logarithmic from there, with round numbers up to the largest error."""
+    looks: dict[str, Any] = {"values": error_ticks(largest), "format": ",d" if largest < 10**5 else ".0e"}
+    scale = alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6)
+    return {"title": "absolute error", "scale": scale, "axis": alt.Axis(labelOverlap=False, **(looks | axis))}
+
+
+def error_ticks(largest: int) -> list[int]:
+    """0 and powers of ten (every second, third, ... where there are many), with 2 and 5 between them where there are few."""
+    powers = range(len(str(largest)))
+    if len(powers) <= 3:
+        return [0, *(digit * 10**power for power in powers for digit in (1, 2, 5) if digit * 10**power <= 2 * largest)]
+    return [0, *(10**power for power in powers if power % (1 + len(powers) // 5) == 0)]
+
+
+def error_points(
+    frame: Frame, names: Column, x: alt.X, largest: int, looks: Mapping[str, tuple[str, str]], **mark: Any
+) -> Any:
+    """A point an answer, above every error where it holds no number.
+
+    names: what the legend calls each. looks: by such a name what the theme calls its colour, and its shape.
+    """
+    top = 2 * largest + 1
+    error = frame["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
+    answers = [theme.short_word(text, 60) for text in frame["answer"]]
+    rows: Frame = frame[["length", "key"]].assign(answer=answers, outcome=names, error=error)
+    neutral: dict[str, Any] = {"symbolStrokeColor": theme.colour("float64")} if mark.get("filled") else {}
+    legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60, **neutral)
+    points = draw.rows(rows).mark_point(strokeWidth=1.1, **mark)
+    return points.encode(
+        x=x,
+        y=alt.Y("error:Q", **error_axis(largest, top)),
+        tooltip=["length:Q", "key:N", "answer:N", "outcome:N"],
+        **looks_by_name("outcome", looks, legend),
+    )
+
+
+_WIDTH, _HEIGHT, _BELOW = 520, 200, 150
+_ACCURACY, _PROBABILITY = "share of answers that are right", "probability of the right answer line"
+_MEAN, _ONE_ANSWER = "mean over the answers with a number", "one answer"
+_ITEMS = "sequence length (items)"
+
+
+def evaluation_chart(result: Evaluation) -> Any:
+    """Above: accuracy with its 95% interval, where there is one, and the probability of the right line; hollow where a
+    mitigation changed nothing. Below, where the answer is a number: the absolute error of each answer and their mean. A dotted
+    line stands where training ends.
+    """
+    questions: Frame = frame_of(result)  # of a hosted model every question, with an answer or without
+    frame: Frame = questions[questions["correct"].notna()]
+    mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
+    numeric = bool(frame["absolute_error"].notna().any())
+    panels = [[_share_panel(result.summary, mitigation != "none", end, last=not numeric)]]
+    panels += [[_error_panel(frame, end)]] if numeric else []
+    notes = evaluation_notes(result)
+    if end is not None and result.provenance.parameters["rewritten"]:
+        notes.append("The lengths of training are those of the task without the mitigation.")
+    mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
+    title = f"{questions['task'].iloc[0]}: answers of {short_name(result.provenance.model)}{mitigation_words}"
+    scales = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
+    return draw.figure(panels, title, notes, between=14, **scales)
+
+
+def _training_end(result: Evaluation) -> int | None:
+    """The longest length that the model's card lists for this task, where the table has lengths on both sides of it."""
+    training = frame_of(result)[["length", "within_training"]].dropna()
+    if training.empty or training["within_training"].all() or not training["within_training"].any():
+        return None
+    return result.provenance.parameters["trained_length"]
+
+
+def _share_panel(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any:
+    idle = mitigated & (summary["active"] == 0)
+    measures = {"accuracy": (_ACCURACY, [1, 0], "full"), "probability": (_PROBABILITY, [5, 3], "probability")}
+    parts = [
+        summary[["length", "right", "asked", "wilson_low", "wilson_high"]].assign(
+            value=summary[name], series=words, quantity=name, idle=idle
+        )
+        for name, (words, _, _) in measures.items()
+    ]
+    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value")
+    rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
+    present = [name for name in measures if name == "accuracy" or (rows["quantity"] == name).any()]
+    names = [measures[name][0] for name in present]
+    legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
+    looks = [[measures[name][1] for name in present], [theme.colour(measures[name][2]) for name in present]]
+    dash, hue = (
+        kind("series:N", scale=alt.Scale(domain=names, range=look), legend=legend)
+        for kind, look in zip((alt.StrokeDash, alt.Color), looks, strict=True)
+    )
+    x = length_axis(summary["length"], _ITEMS if last else None, labels=last)
+    y: dict[str, Any] = {
+        "title": "share, probability",
+        "scale": alt.Scale(domain=[0, 1], nice=False, padding=5),
+        "axis": alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%"),
+    }
+    measured, tooltips = rows["quantity"] == "accuracy", ["length:Q", "series:N", "right:Q", "asked:Q"]
+    bands = [("wilson_low", "wilson_high", 0.16)]
+    marks = curve(rows[measured], x, y, hue, dash=dash, bands=bands, points=28, tooltip=tooltips)
+    likely = rows[~measured].drop(columns=["wilson_low", "wilson_high"], errors="ignore")
+    marks += curve(likely, x, y, hue, dash=dash, tooltip=tooltips) if len(likely) else []
+    if (hollow := rows[measured & rows["idle"]]).shape[0]:
+        ring = draw.rows(hollow[["length", "value", "series"]])
+        ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
+        marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
+    if "wilson_low" in rows and len(with_interval := rows[measured].dropna(subset="wilson_low")) == 1:
+        rule = draw.rows(with_interval).mark_rule(color=theme.colour("full"), strokeWidth=1.2)
+        marks.append(rule.encode(x=x, y="wilson_low:Q", y2="wilson_high:Q"))
+    return draw.layers(*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT), width=_WIDTH, height=_HEIGHT)
+
+
+def _error_panel(frame: Frame, end: int | None) -> Any:
+    largest = largest_error(frame)
+    names = frame["kind"].eq(CUT_OFF).map({True: NO_NUMBER[CUT_OFF], False: NO_NUMBER[SOMETHING_ELSE]})
+    names = names.where(frame["absolute_error"].isna(), _ONE_ANSWER)
+    looks = {_MEAN: ("frozen", "stroke"), _ONE_ANSWER: ("frozen", "circle")}
+    looks |= {name: look for name, look in NO_NUMBER_LOOKS.items() if (names == name).any()}
+    x = length_axis(frame["length"], _ITEMS)
+    points = error_points(frame, names, x, largest, looks, filled=False, size=24)
+    means = frame.assign(value=frame["absolute_error"].astype("Float64").astype(float))
+    means = means.groupby("length", as_index=False)["value"].mean().dropna()
+    line = curve(
+        means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")), tooltip=["length:Q"]
+    )
+    return draw.layers(points, *line, *training_end(end, frame["length"], None), width=_WIDTH, height=_BELOW)
+
+
+_COLUMN, _ABOVE, _BENEATH = 300, 190, 120
+_FLOORS = {
+    "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
+    "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
+    "machine_line": ("machine line: one representable step", [7, 4]),
+}
+_HOLLOW = "Hollow dots: the right answers to n and n + 1 begin with different tokens, so the prediction can be tested."
+_RIGHT_NUMBER, _WRONG_NUMBER = "right", "wrong number"
+_COUNTED_LOOKS = {_RIGHT_NUMBER: ("right", "circle"), _WRONG_NUMBER: ("wrong", "cross"), **NO_NUMBER_LOOKS}
+
+
+def counting_chart(result: Counting) -> alt.VConcatChart:
+    """A column a dtype. Above: the float64 distance at y, its noise and the machine line, hollow dots where the right answers'
+    first tokens differ, and a line at the predicted impossible count. Below: the answers' absolute errors. A dotted line stands
+    where training ends.
+    """
+    frame = frame_of(result)
+    axes.require_finite(frame["distance"], "a counting curve")
+    task = str(frame["task"].iloc[0])
+    end = (result.provenance.model.get("trained_lengths") or {}).get(task)
+    x = axes.count_axis(*_reach(frame), "length", "count n (items of the sequence)", padding=6)
+    summary = [row for _, row in result.summary.iterrows()]
+    keys = ["dtype", "length", "right_ones_differ"]
+    rows, y = log_rows(
+        frame.melt(id_vars=keys, value_vars=list(_FLOORS), var_name="quantity").dropna(subset="value"),
+        "L2 distance at y",
+    )
+    above = [_distances(rows, y, row, draw.quiet(x), _marks(row, end, frame, labelled=True)) for row in summary]
+    below = [_answers(frame, row, x, _marks(row, end, frame, labelled=False)) for row in summary]
+    notes = [*map(_prediction_line, summary), _HOLLOW] + ([axes.ZERO_NOTE] if (rows["value"] == 0).any() else [])
+    title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
+    return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
+
+
+def _reach(frame: Frame) -> tuple[int, int]:
+    return int(frame["length"].min()), int(frame["length"].max())
+
+
+def _prediction_line(row: Row) -> str:
+    """Predicted, then measured."""
+    error = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
+    return (
+        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}; "
+        f"measured first wrong number: {error}; together: {row['verdict']}"
+    )
+
+
+def _distances(rows: Frame, y: dict[str, Any], row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
+    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=theme.colour("float64"))
+    dtype_rows, colour = rows[rows["dtype"] == row["dtype"]], theme.colour(str(row["dtype"]))
+    curves = curve(dtype_rows, x, y, alt.value(colour), dash=dash, tooltip=["length:Q", "quantity:N"])
+    differ = dtype_rows[dtype_rows["right_ones_differ"].astype(bool) & (dtype_rows["quantity"] == "distance")]
+    hollow = draw.rows(differ).mark_point(size=22, color=colour, filled=False, opacity=1, strokeWidth=1.1)
+    curves.append(hollow.encode(x=x, y=alt.Y("shown:Q", **y)))
+    return draw.layers(
+        *curves, *marks, title=alt.TitleParams(str(row["dtype"]), fontSize=12), width=_COLUMN, height=_ABOVE
+    )
+
+
+def _answers(frame: Frame, row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
+    dtype_rows = frame[frame["dtype"] == row["dtype"]]
+    outcome = dtype_rows["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
+    outcome = outcome.where(dtype_rows["number"].notna(), dtype_rows["kind"].map(NO_NUMBER))
+    points = error_points(dtype_rows, outcome, x, largest_error(frame), _COUNTED_LOOKS, filled=True, size=32)
+    return draw.layers(points, *marks, width=_COLUMN, height=_BENEATH)
+
+
+def _marks(row: Row, end: int | None, frame: Frame, labelled: bool) -> list[Any]:
+    """Vertical lines at the predicted impossible count and where training ends, for both panels; `labelled`: with words."""
+    first, last = _reach(frame)
+    places: list[tuple[int, str, dict[str, Any]]] = []
+    if not pd.isna(row["impossible_from"]):
+        looks = {"colour": theme.colour(str(row["dtype"])), "dash": theme.DASHES["predicted"]}
+        places.append((int(row["impossible_from"]), f"predicted impossible from {row['impossible_from']}", looks))
+    if end is not None and first <= end < last:
+        places.append((end, f"trained to {end}", {"colour": theme.colour("float64"), "dash": [1, 2]}))
+    return [
+        mark
+        for number, (place, words, looks) in enumerate(places)
+        for mark in draw.line_at(
+            "x",
+            "length",
+            place,
+            words=words if labelled else "",
+            height=0.6 * _ABOVE - 15 * number,
+            side="left" if place > (first + last) / 2 else "right",
+            **looks,
+        )
+    ]

@@ -1,1 +1,0 @@
-"""Charts of answers: `evaluate`, `retrieval`, `study`, `windows`, `ablation`, `heads`."""

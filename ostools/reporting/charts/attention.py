@@ -1,0 +1,259 @@
+"""Attention as heat maps, the scores of all heads, and sentences about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ostools.ground.pooling import Bins, bins_of, max_pool, pooling_rule
+from ostools.measure.attention.attention import Attention
+from ostools.measure.attention.difference import AttentionDifference
+from ostools.measure.attention.heads import HeadScores
+from ostools.models.chat import TEMPLATE, TEXT
+from ostools.reporting.forms import gradient, heat, layers_by
+from ostools.reporting.style import axes, draw
+from ostools.reporting.style.prompt import template_note, template_positions, underline_template
+from ostools.reporting.style.theme import COLOURS, display_token, inert
+from ostools.results import Frame
+
+LESS, MORE = COLOURS["frozen"], COLOURS["full"]
+"""Of a difference: less in the second, more in it."""
+COLUMNS = 192
+"""Columns of the heat map: longer prompts are max-pooled to at most this."""
+ROWS = 128
+"""Rows of the heat map: of more heads those whose last row is the most concentrated, or differs the most."""
+
+
+def attention_findings(attention: Attention) -> list[str]:
+    """Where the last token looks, measured: on the first token, on itself, how widely, and the sharpest head."""
+    last = attention.last.double()
+    n = last.shape[-1]
+    entropy = torch.special.entr(last).sum(-1)
+    spread = entropy.exp()
+    first, itself = float(last[..., 0].mean()), float(last[..., -1].mean())
+    layer, head = divmod(int(entropy.argmin()), last.shape[1])
+    target = int(last[layer, head].argmax())
+    origins = attention.origins or ()
+    sentences = [
+        f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
+        f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
+        f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",
+        f"The most concentrated head is layer {layer}, head {head}: {float(last[layer, head, target]):.0%} on token {target} "
+        f"“{display_token(attention.tokens[target])}”{_frames(origins, target)}.",
+    ]
+    if first >= 0.3:
+        sentences.append(
+            f"So much on the first token{_frames(origins, 0)}, whatever stands there, is known as an attention sink."
+        )
+    if template_positions(attention.frame):
+        text = torch.tensor([origin == TEXT for origin in origins])
+        sentences.append(
+            f"Of the last token's attention {float(last[..., text].sum(-1).mean()):.1%} is on the {int(text.sum())} tokens of "
+            f"the text, the rest on the {int((~text).sum())} others: a sink among those is no finding about the text."
+        )
+    return sentences
+
+
+def _frames(origins: Sequence[str], target: int) -> str:
+    """That a token is the chat template's, where it is."""
+    return ", one of the chat template's" if origins and origins[target] == TEMPLATE else ""
+
+
+def difference_findings(difference: AttentionDifference) -> list[str]:
+    """How much attention moved between the two, and where the most, measured."""
+    frame: Frame = difference.frame
+    shifts = frame.groupby(["layer", "head"])["difference"].agg(lambda values: values.abs().sum() / 2)
+    row = frame.loc[frame["difference"].abs().idxmax()]
+    layer, head = shifts.idxmax()
+    count, lengths = len(difference.pairs), [len(side.tokens) for side in (difference.first, difference.second)]
+    share = "" if lengths == [count, count] else f" (of {lengths[0]} in the first, {lengths[1]} in the second)"
+    return [
+        f"Measured over the {count} tokens held against each other{share}: the median head moves {shifts.median():.1%} of the "
+        f"last token's attention (half the sum of |second - first| over them); layer {layer}, head {head} the most, "
+        f"{shifts.max():.1%}.",
+        f"The greatest change is in layer {row['layer']}, head {row['head']}, on token {row['second_position']} "
+        f"“{display_token(row['token'])}”: from {row['first']:.3f} to {row['second']:.3f}.",
+    ]
+
+
+def bin_label(tokens: Sequence[str], start: int, end: int) -> str:
+    """The token of a bin of one, else its first token and the positions."""
+    word = display_token(tokens[start])
+    return f"{word} {start}" if end - start == 1 else f"{word}… {start}–{end - 1}"
+
+
+def sharpest(last: Float[Tensor, "layer head key"], most: int) -> list[int]:
+    """The heads (layer * heads + head) whose rows are the most concentrated, at most so many, in the model's order."""
+    return _least(torch.special.entr(last.double()).sum(-1).flatten(), most)
+
+
+def most_moved(difference: AttentionDifference, most: int) -> list[int]:
+    """The heads whose rows differ the most, at most so many, in the model's order."""
+    shifts = difference.frame.groupby(["layer", "head"])["difference"].agg(lambda values: -values.abs().sum())
+    return _least(torch.tensor(shifts.to_numpy()), most)
+
+
+def _least(scores: Tensor, most: int) -> list[int]:
+    return sorted(scores.argsort(stable=True)[:most].tolist())
+
+
+def attention_frame(attention: Attention, head_indices: Sequence[int] | None = None) -> Frame:
+    """The heat map's cells, one a head and (bin of) position: head, start, end, token, weight.
+
+    head_indices: the heads as layer * heads + head; by default those that the heat map shows.
+    """
+    bins = bins_of(len(attention.tokens), COLUMNS)
+    labels = [inert(bin_label(attention.tokens, start, end)) for start, end in bins]
+    heads = sharpest(attention.last, ROWS) if head_indices is None else list(head_indices)
+    return cells(max_pool(attention.last, bins), heads, bins, labels)
+
+
+def cells(values: Float[Tensor, "layer head bin"], heads: Sequence[int], bins: Bins, labels: Sequence[str]) -> Frame:
+    """One row a head and bin."""
+    count = values.shape[1]
+    table = values.flatten(0, 1)[list(heads)]
+    return pd.DataFrame(
+        {
+            "head": [f"{index // count}.{index % count}" for index in heads for _ in bins],
+            "start": [start for start, _ in bins] * len(heads),
+            "end": [end for _, end in bins] * len(heads),
+            "token": list(labels) * len(heads),
+            "weight": table.flatten().tolist(),
+        }
+    )
+
+
+def heads_rule(total: int, most: int, how: str = "whose last row is the most concentrated") -> str:
+    """How heads were chosen, in words; empty where all are shown."""
+    return "" if total <= most else f"the {most} heads of {total} {how}"
+
+
+_WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
+_WEIGHT = alt.Color(
+    "value:Q",
+    scale=alt.Scale(type="sqrt", scheme="viridis", domain=[0, 1]),
+    legend=gradient("attention weight (square-root scale)", format=".2~f", values=[0, 0.05, 0.2, 0.5, 1]),
+)
+
+
+def attention_chart(attention: Attention) -> Any:
+    """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
+
+    The colour scale runs with the square root of the weight, so that small weights are seen too.
+    """
+    rules = _rules(attention, "whose last row is the most concentrated")
+    return draw.figure([[_map(attention_frame(attention), _WEIGHT, attention)]], "Attention of the last token", rules)
+
+
+def attention_difference_chart(difference: AttentionDifference) -> Any:
+    """Both heat maps on one colour scale, and the second less the first at the tokens that have a partner (else grey)."""
+    head_indices = most_moved(difference, ROWS)
+    panels: list[list[Any]] = []
+    for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
+        title = alt.TitleParams(label, subtitle=_rules(attention, "that differ the most"))
+        panels.append([_map(attention_frame(attention, head_indices), _WEIGHT, attention).properties(title=title)])
+    data = _difference_frame(difference, head_indices)
+    most = max(float(data["weight"].abs().max()), 1e-6)
+    legend = gradient("weight of the second less that of the first (square-root scale)", format="+.2~g")
+    scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
+    difference_map = _map(data, alt.Color("value:Q", scale=scale, legend=legend), difference.second)
+    alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
+    words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
+    panels.append([difference_map.properties(title=alt.TitleParams("Difference", subtitle=words))])
+    return draw.figure(panels, "Attention of the last token, compared", between=22, color="independent")
+
+
+def _map(data: Frame, colour: alt.Color, attention: Attention) -> Any:
+    """One heat map, its cells as wide as the positions in them; `attention`: whose tokens stand below."""
+    labels, heads = attention.tokens, list(dict.fromkeys(data["head"]))
+    # Whole pixels a cell: else light seams show between them.
+    width = len(labels) * max(1, _WIDTH // len(labels)) if len(labels) <= _WIDTH else _WIDTH
+    height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
+    x = alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention))
+    y = alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False))
+    tooltips = [alt.Tooltip("head:N", title="layer.head"), "token:N"]
+    marks = heat(data.rename(columns={"weight": "value"}), x, y, colour, tooltips, across="end")
+    chart = underline_template(alt.layer(*marks), template_positions(attention.frame), height, 0.0)
+    return chart.properties(width=width, height=height)
+
+
+def _token_axis(attention: Attention) -> alt.Axis:
+    """Each token under the middle of its column, where there is room for all of them; the chat template's pale."""
+    tokens = attention.tokens
+    if len(tokens) > axes.TOKENS_NAMED:
+        return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
+    middles = [place + 0.5 for place in range(len(tokens))]
+    words = [display_token(token) for token in tokens]
+    return axes.named_places(
+        words, middles, "token attended to, and its position", ticks=False, aside=template_positions(attention.frame)
+    )
+
+
+def _difference_frame(difference: AttentionDifference, head_indices: list[int]) -> Frame:
+    """The difference where the second's tokens stand; of the pairs that share a cell the one furthest from zero."""
+    tokens = difference.second.tokens
+    frame: Frame = difference.frame
+    layers, heads = difference.second.squares.shape[:2]
+    places = [second_place for _, second_place in difference.pairs]
+    values = torch.tensor(frame["difference"].to_numpy()).reshape(layers, heads, len(places))
+    column = {place: index for index, place in enumerate(places)}
+    filled: Bins = tuple(
+        (start, end)
+        for start, end in bins_of(len(tokens), COLUMNS)
+        if any(place in column for place in range(start, end))
+    )
+    pooled = [_furthest(values[..., [column[p] for p in range(start, end) if p in column]]) for start, end in filled]
+    labels = [inert(bin_label(tokens, start, end)) for start, end in filled]
+    return cells(torch.stack(pooled, dim=-1), head_indices, filled, labels)
+
+
+def _furthest(values: torch.Tensor) -> torch.Tensor:
+    """Along the last dimension the value that is furthest from zero, with its sign."""
+    return values.gather(-1, values.abs().argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def _rules(attention: Attention, how: str) -> list[str]:
+    """How positions and heads were reduced, a line each."""
+    heads = attention.last.shape[0] * attention.last.shape[1]
+    rules = [rule for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how)) if rule]
+    return rules + template_note(template_positions(attention.frame))
+
+
+PANELS = {
+    "first_token": "weight on the first token",
+    "sink_rate": "sink rate (weight > 0.3)",
+    "previous_token": "weight on the previous token",
+    "normalised_entropy": "entropy / log of visible keys",
+    "last_to_first": "last token's weight on the first",
+    "last_to_itself": "last token's weight on itself",
+    "last_to_text": "last token's weight on the text",
+    "last_to_carriers": "last token's weight on carriers",
+}
+_PANELS_A_ROW = 4
+_MOST_NUMBERED = 8  # more heads than that get no number in their cell
+
+
+def heads_chart(result: HeadScores) -> Any:
+    """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the prompts."""
+    summary: Any = result.summary
+    prompts: Any = result.frame
+    heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
+    scale = alt.Scale(scheme="viridis", domain=[0, 1])
+    size = {"width": min(30 * heads, 260), "height": min(24 * layers, 420)}
+    panels = []
+    for name, title in PANELS.items():
+        cells = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
+        if len(cells):
+            marks = layers_by(cells, "head", "head", scale, digits=".2f" if heads <= _MOST_NUMBERED else "")
+            panels.append(draw.layers(*marks, title=draw.heading(title), **size))
+    count = int(prompts["prompt"].nunique())
+    where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
+    scores: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
+    return draw.figure([[scores]], f"Where the attention heads look, {where}")

@@ -1,1 +1,0 @@
-"""Attention: `heat` maps, `cells` (tokens, bins and heads in words), `view` (heads to click through)."""

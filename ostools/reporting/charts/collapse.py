@@ -1,0 +1,205 @@
+"""Collapse against length: how far two last-token representations are apart, dtype by dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import NORM_WORDS, PIECES, READINGS, VECTOR, Reading
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Verdict
+from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
+from ostools.reporting.forms import curve, log_rows, panel_grid
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Column, Frame, frame_of
+
+WIDTH, HEIGHT, LINE = 240, 190, 13
+PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
+"""What a panel's title adds for a pair that is not the theorem's."""
+QUANTITIES: dict[str, tuple[str, list[float]]] = {
+    "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
+    "reference": ("the same in float64: what collapse is read from", [5, 1.5]),
+    "noise": ("rounding noise of the difference in this dtype", [1.5, 2.5]),
+    "machine_line": ("machine line: one representable step", [7, 4]),
+}
+"""What a collapse chart draws: the legend's words and the dash."""
+JUMPS = 0.08
+"""A curve whose neighbours differ by more than 10^JUMPS (20%) in the median is drawn as dots: a line would only fill a band."""
+
+
+def collapse_chart(
+    result: Collapse,
+    sites: Sequence[str] | None = None,
+    *,
+    per: str = VECTOR,
+    norm: str = "l2",
+) -> alt.VConcatChart:
+    """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
+
+    sites: those that have such pieces where none are given: residual, y and logits for whole vectors.
+
+    Each panel holds the measured distance, the rounding noise of the difference in that dtype and its machine line, the
+    float64 distance beside them, and pale the ranges of lengths at which the pair is hidden in every seed, all of them of
+    the pieces (`per`) and in the norm that is drawn. Dotted lines stand at the longest trained length, and where the
+    prompt reaches a sliding window or fills the context. Heads and seeds are shown by their mean, with a band from the
+    least to the greatest. Raises `InputError` where every dtype overflows.
+    """
+    table = result.measured()
+    if table.empty:
+        raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
+    sites = [site for site, pieces in READINGS.items() if per in pieces] if sites is None else sites
+    frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
+    rows, y = log_rows(_collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high"))
+    dtypes = list(dict.fromkeys(frame["dtype"]))
+    ranges = hidden_ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
+    names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
+    limits = model_limits(result)
+    panels = {
+        name: _curves(rows, name, [span for span in ranges if span["panel"] == name], limits)
+        for name in names
+        if (rows["panel"] == name).any()
+    }
+    panel_marks = panel_grid(panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT))
+    tasks = ", ".join(sorted(set(map(str, frame["task"]))))
+    notes = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
+    notes += [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
+    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
+    title = f"Distance of the last-token representations, {tasks}"
+    return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
+
+
+def _panel(site: str, dtype: str, pair: str) -> str:
+    return f"{site}, {dtype}{PAIRS.get(pair, f': {pair}')}"
+
+
+def _collapse_rows(frame: Frame) -> Frame:
+    """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour), value, and its band."""
+    keys = ["pair", "length", "dtype", "site"]
+    measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
+        distance=("mean", "mean"),
+        low=("minimum", "min"),
+        high=("maximum", "max"),
+        noise=("pair_noise", "mean"),
+        machine_line=("machine_line", "mean"),
+        reference=("float64_distance", "mean"),
+    )
+    panel_keys = zip(measured["site"], measured["dtype"], measured["pair"], strict=True)
+    measured["panel"] = [_panel(*map(str, names)) for names in panel_keys]
+    measured["series"] = measured["dtype"]
+    # A band is drawn where there is one, if its lower end can stand on the log axis.
+    wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
+    measured = measured.assign(low=measured["low"].where(wide), high=measured["high"].where(wide))
+    parts = []
+    for quantity in QUANTITIES:
+        rows = measured.assign(value=measured[quantity], quantity=quantity)
+        if quantity != "distance":
+            rows = rows[rows["value"].notna()].assign(low=np.nan, high=np.nan)
+        if quantity == "reference":
+            rows = rows[rows["dtype"] != "float64"].assign(series="float64")
+        parts.append(rows)
+    rows = pd.concat(parts, ignore_index=True)
+    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
+    return rows[["panel", "length", "quantity", "series", "value", "dots", "low", "high"]]
+
+
+def _jumping(rows: Frame) -> list[str]:
+    """The panels whose measured curve jumps up and down from one length to the next."""
+    measured = rows[(rows["quantity"] == "distance") & (rows["value"] > 0)]
+    return [str(panel) for panel, curve in measured.groupby("panel") if jumps(curve.sort_values("length")["value"])]
+
+
+def jumps(values: Column) -> bool:
+    """Whether neighbours differ so much that a line would only fill a band; dots then show what it is made of."""
+    steps = np.abs(np.diff(np.log10(values[values > 0].to_numpy(dtype=float))))
+    return len(steps) > 30 and float(np.median(steps)) > JUMPS
+
+
+def hidden_ranges(
+    verdicts: Mapping[tuple[str, str, str, int], Verdict], sites: Sequence[str], dtypes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the last block."""
+    last = {site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts}
+    return [
+        {
+            "panel": _panel(site, dtype, pair),
+            "pair": pair,
+            "series": dtype,
+            "length": span.first,
+            "end": span.last,
+            "words": f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}"),
+        }
+        for (pair, dtype, site, layer), verdict in verdicts.items()
+        if site in sites and dtype in dtypes and layer == last[site]
+        for span in verdict.ranges
+    ]
+
+
+def model_limits(result: Collapse) -> list[dict[str, Any]]:
+    """Where along the lengths the model's own numbers lie, with words: the trained length, a sliding window, the context."""
+    frame, limits = frame_of(result), result.provenance.parameters.get("limits", {})
+    tokens = frame.groupby("length")["tokens"].min().sort_index()
+    lengths, marks = list(map(int, tokens.index)), []
+    trained = longest_trained(result, result.provenance.model.get("trained_lengths"))
+    if trained is not None and lengths[0] <= trained < lengths[-1]:
+        at = max(n for n in lengths if n <= trained)
+        marks.append({"length": at, "words": f"trained to n = {trained}"})
+    for window in limits.get("sliding_windows", ()):
+        beyond_window = [n for n in lengths if tokens[n] >= window]
+        if beyond_window and beyond_window[0] != lengths[0]:
+            marks.append({"length": beyond_window[0], "words": f"window of {window} tokens"})
+    if limits.get("context") and tokens[lengths[-1]] + 1 >= limits["context"]:
+        marks.append({"length": lengths[-1], "words": f"context of {limits['context']} tokens"})
+    return marks
+
+
+def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]) -> Any:
+    """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
+    hues, panel_data = theme.in_order(set(rows["series"])), rows[rows["panel"] == name]
+
+    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
+        hue = draw.hue("series", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4)
+        tooltips = ["length:Q", "quantity:N", alt.Tooltip("series:N", title="dtype")]
+        looks: dict[str, Any] = {"tooltip": tooltips, "bands": [("low", "high", 0.18)]}
+        looks["dash"] = draw.dashes(QUANTITIES, rows["quantity"])
+        panel_marks = strips(ranges, hue)
+        for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
+            part = panel_data[(panel_data["quantity"] == "reference") == reference]
+            for dots, (thick, dot) in ((False, (width, 0)), (True, (0, size))):
+                if (part["dots"] == dots).any():
+                    panel_marks += curve(part[part["dots"] == dots], x, y, hue, width=thick, points=dot, **looks)
+        return panel_marks + _marked_lengths(
+            ranges, limits, hues, float(np.sqrt(rows["length"].min() * rows["length"].max()))
+        )
+
+    return marks
+
+
+def _marked_lengths(
+    ranges: list[dict[str, Any]], limits: list[dict[str, Any]], hues: dict[str, str], middle: float
+) -> list[Any]:
+    """A line where each range begins and at the model's own numbers, each with its words on the side with more room."""
+    panel_marks = []
+    for place, mark in enumerate([*ranges, *limits]):
+        is_range = "series" in mark
+        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place}
+        looks["side"] = "right" if is_range and mark["length"] <= middle else "left"
+        looks |= {"colour": hues[mark["series"]], "dash": [1, 0]} if is_range else LIMIT
+        panel_marks += draw.line_at("x", "length", mark["length"], **looks)
+    return panel_marks
+
+
+LIMIT = {"colour": theme.colour("float64"), "dash": [1, 2]}
+"""How a line at a number of the model's own looks."""
+
+
+def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> list[Any]:
+    """A pale strip over each range of lengths."""
+    if not ranges:
+        return []
+    base = draw.rows(pd.DataFrame(ranges)[["length", "end", "series"]])
+    return [base.mark_rect(opacity=opacity).encode(x="length:Q", x2="end:Q", color=hue)]

@@ -1,1 +1,0 @@
-"""Charts of collapse: `curves`, `precision`, `repeats`, `counting`."""

@@ -1,0 +1,295 @@
+"""Collapse after every block, and by the part of low precision that hides the pair."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.readings import NORM_WORDS, PIECES, Reading
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.variation import mean_over_heads
+from ostools.measure.passes.precisions import Precision
+from ostools.reporting.charts.collapse import PAIRS, collapse_chart
+from ostools.reporting.findings.collapse import main_pair, overflow_sentence, whole
+from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Frame, frame_of
+
+_LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
+"""Of a panel: its width, the height of a layer, and the least height of all."""
+_ZERO = "#d9d9d9"
+_VARIATION, _LINE = "δ + own weight", 110
+
+
+def collapse_result_chart(result: Collapse) -> Any:
+    """The curves dtype by dtype, of what the result is to be read by; layer by layer where several were measured.
+
+    With parts stored in few bits, or more than four dtypes, the precisions side by side.
+    """
+    reading, layers = result.reading, set(result.frame["layer"])
+    if len(layers) > 1:
+        reading_options = {} if reading is None else {"per": reading.per, "norm": reading.norm}
+        return collapse_layers_chart(result, **reading_options)
+    if reading is not None:
+        return collapse_chart(result, (reading.site,), per=reading.per, norm=reading.norm)
+    names = set(result.frame["dtype"])
+    many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
+    return precision_chart(result) if many else collapse_chart(result)
+
+
+def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> alt.VConcatChart:
+    """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of pair.
+
+    The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
+    such norm. Pale where the float64 distance lies below the rounding noise of the difference in that dtype at that layer, grey
+    where the two are the same numbers: at the embedding, where nothing but a position can tell them apart.
+
+    The second panel is B.3's total variation of the attention, mean over heads and seeds, in float64: row l is the attention
+    that reads v^(l), so that the row of v^(L) is empty. Where the result has none and says why, a note says it.
+    """
+    frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
+    last = int(frame["layer"].max())
+    domain = _domain(frame)
+    panels = [
+        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last)
+        for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
+    ]
+    notes = _notes(frame, norm, f", mean over {PIECES[per]}" if PIECES[per] else "")
+    variation = _variation_cells(result)
+    if variation is not None:
+        panels.insert(1, _layers_panel(variation, "attention, float64", _domain(variation), _VARIATION, last, "magma"))
+        notes.append(
+            "Attention: δ + own weight of Theorem B.3's proof (no factor 1/2), mean over heads. Row l reads v^(l); there is no "
+            f"attention after v^({last})."
+        )
+    elif words := str(result.provenance.parameters.get("variation", "")):
+        notes += textwrap.wrap(f"The attention's total variation was {words}", _LINE)
+    tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
+    # Distances and variations have colours of their own; those of the distances have one domain.
+    colours = "shared" if variation is None else "independent"
+    title = f"How far v and v* are apart after each block, {tasks}"
+    return draw.figure(draw.in_rows(panels, 2), title, notes, color=colours)
+
+
+def _layers_title(norm: str) -> str:
+    return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
+
+
+def _domain(cells: Frame) -> list[float]:
+    """The range of colours: of what is not 0."""
+    positive = cells["value"][cells["value"] > 0]
+    return [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
+
+
+def _variation_cells(result: Collapse) -> Frame | None:
+    """The attention's total variation as cells; None where there is none."""
+    if result.variation is None:
+        return None
+    means = mean_over_heads(result.variation)
+    axes.require_finite(means["total"], "a heat map of layers")
+    return _placed(means.assign(value=means["total"], hidden=False))
+
+
+def _cells(frame: Frame, norm: str) -> Frame:
+    """One row a cell: its value, and whether noise hides it."""
+    value = "mean" if norm == "cosine" else "relative"
+    keys = ["pair", "dtype", "layer", "length"]
+    means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("pair_noise", "mean")}
+    cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
+    axes.require_finite(cells["value"], "a heat map of layers")
+    return _placed(cells.assign(hidden=(cells["exact"] < cells["noise"]) & (cells["value"] > 0)))
+
+
+def _placed(cells: Frame) -> Frame:
+    """The cells with the next layer and the next length, where each ends."""
+    lengths = np.sort(cells["length"].unique())
+    ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
+    end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
+    return cells.assign(end=end, top=cells["layer"] + 1)
+
+
+def _notes(frame: Frame, norm: str, over: str) -> list[str]:
+    last = int(frame["layer"].max())
+    notes = [
+        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm."
+    ]
+    colours = []
+    if frame["hidden"].any():
+        colours.append("Pale: the float64 distance is below the rounding noise of the difference at that layer.")
+    if (frame["value"] == 0).any():
+        colours.append("Grey: exactly 0, the same numbers in both.")
+    return [*notes, " ".join(colours)] if colours else notes
+
+
+def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int, scheme: Any = "viridis") -> Any:
+    """Layers 0 to `last` over lengths."""
+    lengths = cells["length"]
+    log = int(lengths.max()) >= 10 * int(lengths.min())
+    low, high = int(lengths.min()), int(cells["end"].max())
+    kind = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
+    ticks = alt.Axis(grid=False, format="d", values=axes.length_ticks(low, int(lengths.max())))
+    layers = axes.whole_ticks(0, last)
+    rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
+    x = alt.X("length:Q", title="length n (items of the sequence)", scale=kind, axis=ticks)
+    y = alt.Y(
+        "layer:Q",
+        title="layer l",
+        scale=alt.Scale(domain=[0, last + 1], nice=False),
+        axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
+    )
+    scale = alt.Scale(type="log", scheme=scheme, domain=domain)
+    hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
+    tooltips, ends = ["layer:Q", "length:Q"], {"across": "end", "up": "top"}
+    base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)
+    marks = [
+        *heat(rows[rows["value"] == 0], x, y, alt.value(_ZERO), tooltips, **ends),
+        *heat(rows[rows["value"] > 0], x, y, hue, tooltips, **ends),
+        *([base.encode(x=x, x2="end:Q", y=y, y2="top:Q")] if rows["hidden"].any() else []),
+    ]
+    height = max(_LEAST, _STEP * (last + 1))
+    return draw.layers(*marks, width=_LAYERS_WIDTH, height=height, title=draw.heading(name))
+
+
+PARTS = {
+    "cast": "whole model cast",
+    "weights": "weights stored, float32 arithmetic",
+    "residual": "residual stream stored, float32 arithmetic",
+    "kv": "keys and values stored, float32 arithmetic",
+    "dynamic": "weights and activations multiplied as integers",
+}
+"""What is rounded, in words, by the part of a precision's name."""
+_QUANTITIES: dict[str, tuple[str, list[float]]] = {
+    "distance": ("thick: float64 distance of the pair, weights as given", [1, 0]),
+    "stored": ("the same with the weights so stored", [7, 3]),
+    "noise": ("rounding noise of the difference", [1, 0]),
+    "weight_shift": ("what storing the weights shifts (v and v* alike)", [1.5, 2.5]),
+}
+ENDS = {
+    "y": "y − y*, below its own noise",
+    "logits": "logits",
+    "top-token": "same top token",
+    "identical-logits": "bit-identical logits",
+}
+_SHAPES = ["circle", "cross", "square", "triangle-up", "diamond"]
+
+
+def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
+    """Above, a panel a part: the pair's float64 distance, and each format's noise of the difference. Below, the hidden ranges.
+
+    Where the noise of the difference is above the distance, that precision hides the pair.
+    """
+    frame = whole(result.measured(), site)
+    pair = main_pair(result)
+    frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
+    if frame.empty:
+        raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
+    rows, y = log_rows(_precision_rows(frame, result.reference, pair, site), "L2 distance")
+    panels = {panel: _noise_curves(rows, panel) for panel in dict.fromkeys(rows["panel"])}
+    panel_rows = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
+    curves: list[Any] = [alt.hconcat(*row, spacing=22) for row in panel_rows]
+    above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
+    notes = [f"L2 distance at {site} against the noise of each way of storing numbers"]
+    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
+    title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
+    scales = {"color": "shared", "shape": "independent", "strokeDash": "independent"}
+    return draw.figure([[above], [_ranges(result, pair)]], title, notes, between=26, **scales)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The format and the part of a precision's name."""
+    format, dash, part = name.partition("-")
+    return format, part if dash else "cast"
+
+
+def _precision_rows(frame: Frame, reference: Frame, pair: str, site: str) -> Frame:
+    """The distance and the noises against length, the mean over seeds; every panel has the distance of the weights as given."""
+    exact = reference[(reference["pair"] == pair) & (reference["site"] == site)]
+    exact = exact.groupby(["weights", "length"], as_index=False)["distance"].mean()
+    exact = exact.rename(columns={"distance": "value"})
+    # What each range was read from: the float64 distance of the weights as that precision stores them.
+    curves = {str(weights): rows[["length", "value"]] for weights, rows in exact.groupby("weights")}
+    stored = frame.drop_duplicates("dtype").set_index("dtype")["weights"]
+    parts = []
+    for name, rows in frame.groupby("dtype", sort=False):
+        format, part = _split(str(name))
+        same = {"series": format, "panel": PARTS[part]}
+        means = rows.groupby("length", as_index=False)[["pair_noise", "weight_shift"]].mean()
+        for quantity, column in (("noise", "pair_noise"), ("weight_shift", "weight_shift")):
+            if (means[column] > 0).any():
+                parts.append(means[["length"]].assign(value=means[column], quantity=quantity, **same))
+        if stored[name] != "given":
+            parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
+    panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)
+    parts += [curves["given"].assign(quantity="distance", series="float64", panel=panel) for panel in panels]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _noise_curves(rows: Frame, panel: str) -> Any:
+    """The marks of a panel: the pair's distance thick, all else thin."""
+
+    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
+        looks: dict[str, Any] = {"dash": draw.dashes(_QUANTITIES, rows["quantity"])}
+        looks["tooltip"] = ["series:N", "quantity:N", "length:Q"]
+        in_panel, thick = rows["panel"] == panel, rows["quantity"] == "distance"
+        hue = _formats(rows["series"])
+        return curve(rows[in_panel & thick], x, y, hue, width=2.6, **looks) + curve(
+            rows[in_panel & ~thick], x, y, hue, width=1.3, **looks
+        )
+
+    return marks
+
+
+def _formats(column: Any) -> alt.Color:
+    looks = theme.in_order(set(column))
+    return draw.hue("series", looks, title="format", columns=len(looks), symbolStrokeWidth=4)
+
+
+def _ranges(result: Collapse, pair: str) -> Any:
+    """The ranges of lengths at which each precision hides the pair; a hollow mark at the right edge where there is none."""
+    data: Frame = pd.DataFrame(_range_rows(result, pair))
+    ends = [word for word in ENDS.values() if (data["end"] == word).any()]
+    last = int(frame_of(result)["length"].max())
+    x = alt.X(
+        "length:Q",
+        title="lengths n at which the pair is hidden (hollow, at the edge: no range)",
+        scale=alt.Scale(type="log", domain=[1, max(last, 2)], nice=False),
+        axis=alt.Axis(format="d", values=axes.length_ticks(1, last)),
+    )
+    base = draw.rows(data).encode(
+        x=x,
+        y=alt.Y("precision:N", sort=list(dict.fromkeys(data["precision"])), title=None, axis=alt.Axis(grid=True)),
+        yOffset=alt.YOffset("end:N", sort=ends),
+        color=_formats([*data["series"], "float64"]),  # as above, where the distance itself is float64's
+        tooltip=["precision:N", "end:N", "status:N"],
+    )
+    shape = alt.Shape(
+        "end:N",
+        sort=ends,
+        scale=alt.Scale(domain=ends, range=_SHAPES[: len(ends)]),
+        legend=alt.Legend(title="indistinguishable by", columns=len(ends), symbolType=alt.Undefined, symbolSize=60),
+    )
+    solid, hollow = (base.transform_filter(f"{sign}datum.reached") for sign in ("", "!"))
+    marks = [
+        solid.mark_rule(strokeWidth=2).encode(x2="to:Q"),
+        solid.mark_point(filled=True, size=42).encode(shape=shape),
+        hollow.mark_point(filled=False, size=30).encode(shape=shape),
+    ]
+    return draw.layers(*marks, width=600, height=alt.Step(7))
+
+
+def _range_rows(result: Collapse, pair: str) -> list[dict[str, Any]]:
+    """A row a range, or one at the right edge for a precision without a range at that site."""
+    rows, longest = [], int(frame_of(result)["length"].max())
+    for (kind, name, site, _), verdict in result.verdicts_over_seeds().items():
+        if kind != pair or site not in ENDS:
+            continue
+        format, part = _split(name)
+        same = {"precision": f"{format} {part}", "series": format, "end": ENDS[site], "status": verdict.words}
+        spans = [{"length": span.first, "to": span.last, "reached": True} for span in verdict.ranges]
+        rows += [same | span for span in spans or [{"length": longest, "to": longest, "reached": False}]]
+    return rows

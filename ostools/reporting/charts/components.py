@@ -1,0 +1,310 @@
+"""Inside the model: where an answer is lost, and what each part contributes to it."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from mitigations.named import NONE
+from ostools.experiments.ablation.ablation import Ablation
+from ostools.measure.probes.failure_stage import (
+    NOT_READ,
+    READ,
+    SAME_VECTOR,
+    UNDECIDED,
+    UNDECODABLE,
+    UNTESTED,
+    FailureStage,
+)
+from ostools.measure.probes.intervention import ProbeIntervention
+from ostools.measure.probes.probe import Decodability
+from ostools.measure.probes.splits import TESTS
+from ostools.reporting.findings.ablation import WORDS
+from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
+from ostools.reporting.forms import SQUARE, bars, layers_by, name_axis, share_axis, word_cells
+from ostools.reporting.style import draw, theme
+from ostools.results import Column, Frame, frame_of
+
+_WIDTH, _HEIGHT, _NARROW = 600, 150, 180
+_MOST_LINES, _LETTERS = 3, 135
+"""Most lines below a title, and letters in one."""
+_LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
+_SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
+_VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNDECIDED: "none", UNTESTED: "none"}
+_CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
+_HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
+_ALONE = "length alone"
+
+
+def failure_stage_chart(result: FailureStage) -> Any:
+    """Lengths by verdict: under mitigations first a grid of verdicts, lengths by mitigations, a panel a dtype; then the shares
+    of prompts whose answer is read, decodable and unread, and not decodable, without a mitigation (and under one, where it is
+    the only one); below them layers by decodability. Of one mitigation the verdicts of all lengths are named in the notes."""
+    frame = frame_of(result)
+    arm_count = frame["mitigation"].nunique()
+    panels: list[Any] = [
+        _grid(group, f"{dtype}: the verdict (and the share answered right)")
+        for dtype, group in frame.groupby("dtype", sort=False)
+        if arm_count > 1
+    ]
+    panels += [
+        _failure_stage_bars(group, f"{dtype}{'' if mitigation == NONE else f', under {theme.inert(mitigation)}'}")
+        for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False)
+        if arm_count < 3 or mitigation == NONE
+    ]
+    rows = [[panel] for panel in panels] + ([] if result.probes.frame.empty else _places(result.probes))
+    title = f"Where answers are lost: {frame['task'].iloc[0]}"
+    return draw.figure(rows, title, _notes(failure_stage_in_short(result)), spacing=18, between=14, color="independent")
+
+
+def probe_chart(result: Decodability) -> Any:
+    """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
+    the controls, and dashed what the length alone says. A panel per dtype and test: tests are never in one line."""
+    title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
+    notes = _notes(probe_in_short(result))
+    return draw.figure(_places(result), title, notes, spacing=18, between=14, color="independent")
+
+
+def intervention_chart(result: ProbeIntervention) -> Any:
+    """By how much the expected answer moves where the probe says the next, by place and direction; a panel a dtype."""
+    frame = frame_of(result)
+    panels = [[_moves(group, str(dtype))] for dtype, group in frame.groupby("dtype", sort=False)]
+    title = f"Is it read? {frame['task'].iloc[0]}"
+    return draw.figure(panels, title, _notes(intervention_in_short(result)), between=14)
+
+
+def _moves(frame: Frame, name: str) -> Any:
+    rows: Frame = frame.assign(name=places_named(frame), value=frame["intervention"], series=frame["direction"])
+    order = list(dict.fromkeys(rows["name"]))
+    axis = name_axis(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
+    value = {"title": f"answer moved (counts; predicted {frame['predicted'].iloc[0]:.3g})"}
+    hue = draw.hue("series", {"probe": theme.colour("full"), "data": theme.colour("frozen")}, **SQUARE)
+    rows = rows[["name", "value", "series", "cosine", "followed"]]
+    tooltips = ["name:N", "series:N", "cosine:Q", "followed:Q"]
+    marks = bars(rows, axis, value, hue, offset=alt.XOffset("series:N"), tooltip=tooltips)
+    return draw.layers(*marks, width=_WIDTH, height=_HEIGHT, title=draw.heading(name))
+
+
+def _notes(sentences: list[str]) -> list[str]:
+    """In at most three lines where sentences can be left out, the last first: the panels and the result's table have them."""
+    wrapped = [textwrap.wrap(sentence, _LETTERS) for sentence in sentences]
+    while sum(map(len, wrapped)) > _MOST_LINES and len(wrapped) > 1:
+        wrapped.pop()
+    return [line for lines in wrapped for line in lines]
+
+
+def _grid(group: Frame, name: str) -> Any:
+    """A cell a length and mitigation, in the colour of its verdict."""
+    order = [str(length) for length in sorted(set(group["length"]))]
+    rows: Frame = group.assign(
+        n=group["length"].astype(str),
+        name=[theme.inert(str(name)) for name in group["mitigation"]],
+        said=[f"{share:.0%}" for share in group["answered"]],
+    )
+    rows = rows[["n", "name", "verdict", "said", "status"]]
+    arms = list(dict.fromkeys(rows["name"]))
+    verdict_colours = {
+        verdict: theme.colour(look) for verdict, look in _VERDICTS.items() if (rows["verdict"] == verdict).any()
+    }
+    column = alt.X("n:N", sort=order, title=_LENGTH, axis=alt.Axis(labelAngle=0), scale=alt.Scale(paddingInner=0.01))
+    row = alt.Y("name:N", sort=arms, title=None, axis=alt.Axis(labelLimit=220), scale=alt.Scale(paddingInner=0.06))
+    tooltips, hue = ["n:N", "name:N", "verdict:N", "said:N", "status:N"], draw.hue("verdict", verdict_colours, **SQUARE)
+    marks = word_cells(rows, column, row, hue, "said", tooltips)
+    return draw.layers(*marks, width=_WIDTH, height=26 * len(arms), title=draw.heading(name))
+
+
+def _failure_stage_bars(group: Frame, name: str) -> Any:
+    parts = [group[["length", "verdict"]].assign(value=group[share], series=share) for share in _SHARES]
+    rows: Frame = pd.concat(parts).dropna(subset=["value"])
+    rows = rows.assign(name=rows["length"].astype(str)).drop(columns="length")
+    axis = name_axis([str(length) for length in sorted(group["length"])], alt.X, _LENGTH, labelAngle=0, grid=False)
+    hue = draw.hue("series", {share: theme.colour(look) for share, look in _SHARES.items()}, **SQUARE)
+    marks = bars(rows, axis, share_axis("share of prompts"), hue, tooltip=["name:N", "series:N", "verdict:N"])
+    return draw.layers(*marks, width=_WIDTH, height=_HEIGHT, title=draw.heading(name))
+
+
+def places_named(frame: Frame) -> list[str]:
+    """v^(l) as v0, v1, ...; after the attention of a block z0, z1, ...; what else there is by its name."""
+    short = {"residual": "v", "residual_mid": "z", "embedding": "v"}
+    return [
+        f"{short[site]}{layer}" if site in short else str(site)
+        for site, layer in zip(frame["site"], frame["layer"], strict=True)
+    ]
+
+
+def _places(result: Decodability) -> list[list[Any]]:
+    """A row a dtype, in it a panel a test; what the length alone says is of no dtype."""
+    frame = frame_of(result)
+    length = frame[frame["site"] == "length"]
+    alone = dict(zip(length["test"], length["accuracy"], strict=True))
+    frame = frame[frame["site"] != "length"]
+    depth = result.predictions[["site", "layer", "depth"]].drop_duplicates()
+    frame = frame.merge(depth, on=["site", "layer"]).sort_values("depth", kind="stable")
+    rows = []
+    for dtype in dict.fromkeys(frame_of(result)["dtype"]):
+        group = frame[frame["dtype"] == dtype]
+        tests = [test for test in TESTS if (group["test"] == test).any()]
+        panels = [_place_panel(group[group["test"] == test], f"{dtype}, {test}", alone.get(test)) for test in tests]
+        # One legend a row: the panels of a row share their colours.
+        rows += [[alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")]] if panels else []
+    return rows
+
+
+def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
+    rows = group.assign(name=places_named(group), series=group["control"].map(_CONTROLS), value=group["accuracy"])
+    colours = {name: theme.colour(look) for name, look in _HUES.items()}
+    hue = draw.hue("series", colours | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
+    axis, value = (
+        name_axis(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True),
+        share_axis("right (held-out prompts)"),
+    )
+    offset = alt.XOffset("series:N", sort=list(_HUES))
+    rows = rows[["name", "series", "value", "low", "high"]]
+    intervals, tooltips = [("low", "high", 1)], ["name:N", "series:N"]
+    marks = bars(rows, axis, value, hue, intervals=intervals, offset=offset, size=34, tooltip=tooltips)
+    if alone is not None:
+        level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]})).mark_rule(strokeDash=[4, 3])
+        marks.insert(0, level.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=["series:N", draw.VALUE]))
+    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=draw.heading(name))
+
+
+_QUANTITIES = {
+    "frobenius_norm": "||J|| (Frobenius) of the tokens that carry the answer",
+    "pair_distance": "||y - y*|| of n and n + 1 items",
+    "log_probability": "log p of the right answer, nats",
+}
+"""What is drawn; the operator norm stands in the table."""
+_LABELLED = 3
+_MOST_EDGES = 12
+_NUMBERED = 64  # more cells than that get no number
+_SIDE = 230
+_LAYERS_NAMED = 9
+
+
+def ablation_chart(result: Ablation) -> Any:
+    """A row a quantity: left predicted against real with the diagonal, right the real effects, mean over the prompts."""
+    frame: Any = result.frame
+    rows = [
+        _quantity_row(frame[frame["quantity"] == quantity], words)
+        for quantity, words in _QUANTITIES.items()
+        if (frame["quantity"] == quantity).any()
+    ]
+    what, method = frame["what"].iloc[0], frame["method"].iloc[0]
+    prompts = frame[["task", "length", "seed"]].drop_duplicates()
+    lengths = ", ".join(str(length) for length in dict.fromkeys(prompts["length"].dropna()))
+    where = str(prompts["task"].iloc[0]) + (f", n = {lengths}" if lengths else "")
+    seeds = prompts["seed"].dropna().nunique()
+    effect = "Effect: the value with the part out, minus the value with nothing out"
+    effect += f"; {seeds} seeds" if seeds > 1 else ""
+    notes = [*_not_believed(result), f"{effect}. On the diagonal the first-order prediction is right."]
+    title = f"Taking {what} out ({method}), one at a time: {where}"
+    return draw.figure(rows, title, notes, spacing=34, between=26, color="independent")
+
+
+def _not_believed(result: Ablation) -> list[str]:
+    """A line for each quantity that is drawn whose first-order effects are not believed on some prompt."""
+    table = result.agreement
+    wrong: Frame = table[table["believed"].isin([False]) & table["quantity"].isin(_QUANTITIES)]
+    lines = []
+    for quantity, rows in wrong.groupby("quantity", sort=False):
+        more = f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)" if len(rows) > 1 else ""
+        lines.append(f"First order of {WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}")
+    return lines
+
+
+def _quantity_row(data: Frame, words: str) -> list[Any]:
+    what = data["what"].iloc[0]
+    return [_scatter(data, words), _edge_bars(data) if what == "edges" else _effect_map(data, what)]
+
+
+def _scatter(data: Frame, words: str) -> Any:
+    """One square scale for both, so that a prediction that is too small is seen to be."""
+    real, predicted = data["effect"], data["predicted_effect"]
+    low, high = min(real.min(), predicted.min(), 0.0), max(real.max(), predicted.max(), 0.0)
+    margin = 0.06 * (high - low) or 1.0
+    scale = alt.Scale(domain=[float(low - margin), float(high + margin)], nice=False)
+    points = data[["target", "layer", "effect", "predicted_effect"]].reset_index(drop=True)
+    has_label = _labelled(points, 0.06 * (high - low))
+    on_left = points["predicted_effect"] > (low + high) / 2
+    points = points.assign(label=points["target"].where(has_label, ""), left=on_left)
+    base = draw.rows(points).encode(
+        x=alt.X("predicted_effect:Q", title="predicted effect (first order)", scale=scale, axis=alt.Axis(tickCount=4)),
+        y=alt.Y("effect:Q", title="real effect", scale=scale, axis=alt.Axis(tickCount=4)),
+        tooltip=["target:N", alt.Tooltip("effect:Q", format=".4g"), alt.Tooltip("predicted_effect:Q", format=".4g")],
+    )
+    ends = pd.DataFrame({"at": [float(low - margin), float(high + margin)]})
+    diagonal = draw.rows(ends).mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
+    x, y = alt.X("at:Q", scale=scale), alt.Y("at:Q", scale=scale)
+    marks = base.mark_circle(size=46).encode(color=_layer_colour(points["layer"].astype(int)))
+    names = [
+        base.transform_filter(f"datum.left == {word}")
+        .mark_text(align=side, dx=7 * sign, dy=-5, fontSize=10)
+        .encode(text="label:N")
+        for word, side, sign in (("false", "left", 1), ("true", "right", -1))
+    ]
+    chart = alt.layer(diagonal.encode(x=x, y=y), marks, *names)
+    return chart.properties(width=_SIDE, height=_SIDE, title=draw.heading(words))
+
+
+def _labelled(points: Frame, least_gap: float) -> Column:
+    """Which points get a name: the greatest real effects, as far as their names would not lie on each other."""
+    size = points["effect"].abs()
+    label_points: list[int] = []
+    for index in size.sort_values(ascending=False).index[:_LABELLED]:
+        near = (
+            abs(points.loc[index, "effect"] - points.loc[labelled_point, "effect"]) < least_gap
+            for labelled_point in label_points
+        )
+        if size[index] > 0.1 * size.max() and not any(near):
+            label_points.append(index)
+    return points.index.to_series().isin(label_points)
+
+
+def _layer_colour(layers: Column) -> alt.Color:
+    """Few layers are named one by one."""
+    last = int(layers.max())
+    if last < _LAYERS_NAMED:
+        legend = alt.Legend(title="layer", orient="right", symbolType="circle", symbolSize=60, columns=1, offset=8)
+        return alt.Color(
+            "layer:O", scale=alt.Scale(domain=list(range(last + 1)), range=theme.ordered(last + 1)), legend=legend
+        )
+    legend = alt.Legend(title="layer", orient="right", gradientLength=120, format="d", offset=8)
+    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, last], range=theme.ordered(7)), legend=legend)
+
+
+def _effect_map(data: Frame, what: str) -> Any:
+    """The real effects, red where taking the part out makes the number smaller."""
+    column = "head" if what == "heads" else "part"
+    mean = data.groupby(["layer", column], as_index=False)["effect"].mean().rename(columns={"effect": "value"})
+    largest = float(mean["value"].abs().max()) or 1.0
+    scale = alt.Scale(scheme="redblue", domain=[-largest, largest])
+    columns, layers = mean[column].nunique(), int(mean["layer"].max()) + 1
+    # Where white reads better than black on this scheme.
+    dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
+    digits = f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
+    chart = draw.layers(*layers_by(mean, column, column, scale, light=dark, digits=digits))
+    width = min(_SIDE, (92 if what == "layers" else 46) * columns)
+    return chart.properties(width=width, height=_SIDE, title=draw.heading(_real(data)))
+
+
+def _real(data: Frame) -> str:
+    many_prompts = len(data[["task", "length", "seed"]].drop_duplicates()) > 1
+    return "real effect, mean over the prompts" if many_prompts else "real effect"
+
+
+def _edge_bars(data: Frame) -> Any:
+    """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke across it."""
+    mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
+    order = mean["effect"].abs().sort_values(ascending=False).index[:_MOST_EDGES]
+    rows = mean.loc[order].rename(columns={"target": "name", "effect": "value"})
+    names = name_axis(rows["name"].tolist(), title="layer.head: query → key")
+    value = {"title": "real effect (bar), predicted (stroke)", "axis": alt.Axis(tickCount=3)}
+    marks = bars(rows, names, value, alt.value(theme.colour("full")), height=9)
+    strokes = draw.rows(rows).mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15)
+    marks.append(strokes.encode(x="predicted_effect:Q", y=names))
+    title = draw.heading(f"{_real(data)}, the {len(rows)} greatest")
+    return draw.layers(*marks, width=_SIDE, height=_SIDE, title=title)

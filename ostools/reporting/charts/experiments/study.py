@@ -1,0 +1,291 @@
+"""Mitigations: a study's effects as a forest plot, and window sizes on a Pareto front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.experiments.study.study import Study
+from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
+from ostools.experiments.study.windows import WindowStudy
+from ostools.ground.words import short_name
+from ostools.reporting.forms import bars, curve, looks_by_name, name_axis
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Frame
+
+_FOREST_WIDTH, _FOREST_ROW = 250, 24
+_FOREST_COLUMNS = 3
+_TITLES = {
+    "correct": "right answers (percentage points)",
+    "log_probability": "log p of the right line (nats)",
+    "collapse_distance": "distance of n and n + 1 at y, {dtype}",
+    "sensitivity": "sensitivity of the answer's tokens",
+    "frozen_sensitivity": "the same, patterns and norms frozen",
+    "bound": "certified bound of the frozen one",
+    "tokens": "tokens of the prompt",
+    "seconds": "time of one forward pass",
+}
+NOT_JUDGED = "no verdict"
+_LOOKS = {
+    HELPS: (HELPS, "triangle-right"),
+    HURTS: (HURTS, "triangle-left"),
+    LARGER: (LARGER, "triangle-up"),
+    SMALLER: (SMALLER, "triangle-down"),
+    NO_EFFECT: (NO_EFFECT, "circle"),
+    NOT_JUDGED: (NOT_JUDGED, "diamond"),
+}
+_ENDS = ("value", "low", "high", "verdict_low", "verdict_high")
+_GREY = theme.colour("float64")
+
+
+def study_chart(result: Study) -> Any:
+    """Thick: the interval at the study's level; thin: the wider one that its verdict is read from; 0, or x1, is no effect.
+
+    Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and no interval. A mitigation
+    that changed nothing, or a quantity that could not be measured, has no mark, and a word in its place.
+    """
+    rows = _rows(result)
+    order = list(dict.fromkeys(rows["name"]))
+    panels = [
+        _panel(rows[rows["panel"] == panel], order, labelled=index % _FOREST_COLUMNS == 0)
+        for index, panel in enumerate(dict.fromkeys(rows["panel"]))
+    ]
+    title = f"Mitigations against none, {result.provenance.parameters['task']}"
+    options = {"spacing": 18, "between": 22, "color": "shared", "shape": "shared"}
+    return draw.figure(draw.in_rows(panels, _FOREST_COLUMNS), title, _subtitle(result), **options)
+
+
+def _subtitle(result: Study) -> list[str]:
+    parameters = result.provenance.parameters
+    lengths, seeds = parameters["lengths"], len(parameters["seeds"])
+    level, wide = parameters["level"], parameters["verdict_level"]
+    notes = [
+        f"{short_name(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
+        f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens and time.",
+        f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
+    ]
+    trained = result.frame["within_training"]
+    if not bool(trained.all()):
+        remainder_note = (
+            "no length is within training" if not bool(trained.any()) else "lengths beyond training are left out"
+        )
+        notes.append(remainder_note[0].upper() + remainder_note[1:] + ".")
+    return notes
+
+
+def _rows(result: Study) -> Frame:
+    """One row a mark: effects as they are drawn (points, or factors), their intervals, and what the verdict says of them."""
+    order = list(_TITLES)
+    effects: Any = result.effects
+    effects = effects.sort_values("quantity", key=lambda names: names.map(order.index), kind="stable")
+    verdict_table: Any = result.verdicts.set_index("mitigation")
+    limits = [bound(row) for row in effects.to_dict("records")]
+    scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
+    rows = effects[["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]].copy()
+    for name in ("effect", "low", "high", "verdict_low", "verdict_high"):
+        rows[name] = np.where(effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name])
+        if name != "effect":
+            rows[name] = rows[name].where([limit == "" for limit in limits])
+    rows["panel"] = [
+        _TITLES[quantity].format(dtype=dtype) for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
+    ]
+    verdicts = [
+        verdict_table.loc[mitigation, about] if about else NOT_JUDGED
+        for mitigation, about in zip(effects["mitigation"], effects["about"], strict=True)
+    ]
+    rows["verdict"] = [verdict if verdict in _LOOKS else NOT_JUDGED for verdict in verdicts]
+    missing = np.where(rows["inactive"] > 0, "inactive", "not measured")
+    rows["limit"] = [limit.rstrip(",") for limit in limits]
+    rows["word"] = np.where(rows["pairs"] > 0, "", missing)
+    rows["name"] = [theme.inert(name) for name in rows["mitigation"]]
+    rows["reason"] = [theme.inert(text) for text in rows["reason"]]
+    return rows.rename(columns={"effect": "value"}).drop(columns=["mitigation", "quantity", "dtype", "inactive"])
+
+
+def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
+    ratio = bool((rows["scale"] == "log10 ratio").all())
+    none = 1.0 if ratio else 0.0
+    measured, missing = rows[rows["pairs"] > 0].drop(columns="scale"), rows[rows["pairs"] == 0]
+    hue, shape = looks_by_name("verdict", _LOOKS, alt.Legend(title=None, columns=4, symbolSize=90)).values()
+    axis = name_axis(order, labels=labelled, domain=False, labelLimit=260, labelPadding=8)
+    value = _value_axis(measured, ratio, none)
+    tooltips = ["name:N", "verdict:N", *(alt.Tooltip(f"{end}:Q", format=".4g") for end in _ENDS[2:])]
+    tooltips += ["lengths:Q", "pairs:Q", "reason:N"]
+    intervals = [("verdict_low", "verdict_high", 1.2), ("low", "high", 3.6)]
+    marks = draw.line_at("x", "none", none, colour=_GREY, dash=[3, 3], width=1)
+    marks += bars(measured, axis, value, hue, intervals=intervals, shape=shape, size=90, tooltip=tooltips)
+    italic: dict[str, Any] = {"fontSize": 10, "fontStyle": "italic", "color": _GREY}
+    if len(bounds := measured[measured["limit"] != ""]):
+        words = draw.rows(bounds[["name", "value", "limit"]]).mark_text(dy=-10, **italic)
+        marks.append(words.encode(x=alt.X("value:Q", **value), y=axis, text="limit:N"))
+    if len(missing):
+        words = draw.rows(missing[["name", "word"]]).mark_text(align="left", **italic)
+        marks.append(words.encode(x=alt.value(6), y=axis, text="word:N"))
+    return draw.layers(
+        *marks, width=_FOREST_WIDTH, height=_FOREST_ROW * len(order), title=draw.heading(str(rows["panel"].iloc[0]))
+    )
+
+
+def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
+    """Around every effect and interval of the panel, with no effect in sight; ratios on a log axis of factors."""
+    ends = measured[list(_ENDS)].to_numpy(dtype=float).ravel()
+    values = np.append(ends[np.isfinite(ends)], none)
+    low, high = float(values.min()), float(values.max())
+    if ratio:
+        return axes.log_channel(pd.Series([low / 1.15, high * 1.15]), "factor")
+    room = 0.06 * (high - low) or 1.0
+    scale = alt.Scale(domain=[low - room, high + room], nice=False)
+    return {"title": None, "scale": scale, "axis": alt.Axis(grid=True, tickCount=4)}
+
+
+_TRADE_WIDTH, _TRADE_HEIGHT, _BELOW = 340, 240, 130
+_FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
+_FRONT_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
+_OBJECTIVES = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
+_FRONTS = {"accuracy": "front", "log_probability": "front_probability"}
+_DISTANCE = "L2 distance at y, float64"
+_ROUNDING_NOTE = "Hollow triangle: some distances are below rounding, so the mean is at most this."
+
+
+def windows_chart(result: WindowStudy) -> Any:
+    """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
+
+    Below: the three against the window; the dashed line is no window. A distance with rounding in it is a hollow triangle.
+    """
+    summary: Any = result.summary
+    scored = bool(summary["log_probability"].notna().all())
+    objectives = ["accuracy", "log_probability"] if scored else ["accuracy"]
+    above = alt.hconcat(*(_trade(summary, name) for name in objectives), spacing=30)
+    width = (len(objectives) * _TRADE_WIDTH - 60) // (len(objectives) + 1)
+    below = alt.hconcat(*(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30)
+    title = f"Sliding windows on {result.provenance.parameters['task']}: answers against collapse"
+    return draw.figure([[above], [below]], title, _windows_notes(result), between=26)
+
+
+def _windows_notes(result: WindowStudy) -> list[str]:
+    """How it was measured; what the marks are; which windows are on the front."""
+    parameters = result.provenance.parameters
+    lengths, seeds = parameters["lengths"], len(parameters["seeds"])
+    same_task = parameters["pairs"] == parameters["task"]
+    pairs = "the questions of n and n + 1 items" if same_task else f"{parameters['pairs']} with n and n + 1 copies"
+    at = f"n = {lengths[0]}" if len(lengths) == 1 else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
+    of = f"layers {parameters['layers']}" if parameters["layers"] != "all" else "all layers"
+    how = f"{short_name(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
+    how += f"{parameters['sinks'] or 'no'} sinks."
+    if parameters["beyond_training"]:
+        how += " Every length is beyond the trained ones."
+    elif not bool(result.frame["within_training"].all()):
+        how += " Lengths beyond training are left out."
+    marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
+    marks += f" {_ROUNDING_NOTE}" if bool((result.summary["floored"] > 0).any()) else ""
+    return [how, marks, f"On the front of the point estimates: {'; '.join(_fronts(result.summary))}."]
+
+
+def _fronts(summary: Frame) -> list[str]:
+    """The windows of each front by name."""
+    sizes = _window_names(summary)
+    words = {"accuracy": "right answers", "log_probability": "log p"}
+    return [
+        f"{', '.join(sizes[summary[column].astype(bool)])} ({words[objective]})"
+        for objective, column in _FRONTS.items()
+        if summary[column].any()
+    ]
+
+
+def _window_names(summary: Frame) -> Any:
+    return summary["window"].astype("string").fillna("no window")
+
+
+def _trade(summary: Frame, objective: str) -> alt.LayerChart:
+    """A task's measure against the distance; the points of the front labelled with their windows where there is room."""
+    front = summary[_FRONTS[objective]].astype(bool)
+    kind = front.map({True: _FRONT, False: _DOMINATED}).where(summary["window"].notna(), _NONE)
+    across = axes.log_channel(summary["distance"], f"{_DISTANCE} (right: less collapse)")
+    domain = across["scale"]["domain"]
+    room = _room(summary[objective])
+    rows: Frame = pd.DataFrame({"distance": summary["distance"], "value": summary[objective], "kind": kind})
+    rows = rows.assign(below=summary["floored"] > 0, front=front, window=_window_names(summary))
+    rows["label"] = _labels(rows, domain, room["domain"])
+    base = draw.rows(rows).encode(
+        x=alt.X("distance:Q", **across),
+        y=alt.Y("value:Q", title=_OBJECTIVES[objective], scale=room),
+        tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), draw.VALUE, "kind:N"],
+    )
+    line = base.transform_filter("datum.front").mark_line(
+        color=theme.colour(_FRONT_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
+    )
+    hues = {kind: theme.colour(name) for kind, name in _FRONT_LOOKS.items()}
+    legend = draw.hue("kind", hues, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
+    coloured = base.encode(color=legend)
+    # The model without a window lies below the others, and larger: a window that changes nothing does not hide it.
+    points = _points(coloured.transform_filter(f"datum.kind === '{_NONE}'"), 150, "triangle-left")
+    points += _points(coloured.transform_filter(f"datum.kind !== '{_NONE}'"), 52, "triangle-left")
+    middle = float(np.sqrt(np.prod(domain)))
+    words = [
+        base.transform_filter(f"datum.label !== '' && datum.distance {side} {middle}")
+        .mark_text(dy=-10, dx=dx, align=align, fontSize=10)
+        .encode(text="label:N")
+        for side, dx, align in ((">", -4, "right"), ("<=", 4, "left"))
+    ]
+    return draw.layers(line.encode(order="distance:Q"), *points, *words, width=_TRADE_WIDTH, height=_TRADE_HEIGHT)
+
+
+def _labels(rows: Frame, across: list[float], up: list[float]) -> list[str]:
+    """A label for each point that has room, those of the front first, with the names of all windows at that point."""
+    x = _TRADE_WIDTH * np.log(rows["distance"] / across[0]) / np.log(across[1] / across[0])
+    y = _TRADE_HEIGHT * (rows["value"] - up[0]) / (up[1] - up[0])
+    labels, placed = [""] * len(rows), []
+    for place in np.argsort(~rows["front"].to_numpy(), kind="stable"):
+        name, point = str(rows["window"].iloc[place]), (float(x.iloc[place]), float(y.iloc[place]))
+        near = [neighbour for *at, neighbour in placed if abs(point[0] - at[0]) < 12 and abs(point[1] - at[1]) < 12]
+        if near:
+            labels[near[0]] += f", {name}"
+        elif all(abs(point[0] - at[0]) > 60 or abs(point[1] - at[1]) > 22 for *at, _ in placed):
+            labels[place] = name
+            placed.append((*point, place))
+    return labels
+
+
+def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
+    """One measure against the window, the model without a window as a dashed line."""
+    sized: Frame = summary[summary["window"].notna()]
+    none: Frame = summary[summary["window"].isna()]
+    rows: Frame = pd.DataFrame({"window": sized["window"].astype(int), "value": sized[name]})
+    rows = rows.assign(below=(sized["floored"] > 0) & (name == "distance"))
+    if name == "accuracy":
+        rows = rows.assign(low=sized["wilson_low"], high=sized["wilson_high"])
+    first, last = int(rows["window"].min()), int(rows["window"].max())
+    log = last >= 10 * first
+    ticks = [2**power for power in range(20) if first <= 2**power <= last] if log else axes.whole_ticks(first, last)
+    x = axes.count_axis(first, last, "window", "window w (keys seen)", padding=6, log=log, values=ticks)
+    y: dict[str, Any] = {"title": _OBJECTIVES.get(name), "scale": _room(summary[name]), "axis": alt.Axis()}
+    if name == "distance":
+        y = axes.log_channel(summary["distance"], _DISTANCE)
+    colour = theme.colour(_FRONT_LOOKS[_FRONT])
+    bands = [("low", "high", 0.18)] if name == "accuracy" else []
+    marks = curve(rows, x, y, alt.value(colour), bands=bands, width=1.8, tooltip=["window:Q"])
+    marks += _points(draw.rows(rows).encode(x=x, y=alt.Y("value:Q", **y), color=alt.value(colour)), 24, "triangle-down")
+    if len(none):
+        looks: dict[str, Any] = {"colour": theme.colour(_FRONT_LOOKS[_NONE]), "dash": [6, 4]}
+        marks += draw.line_at("y", "value", float(none[name].iloc[0]), **looks)
+    return draw.layers(*marks, width=width, height=_BELOW)
+
+
+def _points(base: Any, size: int, smaller: str) -> list[Any]:
+    """A circle each; where rounding is in the mean, a hollow triangle that points to smaller distances."""
+    below = base.transform_filter("datum.below").mark_point(
+        shape=smaller, size=52, filled=False, opacity=1, strokeWidth=1.2
+    )
+    return [base.transform_filter("!datum.below").mark_circle(size=size), below]
+
+
+def _room(values: Any) -> alt.Scale:
+    """A little more than the values; all of 0 to 1 for shares."""
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        return alt.Scale(domain=[0.0, 1.05], nice=False)
+    room = 0.08 * (high - low) or 0.1
+    return alt.Scale(domain=[low - room, high + room], nice=False)

@@ -1,0 +1,249 @@
+"""Sensitivity and answers by position: in natural text, along a chain of thought, and of a record to retrieve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from ostools.experiments.position.position_effect import MODEL, THIRDS, UNTRAINED, PositionEffect
+from ostools.experiments.reasoning.chain_of_thought import ChainOfThought
+from ostools.experiments.reasoning.written import BY_MODEL, LINE_APPENDED, PARTS
+from ostools.experiments.retrieval import Retrieval
+from ostools.ground.names import known_norm
+from ostools.ground.words import number, short_name
+from ostools.reporting.charts.tokens import NORMS
+from ostools.reporting.findings.position import contrast_words
+from ostools.reporting.forms import BAND, bars, curve, log_rows, name_axis, share_axis, token_rows
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Frame, frame_of
+from ostools.theory.statistics.intervals import wilson
+
+NAMES = {MODEL: "the model", UNTRAINED: "untrained (same architecture)"}
+_POSITION_WIDTH, _POSITION_HEIGHT = 620, 260
+
+
+def position_chart(result: PositionEffect) -> Any:
+    """Geometric mean over passages and rotations of each norm over its passage's middle third; the band is the 95% interval."""
+    titles = (
+        "position in the text (each token stands once in every third)",
+        "norm of ∂y/∂v over the middle third's",
+    )
+    panel = _position_panel(result, _POSITION_WIDTH, _POSITION_HEIGHT, titles)
+    return draw.figure([[panel]], "Sensitivity by position, token identity taken out", contrast_words(result))
+
+
+def position_layers(result: PositionEffect, width: int, height: int) -> Any:
+    """The same without a title, in a size."""
+    return axes.themed(_position_panel(result, width, height, ("position in the text", "norm / middle")))
+
+
+def _position_panel(result: PositionEffect, width: int, height: int, titles: tuple[str, str]) -> Any:
+    curves, y = log_rows(position_curves(result), titles[1], ("low", "high"))
+    names = [NAMES[source] for source in dict.fromkeys(curves["source"])]
+    hue = draw.hue("series", dict(zip(names, (theme.colour("full"), theme.colour("none")), strict=False)))
+    count = int(curves["position"].max()) + 1
+    x = axes.count_axis(0, count - 1, "position", titles[0])
+    edges = [mark for third in (1, 2) for mark in draw.line_at("x", "position", third * count / 3 - 0.5)]
+    marks = curve(curves, x, y, hue, bands=[BAND], width=1.8, tooltip=["position:Q", "series:N"])
+    return draw.layers(*edges, *marks, width=width, height=height)
+
+
+def position_curves(result: PositionEffect) -> Frame:
+    """One row a source and position: value (a ratio to the middle third of the same passage), low, high (95% over passages)."""
+    table: Any = frame_of(result)
+    table = table.assign(log=np.log10(table["norm"].to_numpy(dtype=float)))
+    keys = ["source", "passage"]
+    middle = table[table["third"] == THIRDS[1]].groupby(keys, sort=False)["log"].mean().rename("middle")
+    table = table.join(middle, on=keys)
+    by_passage = table.assign(log=table["log"] - table["middle"]).groupby([*keys, "position"], sort=False)["log"].mean()
+    over = by_passage.groupby(["source", "position"], sort=False).agg(["mean", "std", "count"]).reset_index()
+    half = stdtrit(over["count"] - 1, 0.975) * over["std"] / np.sqrt(over["count"])
+    return over[["source", "position"]].assign(
+        series=[NAMES[str(source)] for source in over["source"]],
+        value=10 ** over["mean"],
+        low=10 ** (over["mean"] - half),
+        high=10 ** (over["mean"] + half),
+    )
+
+
+_CHAIN_WIDTH, _CHAIN_HEIGHT, _PART_HEIGHT = 640, 200, 24
+
+
+def chain_of_thought_chart(result: ChainOfThought) -> Any:
+    """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius norm), coloured by its part.
+    Below: each part's share of the sum, beside its share of the tokens, and its mean per token. Of the first linearisation
+    measured.
+    """
+    frame: Frame = frame_of(result)
+    table: Frame = result.summary
+    name = str(frame["linearisation"].iloc[0])
+    frame = frame[frame["linearisation"] == name]
+    norm = known_norm(frame["method"])
+    table = table[(table["linearisation"] == name) & (table["norm"] == norm)]
+    parts_present = [part for part in PARTS if (frame["part"] == part).any()]
+    # Without a legend: the rows below name the parts.
+    hues = alt.Scale(domain=parts_present, range=[theme.colour(part) for part in parts_present])
+    lines = frame["line"].astype("float64")
+    rows, y = log_rows(
+        token_rows(frame, series=frame["part"], line=lines, value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})"
+    )
+    hue = alt.Color("series:N", scale=hues, legend=None)
+    x = axes.token_axis(frame["token"].map(str).tolist())
+    tooltips = ["position:Q", "token:N", "series:N", "line:Q"]
+    tokens = draw.layers(
+        *curve(rows, x, y, hue, width=0, points=22, tooltip=tooltips), width=_CHAIN_WIDTH, height=_CHAIN_HEIGHT
+    )
+    below = _parts(table.assign(name=table["part"]), parts_present, alt.Color("name:N", scale=hues, legend=None))
+    parameters = result.provenance.parameters
+    answer, right = (theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right"))
+    notes = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
+    notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
+    task_words = f"{parameters['task']}, {parameters['length']} items"
+    title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {short_name(result.provenance.model)}"
+    return draw.figure([[tokens], below], title, notes)
+
+
+def _source(parameters: Mapping[str, Any]) -> str:
+    """Whose the reasoning and the begun line are."""
+    source, some = parameters["reasoning_source"], bool(parameters["reasoning"])
+    if source == BY_MODEL:
+        return "The model wrote the reasoning and began the answer line" if some else "The model began the answer line"
+    if source == LINE_APPENDED:
+        what = "the reasoning" if some else "nothing"
+        return f"The model wrote {what}; the answer line was begun for it"
+    return "The reasoning was given" if some else "No reasoning; the answer line was begun"
+
+
+def _parts(table: Frame, parts_present: list[str], hue: Any) -> list[Any]:
+    """Shares of the sum, a line across each where it would end if every token were felt alike; and means per token."""
+    rows = table[["name", "tokens", "total"]].assign(
+        value=table["share"], alike=table["tokens"] / table["tokens"].sum()
+    )
+    title = "share of the sum (line: share of the tokens)"
+    value = {"title": title, "axis": alt.Axis(format=".0%", tickCount=5)}
+    tooltips = ["name:N", "tokens:Q", alt.Tooltip("alike:Q", format=".1%")]
+    marks = bars(rows, name_axis(parts_present, domain=False), value, hue, tooltip=tooltips, height=_PART_HEIGHT / 2)
+    alike = draw.rows(rows).mark_tick(thickness=2, size=_PART_HEIGHT * 0.8, color=theme.INK)
+    marks.append(alike.encode(x="alike:Q", y=name_axis(parts_present, domain=False), tooltip=tooltips))
+    shares = draw.layers(*marks, width=230, height=_PART_HEIGHT * len(parts_present))
+    means, y = log_rows(table[["name", "tokens"]].assign(value=table["mean"]), "mean norm per token")
+    axis = name_axis(parts_present, labels=False, domain=False, grid=True)
+    marks = bars(means, axis, y, hue, size=70, shape=alt.value("circle"), tooltip=["name:N", "tokens:Q"])
+    return [shares, draw.layers(*marks, width=200, height=_PART_HEIGHT * len(parts_present))]
+
+
+_RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT = 540, 120
+_DIGITS = 10
+"""Of more records than these, whose values are digits, two hold the same value."""
+_TARGET_RECORD, _OTHER_TOKENS = "tokens of the wanted record", "all other tokens"
+_QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
+_AMBIGUOUS = "more records than digits: another may hold the wanted value too, and be what was found"
+_ESTIMATED = "estimated"
+
+
+def retrieval_chart(result: Retrieval) -> Any:
+    """Three panels over one axis of positions: the share of seeds that found the value, with Wilson's 95% interval; log p of
+    the right answer; the mean norm over the wanted record's tokens, and over all others. Thin lines: seeds; thick: their mean.
+    """
+    frame, parameters = frame_of(result), result.provenance.parameters
+    axes.require_finite(frame["sensitivity_mean"], "a retrieval run")
+    length = int(frame["length"].iloc[0])
+    parts = [
+        frame[["position", "seed"]].assign(value=frame[column], series=of)
+        for column, of in (("sensitivity_mean", _TARGET_RECORD), ("sensitivity_others", _OTHER_TOKENS))
+    ]
+    norms, y = log_rows(pd.concat(parts, ignore_index=True), f"mean {parameters['norm']} norm")
+    estimated = "; estimated" if (frame["method"] != "exact").any() else ""
+    of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i{estimated}"
+    likely = frame[["position", "seed"]].assign(value=frame["log_probability"], series=_TARGET_RECORD)
+    log_p = {"title": "log p(right answer), nats", "scale": alt.Scale(zero=False), "axis": alt.Axis(tickCount=4)}
+    panels = [
+        _share_found(frame, _AMBIGUOUS if _ambiguous(result) else ""),
+        _seed_curves(likely, draw.quiet(_record_axis(frame)), log_p),
+        _seed_curves(norms, _record_axis(frame), y, note=of),
+    ]
+    title = f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands"
+    notes = [f"{_seeds_line(result)} Thin: seeds; thick: their mean.", *_ends(result)]
+    return draw.figure([[panel] for panel in panels], title, notes, between=10)
+
+
+def retrieval_notes(result: Retrieval) -> list[str]:
+    """How the run was made, what its numbers may hide, and whether the ends lie above what is between."""
+    frame, parameters = frame_of(result), result.provenance.parameters
+    notes = [_seeds_line(result)]
+    notes += [f"There are {_AMBIGUOUS}."] if _ambiguous(result) else []
+    notes.append(f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i.")
+    notes += _ends(result)
+    notes += [f"Sensitivity is {_ESTIMATED}."] if (frame["method"] != "exact").any() else []
+    return notes
+
+
+def _seeds_line(result: Retrieval) -> str:
+    seeds, records = frame_of(result)["seed"].nunique(), str(result.provenance.parameters["records"])
+    kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(records, "from a file")
+    seeds_words = f"{seeds} seeds" if seeds > 1 else "One seed"
+    return f"{seeds_words} ({kind} a record); within a seed only the wanted record moves."
+
+
+def _ambiguous(result: Retrieval) -> bool:
+    """Whether two records have to share a value."""
+    return result.provenance.parameters["records"] == "words" and int(frame_of(result)["length"].iloc[0]) > _DIGITS
+
+
+def _ends(result: Retrieval) -> list[str]:
+    """A line a quantity: the first and the last position against the mean of those between."""
+    rows, notes = [dict(row) for row in result.ends.to_dict("records")], []
+    for quantity, words in _QUANTITIES.items():
+        differences = [f"{row['end']} {_difference(row)}" for row in rows if row["quantity"] == quantity]
+        if differences:
+            notes.append(f"{words} against the mean of the positions between: {'; '.join(differences)}.")
+    return notes
+
+
+def _difference(row: dict[str, Any]) -> str:
+    """A difference of log p in nats, one of log sensitivity as a factor; its interval and verdict."""
+    factor = row["quantity"] == "log_sensitivity"
+    middle, low, high = (math.exp(row[name]) if factor else row[name] for name in ("difference", "low", "high"))
+    interval = f" ({number(low)} to {number(high)})" if pd.notna(low) else ""
+    return f"{f'× {number(middle)}' if factor else f'{middle:+.2g} nats'}{interval}, {row['verdict']}"
+
+
+def _record_axis(frame: Frame) -> alt.X:
+    places = sorted(set(frame["position"].tolist()))
+    title = f"position of the wanted record (0 to {int(frame['length'].iloc[0]) - 1})"
+    ticks: dict[str, Any] = {"values": places, "tickCount": len(places) + 1}
+    return axes.count_axis(places[0], places[-1], "position", title, padding=10, **ticks)
+
+
+def _share_found(frame: Frame, note: str) -> Any:
+    table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
+    ends = [wilson(int(right), int(count)) for right, count in zip(table["sum"], table["size"], strict=True)]
+    table = table.assign(value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends])
+    x, colour = draw.quiet(_record_axis(frame)), theme.colour("full")
+    bars = draw.rows(table).mark_rule(strokeWidth=1.2, color=colour).encode(x=x, y="low:Q", y2="high:Q")
+    tooltips, y = ["position:Q", "sum:Q", "size:Q"], share_axis("share found", tickCount=3)
+    marks = [bars, *curve(table, x, y, alt.value(colour), width=2, points=34, tooltip=tooltips)]
+    return draw.layers(
+        *marks,
+        width=_RETRIEVAL_WIDTH,
+        height=_RETRIEVAL_HEIGHT * 0.8,
+        **({"title": draw.heading(note)} if note else {}),
+    )
+
+
+def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any], note: str = "") -> Any:
+    """A thin line a seed, and their mean with points."""
+    column = "shown" if "shown" in rows else "value"
+    means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
+    colours = {_TARGET_RECORD: theme.colour("full"), _OTHER_TOKENS: theme.colour("float64")}
+    hue, tooltips = draw.hue("series", colours, columns=2, symbolStrokeWidth=3), ["position:Q", "series:N"]
+    thin = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, tooltip=["seed:Q", *tooltips], opacity=0.35)
+    thick = curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30, tooltip=tooltips)
+    heading = {"title": draw.heading(note)} if note else {}
+    return draw.layers(*thin, *thick, width=_RETRIEVAL_WIDTH, height=_RETRIEVAL_HEIGHT, **heading)

@@ -1,0 +1,265 @@
+"""Which tokens matter: by thirds, by rank, by layer, and held against what the model does without a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.names import known_norm
+from ostools.measure.faithfulness.deletion import RANDOM
+from ostools.measure.faithfulness.faithfulness import BETWEEN, Faithfulness
+from ostools.measure.faithfulness.without import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
+from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
+from ostools.reporting.findings.faithfulness import answer_finding
+from ostools.reporting.forms import (
+    TOKENS_WIDTH,
+    TOOLTIP,
+    bars,
+    curve,
+    heat,
+    log_colour,
+    log_rows,
+    name_axis,
+    profile,
+    token_labels,
+    token_rows,
+)
+from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.prompt import template_note, template_positions, underline_template
+from ostools.results import Frame, frame_of
+
+_RANKED = 12
+
+
+def profile_chart(result: Profile) -> alt.VConcatChart:
+    """The profile with the mean of each third, the tokens with the largest shares, and each linearisation over frozen.
+
+    The thirds and the words about their contrasts are those of the profile without its first token; in a chat template, those
+    of the user's text.
+    """
+    frame: Frame = frame_of(result)
+    axes.require_finite(frame["value"], "a profile")
+    names = list(dict.fromkeys(frame["linearisation"]))
+    tokens = token_labels(frame)
+    aside = template_positions(frame)
+    symbol, _ = theme.differentiated(result.provenance.parameters)
+    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside, symbol)]
+    panels.append(_ranked_panel(frame, names, aside))
+    unfrozen: Any = frame[
+        (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
+    ]
+    if len(unfrozen):
+        panels.append(_ratio_panel(unfrozen, names, tokens, aside))
+    notes = [*_verdicts(result, names, bool(aside)), *template_note(aside)]
+    return draw.figure([[panel] for panel in panels], _profile_title(result), notes, between=24, color="shared")
+
+
+def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
+    """The sink's share, in a chat the text's; then a line a linearisation, the verdict on the tokens that are tested and the
+    two contrasts it stands on."""
+    shapes: Any = result.shapes
+    table = result.summary.set_index("linearisation")
+    whose = {"the first token": "sink_share"} | ({"the text": "text_share"} if chat else {})
+    lines = [
+        f"Share of {words}: " + ", ".join(f"{table[column][name]:.1%} ({name})" for name in names)
+        for words, column in whose.items()
+    ]
+    for name in names:
+        row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == (OF_TEXT if chat else NO_SINK))].iloc[0]
+        line = f"{name}, {'the text alone' if chat else 'first token taken out'}: {row['verdict']}"
+        if np.isfinite(row["middle"]):
+            parts = [
+                f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, {row[f'{end}_contrast_high']:.2f}]"
+                for end in ("start", "end")
+            ]
+            line += f" ({', '.join(parts)} decades against the middle third)"
+        lines.append(line)
+    return lines
+
+
+def _profile_panel(
+    frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int], symbol: str
+) -> Any:
+    rows, y = log_rows(_profile_rows(frame, "value"), norm_named(str(frame["norm"].iloc[0]), symbol))
+    tested = OF_TEXT if aside else NO_SINK
+    first = frame[frame["linearisation"] == names[0]]
+    thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
+    segments = []
+    if len(thirds):
+        ends = draw.rows(thirds).encode(
+            x=axes.token_axis(tokens, False, field="from"), x2="to:Q", color=draw.hue("series", names)
+        )
+        tooltips = ["series:N", "third:N", alt.Tooltip("mean:Q", format=".4g")]
+        segments = [ends.mark_rule(strokeWidth=3.5, strokeCap="round").encode(y=alt.Y("mean:Q", **y), tooltip=tooltips)]
+    of = "of the text" if aside else "first token taken out"
+    title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
+    looks: dict[str, Any] = {"aside": aside, "last": False, "height": 240, "width": 1.2, "above": segments}
+    return profile(rows, tokens, y, draw.hue("series", names), title=title, **looks)
+
+
+def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
+    """The three means of what is tested as horizontal segments over the tokens that they are of."""
+    thirds = np.array_split(positions, 3)
+    rows = []
+    for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
+        for third, segment in zip(("start", "middle", "end"), thirds, strict=True):
+            ends = {"from": float(segment[0]), "to": float(segment[-1])}
+            rows.append({"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
+    return pd.DataFrame(rows)
+
+
+def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.LayerChart:
+    """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others; in a chat
+    template the text's."""
+    rows = frame[(frame["linearisation"] == names[0]) & ~frame["position"].isin(aside)]
+    top = rows.sort_values("rank").head(_RANKED)["position"].tolist()
+    data = _profile_rows(frame[frame["position"].isin(top)], "share")
+    data["name"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
+    labels = data.drop_duplicates("position").set_index("position")["name"]
+    axis = name_axis([labels[position] for position in top], title="token and its position i")
+    value = {"title": "share of the sum over all tokens", "axis": alt.Axis(format=".0%", tickCount=6)}
+    marks = bars(data, axis, value, draw.hue("series", names), size=60, shape=alt.value("circle"), tooltip=TOOLTIP)
+    title = draw.heading(f"The largest shares{' of the text' if aside else ''}, by {names[0]}")
+    return draw.layers(*marks, width=TOKENS_WIDTH, height=17 * len(top), title=title)
+
+
+def _ratio_panel(unfrozen: Frame, names: list[str], tokens: list[str], aside: list[int]) -> Any:
+    rows, y = log_rows(_profile_rows(unfrozen, "over_frozen"), "ratio to frozen", also=[0.5, 2.0])
+    level_line = draw.line_at("y", "value", 1.0, dash=[3, 3])
+    looks: dict[str, Any] = {"aside": aside, "height": 150, "width": 1.2, "below": level_line}
+    return profile(
+        rows,
+        tokens,
+        y,
+        draw.hue("series", names),
+        title="What freezing patterns and norm scales changes",
+        coloured=False,
+        **looks,
+    )
+
+
+def _profile_rows(frame: Frame, column: str) -> Frame:
+    return token_rows(frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float))
+
+
+def _profile_title(result: Profile) -> str:
+    narrowed = {"position", "logit_norm"} & result.provenance.parameters.keys()
+    return f"Which tokens matter to {theme.differentiated(result.provenance.parameters)[1] if narrowed else 'the last one'}"
+
+
+def sensitivity_result_chart(result: Sensitivity) -> alt.VConcatChart:
+    """Token by token; layer by layer where several layers were measured."""
+    many_layers = frame_of(result)["layer"].nunique() > 1
+    return layers_chart(result) if many_layers else sensitivity_chart(result)
+
+
+def layers_chart(result: Sensitivity) -> alt.VConcatChart:
+    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
+
+    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
+    Frobenius norm. Blank: exactly zero, which above the last block is every token but the last.
+    """
+    table: Frame = frame_of(result)
+    norm = known_norm(table["method"])
+    frame = table.assign(value=table[f"{norm}_norm"])
+    axes.require_finite(frame["value"], "a sensitivity")
+    tokens, layers = token_labels(frame), sorted(int(layer) for layer in frame["layer"].unique())
+    positive: Any = frame[frame["value"] > 0]
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    colour = log_colour(positive["value"], norm_named(norm, symbol))
+    linearisations, aside = list(dict.fromkeys(frame["linearisation"])), template_positions(frame)
+    height = max(90, min(22 * len(layers), 480))
+    up = name_axis([str(layer) for layer in reversed(layers)], title="layer l", field="layer")
+    panels = []
+    for name in linearisations:
+        rows = _profile_rows(positive[positive["linearisation"] == name], "value")
+        rows = rows.assign(layer=positive.loc[rows.index, "layer"].astype(str))
+        rows = rows.assign(start=rows["position"] - 0.5, end=rows["position"] + 0.5)
+        labelled = name == linearisations[-1]
+        across = axes.token_axis(tokens, labelled, field="start", margin=0.5, aside=aside)
+        tooltips = ["layer:N", "position:Q", "token:N"]
+        chart = alt.layer(*heat(rows, across, up, colour, tooltips, across="end"))
+        panel = underline_template(chart, aside, height)
+        panels.append([panel.properties(width=TOKENS_WIDTH, height=height, title=draw.heading(name))])
+    notes = "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last."
+    title = f"Sensitivity of {words} to every token at every layer"
+    return draw.figure(panels, title, [notes, *template_note(aside)], between=18, color="shared")
+
+
+_HEADINGS = {"y_change": "change of y", "log_prob_drop": "change of log p of the answer", "kl": "KL of the next token"}
+_NARROW, _HEIGHT = 182, 170
+_HUES = {REMOVED: "full", REPLACED: "replaced", MASKED: "wrong"}
+_TITLE = "Each token by itself: removed, replaced by another of its kind, or masked in attention"
+
+
+def faithfulness_chart(result: Faithfulness) -> Any:
+    """Top: how far y moves without each token. Middle: rank correlations of that, of the answer's and of the next token's
+    change with each profile. Bottom: deletion curves in the orders of the profiles, random ones in grey."""
+    frame: Frame = frame_of(result)
+    ways = [way for way in WAYS if way in set(frame["way"])]
+    profiles = list(dict.fromkeys(result.correlations["profile"]))
+    hue = draw.hue("series", {way: theme.colour(_HUES[way]) for way in ways}, columns=3)
+    rows, y = log_rows(token_rows(frame, value=frame["y_change"], series=frame["way"]), "change of y without token i")
+    title = f"{_TITLE}; {axes.ZERO_NOTE.lower()}" if rows["zero"].any() else _TITLE
+    tokens = profile(rows, token_labels(frame), y, hue, title=title, height=_HEIGHT, width=1.2)
+    panels = [
+        [tokens],
+        [_ranks(result.correlations, effect, profiles, ways, hue) for effect in EFFECTS],
+        [_deleted(result, way, profiles) for way in ways],
+    ]
+    lines: list[Any] = [alt.hconcat(*row, spacing=20).resolve_scale(color="shared") for row in panels]
+    title = "Is sensitivity use? What is lost without a token"
+    return draw.figure([[line] for line in lines], title, answer_finding(result), color="independent")
+
+
+def _ranks(table: Frame, effect: str, profiles: list[str], ways: list[str], hue: Any) -> Any:
+    """A row a profile, a point with its interval a way."""
+    rows = table[(table["effect"] == effect) & (table["kept"] == BETWEEN)].dropna(subset="spearman")
+    columns = {"spearman": "value", "profile": "name", "way": "series"}
+    rows = rows[[*columns, "low", "high"]].rename(columns=columns)
+    value = {
+        "title": "Spearman [95%]",
+        "scale": alt.Scale(domain=[-1, 1], nice=False),
+        "axis": alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
+    }
+    offset = alt.YOffset("series:N", sort=ways, scale=alt.Scale(paddingOuter=0.6))
+    marks = bars(
+        rows,
+        name_axis(profiles, labels=effect == EFFECTS[0], grid=True),
+        value,
+        hue,
+        intervals=[("low", "high", 1.5)],
+        offset=offset,
+        size=38,
+        tooltip=["name:N", "series:N"],
+    )
+    height = max(90, 14 * len(profiles) * len(ways))
+    return draw.layers(*marks, width=_NARROW, height=height, title=draw.heading(_HEADINGS[effect]))
+
+
+def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
+    """Curves of one way of taking tokens out; above them the area of the first profile's beside the random ones'."""
+    table: Frame = result.deletion
+    rows = table[table["way"] == way].rename(columns={"drop": "value", "order": "series"})
+    rows = rows[["series", "deleted", "value", "low", "high"]]
+    axes.require_finite(rows["value"], "a deletion curve")
+    colours = dict(zip([*profiles, RANDOM], [*theme.colours(profiles), theme.INK], strict=True))
+    x = alt.X("deleted:Q", title="tokens out", axis=alt.Axis(grid=False, tickMinStep=1))
+    y = {"title": "loss of log p (nats)", "scale": alt.Scale(zero=True), "axis": alt.Axis()}
+    hue, tooltips = draw.hue("series", colours, columns=6), ["series:N", "deleted:Q"]
+    random = rows["series"] == RANDOM
+    marks = curve(rows[random], x, y, hue, bands=[("low", "high", 0.18)], tooltip=tooltips, strokeDash=[4, 3])
+    marks += curve(rows[~random], x, y, hue, tooltip=tooltips)
+    areas: Frame = result.areas
+    first: Any = areas[(areas["way"] == way) & (areas["order"] == profiles[0])].iloc[0]
+    notes = [
+        f"{profiles[0]}: AOPC {first['aopc']:.3g}, p {first['p']:.2g}",
+        f"random orders: AOPC {first['random']:.3g}",
+    ]
+    heading = draw.heading(f"Tokens {way}, largest first", notes)
+    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=heading)

@@ -1,0 +1,160 @@
+"""The spectra of real attention patterns, and the total variation of Theorem B.3's proof on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.ground.names import METHOD_KINDS
+from ostools.ground.words import short_name
+from ostools.measure.attention.variation import AttentionVariation
+from ostools.measure.profiles.spectra import Spectra
+from ostools.reporting.forms import curve, log_rows
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Frame, frame_of
+
+_MATRICES = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
+_LAST, _MEAN, _RATE = "last token", "mean over all tokens", "second eigenvalue of the whole product"
+_DASHES = alt.Scale(domain=[_LAST, _MEAN, _RATE], range=[[1, 0], [6, 4], [1.5, 3]])
+_COLUMNS = ["place", "series", "quantity", "value"]
+
+
+def spectra_chart(result: Spectra) -> Any:
+    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2); the measured share of token 1."""
+    against: Any = result.against
+    norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
+    against = against[against["norm"] == norm]
+    against = against.assign(kind=against["method"].map(METHOD_KINDS))
+    linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
+    colours = {_MATRICES["pattern"]: theme.colour("pattern"), _MATRICES["lazy"]: theme.colour("lazy")}
+    colours |= {theme.series(kind, name): theme.colour(name) for kind, name in linearisations}
+    panels = [_eigenvalues(frame_of(result), colours), _depth(result.depth, colours), _powers(result.limit, colours)]
+    if linearisations:
+        panels.append(_shares_by_layer(against, colours))
+    title = "Spectra of the attention patterns, mean over heads"
+    options: dict[str, Any] = {"spacing": 30, "between": 24, "color": "shared", "strokeDash": "shared"}
+    return draw.figure(draw.in_rows(panels, 2), title, _agreement(against), **options)
+
+
+def _agreement(against: Any) -> list[str]:
+    """How the last row of the whole product ranks the tokens, beside the measured profile of the embeddings."""
+    embeddings = against[against["layer"] == 0]
+    return [
+        f"Rank correlation of the last row with the {kind} {name} profile of the embeddings: "
+        + ", ".join(f"{_MATRICES[row['matrix']]}: {row['spearman']:.2f}" for row in group.to_dict("records"))
+        for (kind, name), group in embeddings.groupby(["kind", "linearisation"], sort=False)
+    ]
+
+
+def _spectra_panel(
+    rows: Frame, across: str, y: dict[str, Any], colours: dict[str, str], title: str, points: int = 22
+) -> alt.LayerChart:
+    """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines alone."""
+    ticks = axes.whole_ticks(int(rows["place"].min()), int(rows["place"].max()), 9)
+    x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", values=ticks))
+    # Only lines are dashed: a legend shared with circles would lose its strokes.
+    dash = alt.StrokeDash("quantity:N", scale=_DASHES, legend=alt.Legend(title=None))
+    tooltips = [alt.Tooltip("place:Q", title=across), "series:N", "quantity:N"]
+    heads = rows["head"] != "mean" if "head" in rows else pd.Series(False, index=rows.index)
+    marks = curve(
+        rows[~heads], x, y, draw.hue("series", colours), dash=dash, points=points, width=1.8, tooltip=tooltips
+    )
+    if heads.any():
+        marks += curve(rows[heads], x, y, draw.hue("series", colours), width=0, points=14, tooltip=tooltips)
+    return draw.layers(*marks, width=300, height=190, title=draw.heading(title))
+
+
+def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
+    rows: Frame = frame[frame["quantity"] == "second_eigenvalue"]
+    rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(place=frame["layer"], quantity=_LAST)
+    rows = rows.assign(series=rows["matrix"].map(_MATRICES))[[*_COLUMNS, "head"]]
+    y = {"title": "second eigenvalue", "scale": alt.Scale(domain=[0, 1]), "axis": alt.Axis()}
+    return _spectra_panel(rows, "layer (dots: the heads' A)", y, colours, "Largest self-attention of tokens 2 to n", 0)
+
+
+def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
+    kinds = {"first_mass_last": _LAST, "first_mass_mean": _MEAN}
+    rows: Frame = depth.rename(columns=kinds | {"blocks": "place"})
+    rows = rows.melt(id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="quantity")
+    rows = rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS]
+    y = {"title": "mass on the first token", "scale": alt.Scale(zero=True), "axis": alt.Axis(format=".0%")}
+    return _spectra_panel(rows, "blocks multiplied, from the embeddings up", y, colours, "Products over depth")
+
+
+def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
+    """Where nothing is left after a power there is no rate to draw."""
+    stack: Frame = limit[(limit["layer"] == "all") & limit["observed_rate"].notna()]
+    columns = {"observed_rate": _LAST, "predicted_rate": _RATE, "power": "place"}
+    rows: Frame = stack.rename(columns=columns).melt(
+        id_vars=["matrix", "place"], value_vars=[_LAST, _RATE], var_name="quantity"
+    )
+    rows, y = log_rows(rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS], "remainder at k / at k - 1")
+    title = "How fast the rest vanishes if the stack is repeated"
+    return _spectra_panel(rows, "power k of the whole product", y, colours, title, 0)
+
+
+def _shares_by_layer(against: Any, colours: dict[str, str]) -> alt.LayerChart:
+    rollout = against.assign(series=against["matrix"].map(_MATRICES), value=against["rollout_first_share"])
+    source_names = [
+        theme.series(kind, name) for kind, name in zip(against["kind"], against["linearisation"], strict=True)
+    ]
+    real = against.assign(series=source_names, value=against["measured_first_share"])
+    rows: Frame = pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(quantity=_LAST)
+    rows, y = log_rows(rows.rename(columns={"layer": "place"})[_COLUMNS], "share of the first token")
+    return _spectra_panel(rows, "layer l", y, colours, "From layer l to the top: products, and the sensitivity")
+
+
+_WIDTH, _HEIGHT = 290, 170
+_QUANTITIES = {
+    "total": ("δ + own weight: the proof's bound for values of norm 1", "δ + own weight"),
+    "delta": ("δ: L1 distance over the tokens of v (no factor 1/2)", "δ"),
+    "own": ("own weight of the repeated token, α*(n+1, n+1)", "own weight"),
+    "kl": ("KL of the row of n from that of n + 1, in nats", "KL (nats)"),
+}
+"""By column: what a panel's title says, and its axis."""
+
+
+def attention_variation_chart(result: AttentionVariation) -> Any:
+    """A panel a quantity: the mean over heads and seeds against length, a line a layer.
+
+    Where KL is infinite in some head its mean is too, and nothing is drawn; the chart says so. Exact zeros stand as triangles
+    on the lower edge.
+    """
+    table, frame = result.over_heads(), frame_of(result)
+    panels = [_variation_panel(table, name) for name in _QUANTITIES]
+    name, task = short_name(result.provenance.model), str(frame["task"].iloc[0])
+    title = f"How the last token's attention moves when it is repeated, {task} on {name}"
+    return draw.figure(draw.in_rows(panels, 2), title, _variation_notes(frame, table), spacing=26)
+
+
+def _variation_notes(frame: Frame, table: Frame) -> list[str]:
+    heads, seeds = frame["head"].nunique(), frame["seed"].nunique()
+    over = f"{heads} heads" if seeds == 1 else f"{heads} heads and {seeds} seeds"
+    notes = [f"Mean over {over}, in float64. In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."]
+    if (infinite := int(np.isinf(table["kl"]).sum())) > 0:
+        notes.append(
+            f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no longer sees a token that it saw."
+        )
+    return [*notes, axes.ZERO_NOTE] if (table[list(_QUANTITIES)] == 0).any(axis=None) else notes
+
+
+def _variation_panel(table: Frame, name: str) -> Any:
+    title, axis = _QUANTITIES[name]
+    size: dict[str, Any] = {"width": _WIDTH, "height": _HEIGHT, "title": draw.heading(title)}
+    data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])[np.isfinite(table[name])]
+    if data.empty:
+        alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(text="infinite at every length", fontSize=12)
+        return alone.properties(**size)
+    rows, y = log_rows(data, axis)
+    last = int(table["layer"].max())
+    hues = theme.ordered(last + 1)
+    scale = alt.Scale(domain=list(range(max(last + 1, 2))), range=[*hues, *hues][: max(last + 1, 2)])
+    ticks = axes.whole_ticks(0, last)
+    legend = alt.Legend(title="layer", orient="right", values=ticks, format="d", type="symbol", columns=1)
+    hue, tooltips = alt.Color("layer:Q", scale=scale, legend=legend), ["layer:Q", "length:Q"]
+    points = 24 if rows["length"].nunique() == 1 else 0
+    marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points, tooltip=tooltips)
+    return draw.layers(*marks, **size)

@@ -1,0 +1,246 @@
+"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, untrained models, parts of a
+logit.
+
+One panel per norm, since an operator norm and a Frobenius norm share no axis; one line per linearisation or variant; path sums
+whose constant is unknown, of which only the shape counts, have a panel of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS, known_norm
+from ostools.measure.attention.attention import ATTENTION
+from ostools.measure.attribution.attribution import Attribution
+from ostools.measure.bounds.bounds import Bounds
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.profiles.change import Change
+from ostools.measure.profiles.compare import Comparison
+from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
+from ostools.measure.prompts import named_by
+from ostools.reporting.forms import TOKENS_WIDTH, log_rows, profile, token_labels, token_rows
+from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.prompt import template_note, template_positions
+from ostools.results import Frame, frame_of
+
+SHAPE = "shape"
+NORMS = {
+    "operator": "operator norm of ∂y/∂v",
+    "frobenius": "Frobenius norm of ∂y/∂v",
+    SHAPE: "an order alone, no scale",
+}
+INTERVAL_NOTE = "Bands: 95% intervals of estimated norms, a token at a time."
+LOWER_END_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+
+
+def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
+    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per linearisation, a panel per norm."""
+    layers = frame_of(result)["layer"].nunique()
+    if layers > 1:
+        raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    return _profiles(measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol)
+
+
+def bounds_chart(result: Bounds) -> alt.VConcatChart:
+    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings dash-dotted. Above them stands
+    which forms are not believed on this prompt."""
+    title = "Path sums of Theorem 5.1 over the tokens"
+    return _profiles(path_rows(frame_of(result)), title, first=_not_believed(result.beliefs))
+
+
+def comparison_chart(result: Comparison) -> alt.VConcatChart:
+    """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
+    rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    against = "attention" if ATTENTION in set(rows["name"]) else "the path sums"
+    return _profiles(rows, f"Sensitivity of {words} against {against}", symbol, _not_believed(result.summary))
+
+
+def measured_rows(frame: Frame) -> Frame:
+    """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
+    columns = frame[[*named_by(frame), "linearisation", "method"]]
+    ends = {name: frame[f"frobenius_{name}"].where(frame["method"] != "exact") for name in ("lower", "upper")}
+    tables = [columns.assign(norm="frobenius", value=frame["frobenius_norm"], **ends)]
+    if known_norm(frame["method"]) == "operator":
+        tables.insert(0, columns.assign(norm="operator", value=frame["operator_norm"]))
+    rows: Frame = pd.concat(tables, ignore_index=True)
+    return rows.assign(kind=rows["method"].map(METHOD_KINDS), name=rows["linearisation"])
+
+
+def path_rows(frame: Frame) -> Frame:
+    """A path-sum table with the columns of the others; what has no scale (attention too) gets a panel of its own."""
+    from ostools.measure.bounds.variants import VARIANTS
+
+    unscaled = [ATTENTION, *(name for name, variant in VARIANTS.items() if not variant.scaled)]
+    norm = frame["norm"].astype(str).where(~frame["variant"].isin(unscaled), SHAPE)
+    return frame.rename(columns={"variant": "name"}).assign(norm=norm)
+
+
+def norm_named(norm: str, symbol: str = "y") -> str:
+    """A norm of the derivative of y, or of a logit t, whose two norms are one."""
+    words = NORMS.get(norm, norm)
+    return words if symbol == "y" or norm == SHAPE else f"length of ∂{symbol}/∂v"
+
+
+def _not_believed(verdicts: Frame) -> list[str]:
+    """A line for each form that is not believed on this prompt."""
+    wrong: Frame = verdicts[verdicts["believed"].isin([False])]
+    return [f"{name}: {words}" for name, words in zip(wrong["variant"], wrong["words"], strict=True)]
+
+
+def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] = ()) -> alt.VConcatChart:
+    """One panel per norm, one line per name, over the positions; `first`: the first lines below the title."""
+    axes.require_finite(rows["value"], "a profile")
+    wide = rows["upper"] > rows["lower"] if "upper" in rows else pd.Series(False, index=rows.index)
+    ends = {end: rows[end].where(wide) if end in rows else float("nan") for end in ("lower", "upper")}
+    series = [theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)]
+    data = token_rows(rows, value=rows["value"].astype(float), series=series, **ends)
+    data["linearisation"] = rows["linearisation"].astype(str)
+    legend, aside, tokens = _legend(rows.assign(series=series)), template_positions(rows), token_labels(rows)
+    norms = [norm for norm in NORMS if norm in set(rows["norm"])]
+    panels = []
+    for norm in norms:
+        norm_rows, y = log_rows(data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper"))
+        looks: dict[str, Any] = {"dash": legend[1], "bands": [("lower", "upper", 0.15)], "width": 1.8, "aside": aside}
+        panels.append([profile(norm_rows, tokens, y, legend[0], last=norm == norms[-1], **looks)])
+    notes = [*first, *([axes.ZERO_NOTE] if 0.0 in set(rows["value"]) else []), *template_note(aside)]
+    notes += [LOWER_END_NOTE] if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any() else []
+    notes += [INTERVAL_NOTE] if wide.any() else []
+    return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
+
+
+def _legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
+    """Colour and dash of each series, in one legend: measured first, then certified, the paper's, predicted."""
+    order = {kind: rank for rank, kind in enumerate(theme.KINDS)}
+    names = data[["series", "kind", "name"]].drop_duplicates()
+    names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
+    labels = names["series"].tolist()
+    dashes = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
+    hue = draw.hue("series", dict(zip(labels, theme.colours(names["name"].tolist()), strict=True)))
+    return hue, alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(title=None))
+
+
+_RATIOS = {"operator": "operator norm, second / first", "frobenius": "Frobenius norm, second / first"}
+
+
+def change_chart(result: Change) -> Any:
+    """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a linearisation or variant; a grey
+    line where nothing changed. Of several layers or last tokens the lowest layer and the last of these."""
+    table = frame_of(result)
+    rows: Frame = table[(table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())]
+    rows = rows[rows["ratio"].notna()]
+    if rows.empty:
+        raise InputError(
+            "a change: expected a ratio at one token at least, found none: every norm of the first is rounding"
+        )
+    tokens, sources = token_labels(table), list(dict.fromkeys(rows["source"]))
+    hue = draw.hue("series", sources)
+    norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
+    panels = []
+    for norm in norms:
+        norm_rows = rows[rows["norm"] == norm]
+        data = token_rows(
+            norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float), run=_neighbours(norm_rows)
+        )
+        data, y = log_rows(data, _RATIOS[norm], also=[1.0])
+        same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
+        panels.append([profile(data, tokens, y, hue, height=220, last=norm == norms[-1], below=same)])
+    return draw.figure(panels, "How much each token's sensitivity changed", _change_notes(result, rows), between=18)
+
+
+def _neighbours(rows: Frame) -> Any:
+    """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
+    return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
+
+
+def _change_notes(result: Change, rows: Frame) -> list[str]:
+    differ = result.provenance.parameters["differ"]
+    frame = frame_of(result)
+    paired = frame[frame["second_position"].notna()]
+    left_out = int(paired["ratio"].isna().sum())
+    alone = frame["position"].nunique() - paired["position"].nunique()
+    lines = [f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."]
+    lines += ["Above the dotted line at 1 the second is larger."]
+    lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
+    lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
+    return [*lines, *([axes.ZERO_NOTE] if (rows["ratio"] == 0).any() else [])]
+
+
+SOURCES = {
+    TRAINED: "the model",
+    "initialised": "initialised",
+    "embeddings-kept": "initialised, embeddings kept",
+    "shuffled": "shuffled",
+}
+
+
+def baselines_chart(result: UntrainedBaselines) -> Any:
+    """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
+    table, band = frame_of(result), result.band
+    model_rows: Frame = table[table["source"] == TRAINED]
+    all_sources = pd.concat([model_rows.assign(median=model_rows["share"]), band], ignore_index=True)
+    names = [SOURCES[str(source)] for source in all_sources["source"]]
+    rows = token_rows(
+        all_sources, series=names, value=all_sources["median"], low=all_sources["low"], high=all_sources["high"]
+    )
+    rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
+    sources = list(dict.fromkeys(table["source"]))
+    hue = draw.hue("series", dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True)))
+    panel = profile(rows, token_labels(model_rows), y, hue, height=300, bands=[("low", "high", 0.25)])
+    notes = _baselines_notes(result, bool(rows["zero"].any()))
+    return draw.figure([[panel]], "Sensitivity before and after training", notes)
+
+
+def _baselines_notes(result: UntrainedBaselines, zeros: bool) -> list[str]:
+    """What the shade is, and the verdicts of the shape by source, in three lines."""
+    table: Any = result.summary
+    lines = []
+    for source, group in table.groupby("source", sort=False):
+        counts = group["verdict"].value_counts().items()
+        notes = [f"{verdict} ({count} of {len(group)})" if len(group) > 1 else verdict for verdict, count in counts]
+        lines.append(f"{SOURCES[str(source)]}: {'; '.join(notes)}")
+    shade = f"Shade: range over {int(table['seed'].nunique())} seeds."
+    half = -(-len(lines) // 2)
+    joined = [". ".join(part) for part in (lines[:half], lines[half:]) if part]
+    return [f"{shade} {axes.ZERO_NOTE}" if zeros else shade, *joined]
+
+
+_UP, _DOWN = "raises the logit", "lowers the logit"
+
+
+def attribution_chart(result: Attribution) -> Any:
+    """A bar a token; the biases, which belong to none, and the sum stand in the subtitle."""
+    table, parameters = frame_of(result), result.provenance.parameters
+    axes.require_finite(table["contribution"], "attribution")
+    of: Frame = result.of_tokens
+    values = of["contribution"].astype(float).reset_index(drop=True)
+    rows = token_rows(of.assign(position=range(len(of))), zero=0.0).reset_index(drop=True)
+    rows = rows.assign(value=values, start=rows["position"] - 0.4, end=rows["position"] + 0.4)
+    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
+    total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
+    sum_of = f"the logit, {total:.4g}"
+    if parameters["soft_cap"] is not None:
+        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit']):.4g}, after it"
+    colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
+    bars = draw.rows(rows).encode(
+        x=axes.token_axis(rows["token"].tolist(), field="start", margin=0.5),
+        x2="end:Q",
+        y=alt.Y("value:Q", title="contribution to the logit"),
+        y2="zero:Q",
+        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
+        tooltip=["position:Q", "token:N", draw.VALUE],
+    )
+    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=TOKENS_WIDTH, height=260)
+    notes = [
+        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
+        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
+    ]
+    return draw.figure(
+        [[panel]], f"What each token contributes to “{theme.short_word(str(parameters['token']))}”", notes
+    )

@@ -1,0 +1,1 @@
+"""The look that all pictures share: `theme`, `axes`, `draw`, `prompt`, `notebook`, `paper`."""

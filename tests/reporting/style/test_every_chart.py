@@ -1,0 +1,163 @@
+"""One look: what must hold of the chart of every result, read from its specification."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ostools.reporting.style import theme
+from tests.reporting import every
+from tests.reporting.every import EVERY
+
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
+"""The theme's, black on cells, and the middle of a scale with two ends."""
+TOKENS = ("Sensitivity", "Bounds", "Comparison", "Profile")
+"""Charts with tokens along an axis."""
+
+DEAR = ("Counting", "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
+"""Measured or drawn in seconds."""
+
+
+def spec(name: str) -> dict[str, Any]:
+    return {key: part for key, part in every.spec(name).items() if key not in ("config", "datasets")}
+
+
+def nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a specification but its rows."""
+    if isinstance(node, dict):
+        yield node
+        for key, part in node.items():
+            if key != "values":
+                yield from nodes(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from nodes(part)
+
+
+def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
+    found = [part["encoding"] for part in nodes(node) if "encoding" in part]
+    return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
+
+
+def every_colour_is_the_themes(name: str) -> None:
+    for node in nodes(spec(name)):
+        for value in node.values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and COLOUR.fullmatch(one):
+                    assert one in KNOWN, one
+
+
+def no_two_names_of_a_legend_look_alike(name: str) -> None:
+    """By colour alone, or with the dash or the shape that the same names have."""
+    for panel in panels(spec(name)):
+        assert_told_apart(panel)
+
+
+def assert_told_apart(panel: dict[str, Any]) -> None:
+    looks: dict[str, dict[Any, Any]] = {}
+    for channel in ("color", "strokeDash", "shape"):
+        for one in encoded(panel, channel):
+            scale = one.get("scale") or {}
+            if isinstance(scale.get("range"), list) and "domain" in scale and one.get("type") == "nominal":
+                pairs = zip(scale["domain"], scale["range"], strict=True)
+                looks.setdefault(one["field"], {}).update({(key, channel): look for key, look in pairs})
+    for field, found in looks.items():
+        keys = {key for key, _ in found}
+        told = {key: str([found.get((key, channel)) for channel in ("color", "strokeDash", "shape")]) for key in keys}
+        assert len(set(told.values())) == len(keys), (field, told)
+
+
+def at_most_three_lines_stand_below_a_title(name: str) -> None:
+    """More push the panels down: what else there is to say stands in the table, or beside the chart in a report."""
+    title = spec(name).get("title", "")
+    said = title.get("subtitle", []) if isinstance(title, dict) else []
+    assert len([said] if isinstance(said, str) else said) <= 3, said
+
+
+def numbers_along_an_axis_are_named(name: str) -> None:
+    """Where an axis of numbers has labels, some layer of its panel says what they are."""
+    for panel in panels(spec(name)):
+        for channel in ("x", "y"):
+            axes = [node["encoding"][channel] for node in nodes(panel) if channel in node.get("encoding", {})]
+            numbers = [axis for axis in axes if axis.get("type") == "quantitative"]
+            shown = [axis for axis in numbers if (axis.get("axis") or {}).get("labels", True)]
+            if shown and channel not in UNNAMED.get(name, ()):
+                titles = [axis.get("title") or (axis.get("axis") or {}).get("title") for axis in shown]
+                assert any(titles), (channel, shown[0].get("field"))
+                logarithms = [title for title in titles if str(title).startswith(("log p", "loss of log p", "KL"))]
+                assert all("nats" in str(title) for title in logarithms), titles
+
+
+UNNAMED = {
+    "Study": ("x",),  # the panel's title has the unit
+    "Figure3": ("x", "y"),  # the row's first panel and the strip below have the words
+    "Figure4": ("x", "y"),
+    "Evaluation": ("x",),
+    "Counting": ("x",),  # the panel below has the words
+}
+
+
+def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The single views and layers of a concatenation."""
+    parts = node.get("vconcat") or node.get("hconcat") or node.get("concat")
+    if parts is None:
+        yield node
+    else:
+        for part in parts:
+            yield from panels(part)
+
+
+def ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
+    for axis in encoded(spec(name), "x", "y"):
+        if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
+            values = axis["axis"]["values"]
+            assert values == sorted(values)
+            assert all(
+                value == int(value) or (f"{value:e}"[0] in "1235" and float(f"{value:.0e}") == value)
+                for value in values
+            )
+
+
+def a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None:
+    told = [
+        {one["field"] for one in found} for node in nodes(spec(name)) if isinstance(found := node.get("tooltip"), list)
+    ]
+    assert any({"token", "position"} <= fields for fields in told)
+
+
+def every_chart_has_a_title_and_the_themes_config(name: str) -> None:
+    whole = every.spec(name)
+    assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
+    assert whole["config"]["axis"] == theme.config()["axis"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEAR else n for n in EVERY])
+def test_the_chart_of_every_result(name: str) -> None:
+    """One test a result: whichever worker runs it, measuring and drawing are done once."""
+    every_colour_is_the_themes(name)
+    no_two_names_of_a_legend_look_alike(name)
+    at_most_three_lines_stand_below_a_title(name)
+    numbers_along_an_axis_are_named(name)
+    ticks_of_a_log_axis_are_round_and_chosen(name)
+    every_chart_has_a_title_and_the_themes_config(name)
+    if name in TOKENS:
+        a_chart_over_tokens_tells_the_token_and_its_position(name)
+
+
+def test_names_of_one_chart_have_colours_of_their_own() -> None:
+    names = ["full", "windowed(2)", "windowed(20)", "windowed(3)", "int8-kv", "int8-weights"]
+    colours = theme.colours(names)
+    assert len(set(colours)) == len(names)
+    assert colours[0] == theme.colour("full")
+    assert all(len(set(theme.ordered(count))) == count for count in (1, 2, 3, 7))
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "\u202egnp", "\ud800", "a\x00"])
+def test_words_of_a_chart_hold_no_character_that_acts(name: str) -> None:
+    assert theme.visible(name).isprintable()
+    assert theme.inert(name).isprintable()
+    assert theme.visible("two words") == "two words"

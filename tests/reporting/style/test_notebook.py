@@ -1,0 +1,164 @@
+"""Charts and results show themselves in a notebook without a network, and small enough to be stored."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from io import BytesIO
+from typing import Any
+
+import altair as alt
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import vl_convert
+from nbclient import NotebookClient
+from PIL import Image
+
+from ostools.reporting.charts.tokens import sensitivity_chart
+from ostools.reporting.style import notebook
+from ostools.reporting.style.notebook import LARGEST, VEGA_LITE
+from ostools.results import Provenance
+from tests.reporting.made import HOSTILE, made_sensitivity, tokens_of
+
+CELLS = """
+import pandas as pd
+from tests.reporting.made import HOSTILE, made_sensitivity
+result = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
+chart = result.plot()
+---
+result
+---
+chart
+---
+chart.properties(title="mine")
+---
+made_sensitivity({"full": [1.0, float("nan")]}, ["<b>", "<script>"])
+"""
+
+
+def shown(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return thing._repr_mimebundle_(include=None, exclude=None)
+
+
+def picture_of(data: dict[str, Any]) -> bytes:
+    return base64.b64decode(data["image/png"])
+
+
+@pytest.fixture(scope="module")
+def outputs() -> list[Any]:
+    """What a real kernel stores for the last lines of `CELLS`."""
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS.split("---")]
+    book = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    nbformat.validate(book)
+    return [cell["outputs"] for cell in book.cells[1:]]
+
+
+@pytest.mark.slow
+def test_a_kernel_stores_a_drawing_and_a_picture_and_no_html(outputs: list[Any]) -> None:
+    for stored in outputs[:3]:
+        (output,) = stored
+        assert output["output_type"] == "execute_result"
+        assert set(output["data"]) == {VEGA_LITE, "image/png", "text/plain"}
+    assert outputs[0][0]["data"]["text/plain"].startswith(f"Sensitivity: {len(HOSTILE)} rows of 12 columns, model made")
+    assert outputs[2][0]["data"][VEGA_LITE]["title"] == "mine"
+
+
+@pytest.mark.slow
+def test_nothing_that_is_stored_can_load_or_run_anything(outputs: list[Any]) -> None:
+    assert "No chart: " in outputs[3][0]["data"]["text/html"]
+    assert "&lt;script&gt;" in outputs[3][0]["data"]["text/html"]
+    assert "image/png" not in outputs[3][0]["data"]
+    for (output,) in outputs:
+        assert "http" not in json.dumps(output["data"]).replace(notebook.SCHEMA, "")
+        html = output["data"].get("text/html", "")
+        assert "<script" not in html
+        assert "src=" not in html
+
+
+def test_the_specification_is_drawn_by_the_oldest_vega_lite_that_front_ends_have() -> None:
+    data, metadata = shown(made_sensitivity({"full": [1.0, 2.0], "frozen": [0.5, 0.0]}))
+    assert data[VEGA_LITE]["$schema"].endswith("vega-lite/v5.json")
+    size = notebook.picture_size(vl_convert.vegalite_to_png(data[VEGA_LITE], "5.8"))
+    assert size == (metadata["image/png"]["width"], metadata["image/png"]["height"])
+
+
+def test_a_large_chart_is_stored_as_a_picture_alone() -> None:
+    small, _ = shown(made_sensitivity({"full": [1.0] * 10}))
+    tokens = [f"a token of some length, with the number {place}" for place in range(1200)]
+    data, _ = shown(made_sensitivity({"full": list(np.linspace(1, 2, 1200))}, tokens))
+    assert VEGA_LITE in small
+    assert VEGA_LITE not in data
+    assert sum(len(json.dumps(value)) for value in data.values()) < LARGEST
+
+
+def test_a_renderer_that_the_user_enabled_is_obeyed_and_none_is_changed() -> None:
+    chart = made_sensitivity({"full": [1.0, 2.0]}).plot()
+    shown(chart)
+    assert alt.renderers.active == "default"
+    with alt.renderers.enable("json"):
+        assert "application/json" in shown(chart)[0]
+        assert "application/json" in shown(made_sensitivity({"full": [1.0]}))[0]
+
+
+@pytest.mark.parametrize("kind", ["chart", "layer", "facet", "vconcat", "hconcat", "concat"])
+def test_every_kind_of_chart_stays_what_it_was(kind: str) -> None:
+    bars = alt.Chart(alt.InlineData(values=[{"a": 1, "b": "x"}])).mark_bar().encode(x="a:Q")
+    made = {
+        "chart": bars,
+        "layer": alt.layer(bars, bars),
+        "facet": bars.facet("b:N"),
+        "vconcat": alt.vconcat(bars, bars),
+        "hconcat": alt.hconcat(bars, bars),
+        "concat": alt.concat(bars, bars, columns=1),
+    }[kind]
+    offline = notebook.offline(made)
+    assert isinstance(offline, type(made))
+    assert offline.to_dict() == made.to_dict()
+    assert set(shown(offline)[0]) == {VEGA_LITE, "image/png", "text/plain"}
+    assert set(shown(offline.copy().properties(title="again"))[0]) == {VEGA_LITE, "image/png", "text/plain"}
+
+
+def test_a_chart_can_be_pickled() -> None:
+    chart = made_sensitivity({"full": [1.0, 2.0]}).plot()
+    assert pickle.loads(pickle.dumps(chart)).to_dict() == chart.to_dict()
+
+
+def test_a_chart_of_another_kind_is_refused() -> None:
+    bars = alt.Chart(alt.InlineData(values=[{"a": 1}])).mark_bar().encode(x="a:Q")
+    with pytest.raises(TypeError, match="RepeatChart"):
+        notebook.offline(bars.repeat(["a"]))
+
+
+def test_the_summary_says_what_of_which_model() -> None:
+    result = made_sensitivity({"full": [1.0] * 1200})
+    assert notebook.summary(result) == "Sensitivity: 1,200 rows of 12 columns, model made in float32"
+    hostile = Provenance({"name": "\x1b[31m\u202e</p>", "dtype": "float32"}, {}, None, {})
+    said = notebook.summary(type(result)(result.frame, hostile))
+    assert said.isprintable()
+    bare = Provenance.without_model(seed=1)
+    assert notebook.summary(type(result)(pd.DataFrame({"x": [1]}), bare)) == "Sensitivity: 1 rows of 1 columns"
+
+
+def test_a_reduced_picture_shows_the_same() -> None:
+    chart = sensitivity_chart(made_sensitivity({"full": [1.0, 2.0, 0.5]}, tokens_of(3)))
+    whole = vl_convert.vegalite_to_png(chart.to_dict(), "6.4", scale=0.75)
+    small = notebook.reduced(whole)
+    assert len(small) < len(whole) / 3
+    assert notebook.reduced(small) == small
+    before, after = decoded(whole), decoded(small)
+    assert before.shape == after.shape
+    assert np.abs(before.astype(int) - after).max() <= 16
+    assert (np.abs(before.astype(int) - after) <= 1).mean() > 0.98
+    white = (before == 255).all(-1)
+    assert white.mean() > 0.5
+    assert (after[white] == 255).all()
+
+
+def decoded(picture: bytes) -> np.ndarray:
+    """Height x width x RGB."""
+    with Image.open(BytesIO(picture)) as image:
+        return np.asarray(image.convert("RGB"))
