@@ -76,7 +76,7 @@ def die() -> NoReturn:
 def ready() -> ForkServerContext:
     """Processes that begin with everything imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ostools.runs", "ostools.cli.own.sweep", "ostools.models.load"])
+    context.set_forkserver_preload(["ostools.runs", "ostools.cli.verbs.sweeps", "ostools.models.load"])
     return context
 
 

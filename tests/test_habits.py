@@ -35,16 +35,13 @@ def _added_and_removed(model: TransformerBridge) -> None:
 
 HABITS: dict[str, Callable[[TransformerBridge], object]] = {
     "run_with_cache": lambda model: model.run_with_cache(IDS),
-    "run_with_cache, some names": lambda model: model.run_with_cache(IDS, names_filter=["blocks.0.hook_resid_pre"]),
     "run_with_hooks": lambda model: model.run_with_hooks(
         IDS, fwd_hooks=[("blocks.0.hook_resid_pre", lambda tensor, hook: tensor * 2)]
     ),
     "output_hidden_states": _observed,
     "generate": lambda model: model.generate(IDS, max_new_tokens=2, verbose=False),
-    "to_tokens": lambda model: model.to_tokens("the cat"),
-    "to_tokens of unequal texts": lambda model: model.to_tokens(["the", "the cat sat"]),
+    "to_tokens": lambda model: model.to_tokens(["the", "the cat sat"]),
     "add_hook and reset_hooks": _added_and_removed,
-    "loss": lambda model: model(IDS, return_type="loss"),
 }
 
 
@@ -77,21 +74,20 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    seen: list[int] = []
+
+    def threads_in_a_call() -> set[int]:
+        seen: set[int] = set()
+        prompt = Prompt.from_ids(own_model, IDS[0])
+        ost.bounds(own_model, prompt, progress=lambda *_: seen.add(torch.get_num_threads()))
+        return seen
+
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ost.bounds(
-            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
-        )
-        assert set(seen) == {1}
+        assert threads_in_a_call() == {1}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        seen.clear()
-        ost.bounds(
-            own_model, Prompt.from_ids(own_model, IDS[0]), progress=lambda *_: seen.append(torch.get_num_threads())
-        )
-        assert set(seen) == {2}
+        assert threads_in_a_call() == {2}
     finally:
         torch.set_num_threads(before)
 
@@ -105,13 +101,6 @@ def test_a_file_of_the_same_name_beside_the_script_is_named_in_one_line(tmp_path
     *_, last = ran.stderr.splitlines()
     assert last.startswith(f"ImportError: expected the package '{name}' of oversquashing-tools, found ")
     assert str(tmp_path / f"{name}.py") in last
-
-
-def test_the_packages_beside_are_attributes_too() -> None:
-    import mitigations
-
-    assert ost.hooks is hooks
-    assert ost.mitigations is mitigations
 
 
 class _Terminal(io.StringIO):

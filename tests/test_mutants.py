@@ -1,4 +1,4 @@
-"""The machinery of `make mutants`: what is left alone, which tests run, what a trial finds, and a table that can be read."""
+"""`make mutants`: places that are left alone, tests that reach a file, outcomes of a trial."""
 
 from __future__ import annotations
 
@@ -28,33 +28,11 @@ def test_every_file_of_a_room_has_tests_that_reach_it(room: str) -> None:
     assert [path for path in files if not mutants.tests_of(path)] == []
 
 
-@pytest.mark.slow
-def test_the_nearest_test_comes_first() -> None:
-    assert mutants.tests_of("ostools/theory/spectra.py")[0] == "tests/theory/test_spectra.py"
-    assert mutants.tests_of("hooks/strips.py")[0].startswith("tests/hooks/")
-
-
 def test_the_table_of_survivors_is_of_lines_that_stand_in_the_files() -> None:
     for (path, was, _), why in mutants.triaged().items():
         assert why.startswith(("equivalent: ", "law: ")), (path, was)
         lines = [line.strip() for line in (mutants.ROOT / path).read_text("utf-8").splitlines()]
         assert was in lines or why.startswith("law: "), (path, was)
-
-
-def test_a_row_is_read(tmp_path: Path) -> None:
-    table = tmp_path / "table.md"
-    table.write_text(
-        "| file | was | became | why |\n|---|---|---|---|\n| `a.py` | `x = 1 + y` | `x = 1 \\| y` | equivalent: unread |\n"
-    )
-    assert mutants.triaged(table) == {("a.py", "x = 1 + y", "x = 1 | y"): "equivalent: unread"}
-
-
-def test_what_is_no_python_is_no_mutant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def f(a, *, b):\n    return a * b\n")
-    monkeypatch.setattr(mutants, "ROOT", tmp_path)
-    monkeypatch.setattr(mutants.Mutant, "planted", lambda mutant, text: text.replace("*,", mutant.operator))
-    assert not mutants.Mutant("a.py", "&,", 0, 1, "").is_program()
-    assert mutants.Mutant("a.py", "c,", 0, 1, "").is_program()
 
 
 def test_only_the_pieces_that_differ_are_found() -> None:

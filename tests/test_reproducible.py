@@ -22,12 +22,7 @@ PROMPT = "the one of the ten, the inn and the other one"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisation", "frozen", "--layers", "all"),
     "estimate": ("sensitivity", "--prompt", PROMPT, "--method", "estimate"),
-    "bounds": (
-        "bounds",
-        "--prompt",
-        PROMPT,
-        *(f"--variant={name}" for name in ("local", "windowed(1)", "theorem-5.1")),
-    ),
+    "bounds": ("bounds", "--prompt", PROMPT, "--variant=local", "--variant=windowed(1)", "--variant=theorem-5.1"),
     "attribution": ("sensitivity", "attribution", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),
     "spectra": ("bounds", "spectra", "--prompt", PROMPT),
@@ -90,10 +85,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 *arguments,
                 "--model",
                 str(checkpoint),
-                "--out",
-                str(found[way] / dtype / f"{name}.json"),
                 "--load-dtype",
                 dtype,
+                "--out",
+                f"{home}/{way}/{dtype}/{name}.json",
             ]
             for dtype in DTYPES
             for name, arguments in COMMANDS.items()

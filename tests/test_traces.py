@@ -30,10 +30,6 @@ def observed(model: TransformerBridge, stack: ExitStack) -> None:
     model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
 
 
-def configured(model: TransformerBridge, stack: ExitStack) -> None:
-    model.cfg.architecture = "SomethingForCausalLM"
-
-
 def ended(model: TransformerBridge, stack: ExitStack) -> None:
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
@@ -43,7 +39,7 @@ def trained(model: TransformerBridge, stack: ExitStack) -> None:
     model.train()
 
 
-@pytest.mark.parametrize("change", [written_to, edited, observed, configured, ended, trained])
+@pytest.mark.parametrize("change", [written_to, edited, observed, ended, trained])
 def test_a_change_is_told_once_with_what_it_is(change: Callable[[TransformerBridge, ExitStack], None]) -> None:
     model = traces.watched(tiny_model("llama", fresh=True), "mine")
     model(TOKENS)  # where the bridge places hooks of its own

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import nbformat
 import pytest
 from nbmake.nb_run import NotebookRun
@@ -63,6 +62,9 @@ def test_notebook_and_script_are_the_same(path: Path) -> None:
     ]
     assert [cell.id for cell in stored.cells] == [cell.id for cell in script.cells]
     assert len({cell.id for cell in stored.cells}) == len(stored.cells)
+    # Metadata that change by themselves would be a change in every commit.
+    assert dict(stored.metadata) == METADATA
+    assert all(dict(cell.metadata) == {} for cell in stored.cells)
 
 
 @every
@@ -91,16 +93,6 @@ def test_nothing_is_stored_that_should_not_be(path: Path) -> None:
         assert not re.search(r"(?<![\w.)])/(tmp|home|root|work|Users|private)/", text), text[:300]
         assert str(FOLDER.parent) not in text
     assert path.stat().st_size < BYTES
-
-
-@every
-def test_the_metadata_hold_nothing_that_changes_by_itself(path: Path) -> None:
-    notebook = read(path)
-    assert dict(notebook.metadata) == METADATA
-    assert all(dict(cell.metadata) == {} for cell in notebook.cells)
-    header = jupytext.read(path.with_suffix(".py")).metadata
-    assert header["kernelspec"] == METADATA["kernelspec"]
-    assert header["jupytext"]["formats"] == METADATA["jupytext"]["formats"]
 
 
 @every

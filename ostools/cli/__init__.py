@@ -27,7 +27,7 @@ _LONGEST_REFUSAL = 2000
 
 
 class _Leaf(click.Command):
-    """One command of the table, with its examples, and beside it what else its verb does."""
+    """One command of the table, with its examples and the further words of its verb."""
 
     def __init__(self, command: Command) -> None:
         from ostools.cli.options import declared
@@ -64,10 +64,10 @@ class _Leaf(click.Command):
             with formatter.section("Example"):
                 for line in self.command.example_lines:
                     formatter.write(f"  {line}\n")
-        others = whats(self.command.words)
-        if others:
+        longer = longer_than(self.command.words)
+        if longer and len(self.command.words) == 1:
             with formatter.section(f"More of ostools {self.name}"):
-                formatter.write_dl([(" ".join(words), _summary(words)) for words in others])
+                formatter.write_dl([(" ".join(words), _summary(words)) for words in longer])
 
 
 class _Choice(click.Command):
@@ -80,11 +80,11 @@ class _Choice(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what may stand behind these words."""
         with formatter.section("What"):
-            formatter.write_dl([(" ".join(words), _summary(words)) for words in whats(self.words, nearer=False)])
+            formatter.write_dl([(" ".join(words), _summary(words)) for words in longer_than(self.words)])
 
     def _refuse(self) -> None:
-        known = ", ".join(words[len(self.words)] for words in whats(self.words, nearer=False))
-        raise click.UsageError(f"Missing word behind {self.name}: expected one of {known}")
+        next_words = ", ".join(words[len(self.words)] for words in longer_than(self.words))
+        raise click.UsageError(f"Missing word behind {self.name}: expected one of {next_words}")
 
 
 class Program(click.Group):
@@ -97,7 +97,7 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of these words, or the choice that they begin; None for neither."""
         words = tuple(cmd_name.split(" "))
-        return _made(words) if words in COMMANDS or whats(words, nearer=False) else None
+        return _command(words) if words in COMMANDS or longer_than(words) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -108,20 +108,20 @@ class Program(click.Group):
             count += 1
         if not count:
             return super().resolve_command(ctx, args)
-        words, rest = tuple(args[:count]), args[count:]
-        if rest and not rest[0].startswith("-") and not _takes_words(words):
-            known = [others[count] for others in whats(words, nearer=False)]
+        words, remaining = tuple(args[:count]), args[count:]
+        if remaining and not remaining[0].startswith("-") and not _takes_words(words):
+            next_words = [name[count] for name in longer_than(words)]
             name = " ".join(words)
-            if not known:
-                raise click.UsageError(f"{name} takes options alone, found {rest[0]!r}", ctx)
-            raise unknown_name(f"word behind {name}", rest[0], known)
-        return " ".join(words), _made(words), rest
+            if not next_words:
+                raise click.UsageError(f"{name} takes options alone, found {remaining[0]!r}", ctx)
+            raise unknown_name(f"word behind {name}", remaining[0], next_words)
+        return " ".join(words), _command(words), remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs, each with the WHATs that it has."""
         rows = []
         for verb, summary in VERBS.items():
-            more = [" ".join(words[1:]) for words in whats((verb,)) if len(words) == 2]
+            more = [" ".join(words[1:]) for words in longer_than((verb,)) if len(words) == 2]
             if verb == "reproduce":
                 more.append("figure 2..9")
             rows.append((verb, f"{summary} [{', '.join(more)}]" if more else summary))
@@ -129,23 +129,22 @@ class Program(click.Group):
             formatter.write_dl(rows)
 
 
-def whats(words: tuple[str, ...], *, nearer: bool = True) -> list[tuple[str, ...]]:
-    """The commands whose words begin with these; `nearer`: those alone that `--help` shows there."""
-    longer = [other for other in COMMANDS if other[: len(words)] == words and other != words]
-    return longer if not nearer or len(words) == 1 else []
+def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The commands whose words begin with these."""
+    return [name for name in COMMANDS if name[: len(words)] == words and name != words]
 
 
 def _begins(words: tuple[str, ...]) -> bool:
-    return words in COMMANDS or bool(whats(words, nearer=False))
+    return words in COMMANDS or bool(longer_than(words))
 
 
 def _takes_words(words: tuple[str, ...]) -> bool:
     """Whether a command has arguments without a name."""
-    return any(isinstance(parameter, click.Argument) for parameter in _made(words).params)
+    return any(isinstance(parameter, click.Argument) for parameter in _command(words).params)
 
 
 @cache
-def _made(words: tuple[str, ...]) -> click.Command:
+def _command(words: tuple[str, ...]) -> click.Command:
     return _Leaf(COMMANDS[words]) if words in COMMANDS else _Choice(words)
 
 
@@ -164,34 +163,17 @@ def _run(command: Command, **values: Any) -> None:
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"ostools {version('oversquashing-tools')}")
-        ctx.exit()
-
-
 app = Program(
     "ostools",
     help="Measure representational collapse and over-squashing in decoder-only language models, "
-    "against the theory. `ostools VERB --help` shows the options of a verb.".replace("`", "'"),
-    epilog="Exit codes: 0 done; 1 `ostools doctor` found something missing, or a cell of `ostools "
-    "sweep` failed; 2 refused, with one line on stderr that says why; 130 interrupted. NO_COLOR is "
+    "against the theory. 'ostools VERB --help' shows the options of a verb.",
+    epilog="Exit codes: 0 done; 1 'ostools doctor' found something missing, or a cell of 'ostools "
+    "sweep' failed; 2 refused, with one line on stderr that says why; 130 interrupted. NO_COLOR is "
     "honoured. Example: ostools report --model google/gemma-7b --device cuda "
-    "--out gemma.html".replace("`", "'"),
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_version,
-            help="Show the version and exit.",
-        )
-    ],
+    "--out gemma.html",
     no_args_is_help=False,
 )
+click.version_option(package_name="oversquashing-tools", message="ostools %(version)s")(app)
 
 
 def main() -> NoReturn:
@@ -233,8 +215,7 @@ def main() -> NoReturn:
 
 
 def _of_the_system(error: OSError) -> int:
-    """What the operating system refuses is the user's to mend: a name that is too long, a disk
-    that is full."""
+    """Refuse what the system refuses and the user can mend: a name too long, a full disk."""
     if error.filename is None:
         if _stdout_takes_more():
             raise error
@@ -244,8 +225,7 @@ def _of_the_system(error: OSError) -> int:
 
 
 def _open_streams() -> None:
-    """A stream that the shell has closed (`>&-`) is None in Python: what is written there is not
-    wanted."""
+    """Send what is written to a stream that the shell has closed (`>&-`: None in Python) nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             # Open for as long as the process lasts.
@@ -253,8 +233,7 @@ def _open_streams() -> None:
 
 
 def _stdout_takes_more() -> bool:
-    """Whether an error that names no file was another's: a disk that is full under stdout refuses
-    a line again."""
+    """Whether stdout can be written; a disk that is full under it refuses a line again."""
     try:
         print(flush=True)
     except OSError:
@@ -263,7 +242,7 @@ def _stdout_takes_more() -> bool:
 
 
 def _drop_stdout() -> None:
-    """What is left in its buffer is written on exit, and would fail again."""
+    """Send the rest of the buffer nowhere: written on exit, it would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -276,8 +255,7 @@ def _is_refusal(error: ValueError) -> bool:
 
 
 def _refuse(message: str) -> int:
-    """One line, in which whatever the user or a file put into it can neither break the line nor
-    drive the terminal."""
+    """Write one line to stderr, which no text in it can break, and return the exit code."""
     line = on_one_line(message)
     if len(line) > _LONGEST_REFUSAL:
         line = f"{line[: _LONGEST_REFUSAL // 2]} ... {line[-_LONGEST_REFUSAL // 2 :]}"
@@ -286,8 +264,7 @@ def _refuse(message: str) -> int:
 
 
 def _quieten_libraries() -> None:
-    """What the libraries would tell on stderr (load reports, deprecations) is either checked by
-    ostools or no news."""
+    """Silence the libraries' load reports and deprecations on stderr."""
     import warnings
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

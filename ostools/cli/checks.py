@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ostools.cli.prompts import Prompts, rewritten
+from ostools.cli.prompts import Prompts, rewritten, texts_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 
 Arguments = Mapping[str, Any]
 
-_KNOWN = {
+_NAMES = {
     "linearisation": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
     "linearisations": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
@@ -34,20 +34,21 @@ def check_names(arguments: Arguments) -> None:
     """Refuse what many commands have: unknown mitigations, dtypes and variants, numbers that are too small."""
     from ostools.cli.signature import imported
 
-    for name, (kind, known) in _KNOWN.items():
+    for name, (kind, target) in _NAMES.items():
         if arguments.get(name) is not None:
-            checked_names(kind, arguments[name], imported(known))
+            checked_names(kind, arguments[name], imported(target))
     for name, least in _AT_LEAST.items():
         if (number := arguments.get(name)) is not None and number < least:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option}: expected a whole number of at least {least}, found {number}")
     prompts = arguments.get("prompt", arguments.get("prompts"))
     if isinstance(prompts, Prompts):
-        rewritten(prompts, _one(arguments.get("mitigation")))
-    for mitigation in _all(arguments.get("mitigation")) + _all(arguments.get("mitigations")):
-        from mitigations import mitigation as named
+        rewritten(prompts, arguments.get("mitigation"))
+    for name in ("mitigation", "mitigations"):
+        from mitigations import mitigation
 
-        named(mitigation)
+        for spec in texts_of(arguments.get(name)):
+            mitigation(spec)
     if arguments.get("dtypes") is not None:
         from ostools.measure.passes.precisions import Precision
 
@@ -67,39 +68,29 @@ def check_task(arguments: Arguments) -> None:
         tasks.task(arguments["task"])
 
 
-def _one(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _all(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else list(value)
-
-
-def sensitivity(given: Arguments) -> None:
+def sensitivity(arguments: Arguments) -> None:
     """A logit is one token's, or the difference of two; it is measured exactly."""
-    logit, method = given.get("logit"), given.get("method")
+    logit, method = arguments.get("logit"), arguments.get("method")
     if logit is None:
         return
     if not isinstance(logit, str) and len(logit) > 2:
         raise InputError(f"--logit: expected one token, or two for the difference of their logits, found {len(logit)}")
     if method in ("sketch", "estimate"):
         raise InputError(f"--logit: a logit's sensitivity is exact, found --method {method}: leave --method out")
-    if "detached" in given.get("linearisations", ()):
+    if "detached" in arguments.get("linearisations", ()):
         raise InputError(
             "--logit: found --linearisation detached: use `ostools sensitivity attribution "
             "--logit`, which has its parts"
         )
 
 
-def collapse(given: Arguments) -> None:
+def collapse(arguments: Arguments) -> None:
     """A task, or a prompt of one's own; a reading that there is."""
-    prompts = given.get("prompt")
-    prompt = None if prompts is None else prompts.given[0]
-    pairs_of(given.get("task"), prompt, given.get("item"), given.get("items", "text"))
-    names = (given.get(name) for name in ("site", "per", "norm"))
-    reading_of(*names, by_layer="layers" in given)
+    prompts = arguments.get("prompt")
+    prompt = None if prompts is None else prompts.values[0]
+    pairs_of(arguments.get("task"), prompt, arguments.get("item"), arguments.get("items", "text"))
+    names = (arguments.get(name) for name in ("site", "per", "norm"))
+    reading_of(*names, by_layer="layers" in arguments)
 
 
 def pairs_of(task: str | None, prompt: Any, item: str | None, items: Any) -> Any:
@@ -139,78 +130,78 @@ def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer:
     return reading
 
 
-def repeats(given: Arguments) -> None:
+def repeats(arguments: Arguments) -> None:
     """Tasks that are pairs."""
     from ostools import tasks
 
-    for name in given.get("prompts", ()):
+    for name in arguments.get("prompts", ()):
         tasks.task(name, tasks.CollapseTask)
 
 
-def variation(given: Arguments) -> None:
+def variation(arguments: Arguments) -> None:
     """A task of which v* is v with its last token once more."""
     from ostools import tasks
 
-    if "task" in given:
-        tasks.repeating(given["task"])
+    if "task" in arguments:
+        tasks.repeating(arguments["task"])
 
 
-def attention(given: Arguments) -> None:
+def attention(arguments: Arguments) -> None:
     """A prompt, or a task with its length."""
-    if ("prompt" in given) == ("task" in given):
+    if ("prompt" in arguments) == ("task" in arguments):
         raise InputError("expected --prompt or --ids, or --task with --length")
-    if ("task" in given) != ("length" in given):
+    if ("task" in arguments) != ("length" in arguments):
         raise InputError("--task and --length go together: expected both, found one")
 
 
-def counting(given: Arguments) -> None:
+def counting(arguments: Arguments) -> None:
     """A task whose answer is a count."""
     from ostools.tasks import AppendixTask
     from ostools.tasks.opened import OpenedPairs
 
-    OpenedPairs(AppendixTask(given.get("task", "count-ones")))
+    OpenedPairs(AppendixTask(arguments.get("task", "count-ones")))
 
 
-def retrieval(given: Arguments) -> None:
+def retrieval(arguments: Arguments) -> None:
     """Records that are some."""
     from ostools.tasks.retrieve import RetrieveTask
 
-    RetrieveTask(records=given.get("records", "words"))
+    RetrieveTask(records=arguments.get("records", "words"))
 
 
-def drawn(given: Arguments) -> None:
+def seeds_drawn(arguments: Arguments) -> None:
     """Seeds of a task that draws its sequence."""
     from ostools import tasks
     from ostools.measure.probes.probe import seeds_asked
 
-    seeds_asked(tasks.task(given["task"]), given.get("seeds"))
+    seeds_asked(tasks.task(arguments["task"]), arguments.get("seeds"))
 
 
-def ablation(given: Arguments) -> None:
+def ablation(arguments: Arguments) -> None:
     """Parts that there are, and what may stand in for them."""
     from ostools.experiments.ablation.targets import checked_method
 
-    checked_method(given.get("what", "heads"), given.get("method", "zero"))
+    checked_method(arguments.get("what", "heads"), arguments.get("method", "zero"))
 
 
-def asked_panels(given: Arguments) -> None:
+def panels(arguments: Arguments) -> None:
     """Panels of Figures 3, 4, 6 and 7, and how they ask."""
     from ostools.experiments.figures.figure3 import asked_tasks
 
     names = ("panels", "mode", "examples", "tidy")
-    asked_tasks(**{name: given[name] for name in names if name in given})
+    asked_tasks(**{name: arguments[name] for name in names if name in arguments})
 
 
-def figure_5(given: Arguments) -> None:
+def figure_5(arguments: Arguments) -> None:
     """A distance that there is, and a way of putting digits in."""
     from ostools.experiments.figures.figure5 import checked_reading
 
-    checked_name("items", given.get("items", "text"), ("text", "ids"))
+    checked_name("items", arguments.get("items", "text"), ("text", "ids"))
     names = {"site": "residual", "per": None, "norm": "linf"}
-    checked_reading(*(given.get(name, usual) for name, usual in names.items()))
+    checked_reading(*(arguments.get(name, usual) for name, usual in names.items()))
 
 
-def corpus(given: Arguments) -> None:
+def corpus(arguments: Arguments) -> None:
     """Texts that can be read, and a measure with options of its own."""
     from mitigations import optional
     from ostools.runs.corpus.measures import Measure
@@ -219,12 +210,12 @@ def corpus(given: Arguments) -> None:
     from ostools.runs.corpus.texts import read_texts
     from ostools.runs.stored.store import Store
 
-    measure, dtypes = given.get("measure", "sensitivity"), given.get("dtypes")
+    measure, dtypes = arguments.get("measure", "sensitivity"), arguments.get("dtypes")
     if dtypes and measure != PAIRS:
         raise InputError(f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype")
-    method = (given.get("linearisation"), given.get("method"), dtypes)
-    Measure.from_options(measure, *method, 1, optional(given.get("mitigation")))
-    bins_of(given.get("bins"), measure, given.get("lengths", (64,)))
-    read_texts(given["texts"], given.get("field", "text"))
-    if "out" in given:
-        Store(Path(given["out"])).require_ours()
+    method = (arguments.get("linearisation"), arguments.get("method"), dtypes)
+    Measure.from_options(measure, *method, 1, optional(arguments.get("mitigation")))
+    bins_of(arguments.get("bins"), measure, arguments.get("lengths", (64,)))
+    read_texts(arguments["texts"], arguments.get("field", "text"))
+    if "out" in arguments:
+        Store(Path(arguments["out"])).require_ours()

@@ -66,7 +66,7 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         target=target,
         fixed={"number": number} if counted else {},
         lines_of=(_FIGURE_3,) if maker == "figure_4" else (),
-        check="asked_panels" if counted else check,
+        check="panels" if counted else check,
         hosted="figure_questions" if asked else None,
         of_questions=("lengths", *(form if counted else ())) if asked else (),
     )
@@ -94,7 +94,7 @@ COMPOSED = (
     Command(
         "sensitivity profile",
         ('--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'),
-        target="cli.own.composed:profile",
+        target="cli.verbs.composed:profile",
         lines_of=(_SENSITIVITY, "measure.profiles.profile:profile"),
     ),
     Command(
@@ -104,7 +104,7 @@ COMPOSED = (
             "--task figure-5c --layers all --out layers.png",
             '--prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv',
         ),
-        target="cli.own.composed:collapse",
+        target="cli.verbs.composed:collapse",
         lines_of=("measure.collapse.collapse:collapse",),
         check="collapse",
         pairs=True,
@@ -112,14 +112,14 @@ COMPOSED = (
     Command(
         "attention difference",
         ("--task copy-last --length 12 --mitigation separator:every=3 --out compared.png",),
-        target="cli.own.attention:difference",
+        target="cli.verbs.composed:difference",
         lines_of=(_ATTENTION, "measure.attention.difference:attention_difference"),
         own=True,
     ),
     Command(
         "evaluate prompts",
         ("--task copy-last --lengths 10:300 --out prompts.jsonl",),
-        target="cli.own.hosted:prompts",
+        target="cli.verbs.hosted:prompts",
         lines_of=(_FIGURE_3,),
         own=True,
         draws=False,
@@ -127,7 +127,7 @@ COMPOSED = (
     Command(
         "ablate faithfulness",
         ('--prompt "Once upon a time, a girl named Ann had a" --out use.png',),
-        target="cli.own.composed:faithfulness",
+        target="cli.verbs.composed:faithfulness",
         lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
     ),
     _figure(2, "figure_2", ("--lengths 10:600 --out figure2.pdf",)),
@@ -144,17 +144,21 @@ OWN = (
     Command(
         "reproduce",
         ("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
-        target="cli.own.reproduce:reproduce",
+        target="cli.verbs.pages:reproduce",
         own=True,
         draws=False,
     ),
     Command(
-        "sweep run", ("examples/sweep.yaml --out sweep --workers 2",), target="cli.own.sweep:run", own=True, draws=False
+        "sweep run",
+        ("examples/sweep.yaml --out sweep --workers 2",),
+        target="cli.verbs.sweeps:run",
+        own=True,
+        draws=False,
     ),
     Command(
         "sweep results",
         ("sweep --out table.csv", "sweep --follow"),
-        target="cli.own.results:results",
+        target="cli.verbs.sweeps:results",
         own=True,
         draws=False,
     ),
@@ -167,19 +171,19 @@ OWN = (
             "--section collapse --section precision --lengths 1:128",
             "--run sweep --out sweep.html",
         ),
-        target="cli.own.report:report",
+        target="cli.verbs.pages:report",
         own=True,
         draws=False,
     ),
     Command(
         "explore",
         ('--prompt "The capital of France is" --port 8765',),
-        target="cli.own.explore:explore",
+        target="cli.verbs.pages:explore",
         own=True,
         draws=False,
     ),
-    *(Command(f"list {what}", ("",), target=f"cli.own.listings:{what}", own=True, draws=False) for what in LISTS),
-    Command("doctor", ("",), target="cli.own.doctor:doctor", own=True, draws=False),
+    *(Command(f"list {what}", ("",), target=f"cli.verbs.listings:{what}", own=True, draws=False) for what in LISTS),
+    Command("doctor", ("",), target="cli.verbs.listings:doctor", own=True, draws=False),
 )
 
 

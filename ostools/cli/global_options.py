@@ -1,5 +1,4 @@
-"""Options that mean the same in every command: how it speaks, where its model lies, and within
-which memory and time it works."""
+"""Options that mean the same in every command: output, place of the model, memory and time."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from ostools.ground.errors import InputError
 
 @dataclass
 class GlobalOptions:
-    """What the running command was given; the defaults are those of a command without options."""
+    """Options of the running command; the defaults are those of a command without options."""
 
     quiet: bool = False
     json: bool = False
@@ -29,8 +28,7 @@ class GlobalOptions:
 
     @property
     def of_a_loaded_model(self) -> dict[str, Any]:
-        """Options that only a command has which runs a model here, and their values; None where
-        they were left out."""
+        """Values of the options of commands that load a model; None where they were left out."""
         return {
             "--device": self.device,
             "--load-dtype": self.load_dtype,
@@ -41,7 +39,7 @@ class GlobalOptions:
 
 
 GLOBALS = GlobalOptions()
-"""Of this process: a command line runs one command."""
+"""Options of this process, which runs one command."""
 
 
 def set_globals(values: Mapping[str, Any]) -> None:

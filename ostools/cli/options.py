@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import read_prompts
+from ostools.cli.prompts import WRAPPED, read_prompts
 from ostools.cli.signature import UNKNOWN, Parameter, signature_of
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lengths import parse_lengths
@@ -75,10 +75,10 @@ _IN_CHAT = (
 )
 
 
-def _made(rows: Iterable[tuple[str, str, str]], several: bool = False) -> list[click.Parameter]:
-    """The options of these rows; `several`: each may be repeated."""
+def _declared(rows: Iterable[tuple[str, str, str]], repeatable: bool = False) -> list[click.Parameter]:
+    """The options of these rows: name, metavar (empty: a flag), help."""
     return [
-        click.Option([name], metavar=metavar, help=text, multiple=several)
+        click.Option([name], metavar=metavar, help=text, multiple=repeatable)
         if metavar
         else click.Option([name], is_flag=True, default=None, help=text)
         for name, metavar, text in rows
@@ -119,24 +119,23 @@ def takes_prompt(parameter: Parameter) -> bool:
 
 def has_model(command: Command) -> bool:
     """Whether a command runs a model."""
-    names = {parameter.name for parameter in signature_of(command.function).parameters}
-    return bool(names & {"model", "models"})
+    return bool(signature_of(command.function).names & {"model", "models"})
 
 
 def declared(command: Command) -> list[click.Parameter]:
     """Every argument and option of a command, those of its function first."""
     parameters = signature_of(command.function).parameters
-    made: list[click.Parameter] = []
+    options: list[click.Parameter] = []
     for prompt in filter(takes_prompt, parameters):
-        made += _prompt_options("Sequence[" in prompt.annotation)
+        options += _prompt_options("Sequence[" in prompt.annotation)
         if "chat" not in {parameter.name for parameter in parameters}:
-            made += _made(_IN_CHAT)
-    made += [field.declared for field in fields_of(command)]
+            options += _declared(_IN_CHAT)
+    options += [field.declared for field in fields_of(command)]
     if has_model(command):
         if not command.own:
-            made += _made([("--model", "NAME", MODEL_HELP)])
-        made += _made((*(_HOSTED if command.hosted else ()), *_OF_A_MODEL))
-    return made + _made((*(_OF_A_RESULT if command.draws else ()), *_OF_EVERY))
+            options += _declared([("--model", "NAME", MODEL_HELP)])
+        options += _declared((*(_HOSTED if command.hosted else ()), *_OF_A_MODEL))
+    return options + _declared((*(_OF_A_RESULT if command.draws else ()), *_OF_EVERY))
 
 
 def is_common(option: click.Parameter) -> bool:
@@ -145,119 +144,98 @@ def is_common(option: click.Parameter) -> bool:
     return option.opts[0] in {"--model", "--help", *(name for name, _, _ in rows)}
 
 
-def _prompt_options(several: bool) -> list[click.Parameter]:
+def _prompt_options(repeatable: bool) -> list[click.Parameter]:
     ids = "Token ids in place of a text: 2,40,50, or a file that holds them"
-    many = "; repeatable" if several else ""
+    many = "; repeatable" if repeatable else ""
     rows = (("--prompt", "TEXT", f"The text to measure on{many}."), ("--ids", "IDS|FILE", f"{ids}{many}."))
     text = "a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there."
-    file = (("--prompts", "FILE", f"Many: {text}"),) if several else ()
-    return [*_made(rows, several), *_made(file)]
+    file = (("--prompts", "FILE", f"Many: {text}"),) if repeatable else ()
+    return [*_declared(rows, repeatable), *_declared(file)]
 
 
 # ---- from a parameter to an option
 
 
-def _kinds(annotation: str) -> list[str]:
+class _Kind:
+    """Kinds of values that an annotation such as `Literal["all"] | Iterable[int] | None` allows."""
+
+    def __init__(self, annotation: str) -> None:
+        self.parts = [*_union(ast.parse(annotation, mode="eval").body)]
+        literals = (part for part in self.parts if part.startswith("Literal["))
+        self.words: tuple[Any, ...] = next((ast.literal_eval(f"({part[8:-1]},)") for part in literals), ())
+        lists = [part for part in self.parts if re.match(r"(Sequence|Iterable|list)\[", part)]
+        self.numbers = bool(lists) and lists[0].endswith("[int]")
+        self.texts = bool(lists) and not self.numbers
+        plain = not lists and not self.words
+        self.is_float = plain and "float" in self.parts
+        self.is_whole = plain and not self.is_float and "int" in self.parts and "str" not in self.parts
+        self.is_path = "Path" in self.parts and "str" not in self.parts
+
+
+def _union(tree: ast.expr) -> Iterator[str]:
     """The parts of `A | B | None` without None."""
-
-    def parts(tree: ast.expr) -> Iterator[str]:
-        if isinstance(tree, ast.BinOp):
-            yield from parts(tree.left)
-            yield from parts(tree.right)
-        elif not (isinstance(tree, ast.Constant) and tree.value is None):
-            yield ast.unparse(tree)
-
-    return list(parts(ast.parse(annotation, mode="eval").body))
-
-
-def _list_of(kinds: list[str]) -> str | None:
-    """What a parameter lists: "numbers", "texts", or None where it is no list."""
-    lists = [kind for kind in kinds if re.match(r"(Sequence|Iterable|list)\[", kind)]
-    if not lists:
-        return None
-    return "numbers" if re.search(r"\[int\]$", lists[0]) else "texts"
-
-
-def _words(kinds: list[str]) -> tuple[Any, ...]:
-    """The values of `Literal[...]`."""
-    found = (kind for kind in kinds if kind.startswith("Literal["))
-    return next((ast.literal_eval(f"({kind[8:-1]},)") for kind in found), ())
+    if isinstance(tree, ast.BinOp):
+        yield from _union(tree.left)
+        yield from _union(tree.right)
+    elif not (isinstance(tree, ast.Constant) and tree.value is None):
+        yield ast.unparse(tree)
 
 
 def _field(command: Command, parameter: Parameter) -> Field:
-    name, kinds = parameter.name, _kinds(parameter.annotation)
-    listed = _list_of(kinds)
-    singular = listed == "texts" and name.endswith("s") and name not in _PLURAL
-    written = command.renamed.get(name) or (name[:-1] if singular else name)
-    option = f"--{written.replace('_', '-')}"
-    attribute = written.replace("-", "_")
-    usual = command.defaults.get(name)
-    more: dict[str, Any] = {"help": _help(command, parameter)}
+    name, kind = parameter.name, _Kind(parameter.annotation)
+    singular = kind.texts and name.endswith("s") and name not in _PLURAL
+    word = command.renamed.get(name) or (name[:-1] if singular else name)
+    option = f"--{word.replace('_', '-')}"
+    attribute = word.replace("-", "_")
+    text, reader = _help(command, parameter), _reader(kind, name)
     if command.own and parameter.by_place:
-        more = {"metavar": name.upper(), "required": parameter.required}
-        place = click.Argument([attribute], **more)
-        place.help = _help(command, parameter)  # pyright: ignore[reportAttributeAccessIssue]
-        return Field(name, name.upper(), place, _reader(kinds, name))
-    more["required"] = parameter.required and usual is None
-    if "bool" in kinds:
-        both = parameter.default is not False
-        names = [f"{option}/--no-{option[2:]}" if both else option, attribute]
-        return Field(name, option, click.Option(names, is_flag=True, default=None, **more), _as_is)
-    if listed == "texts" and name not in _CUSTOM:
-        more["multiple"] = True
-    if name in _CUSTOM and _CUSTOM[name][1]:
-        more["multiple"] = True
-    more["metavar"] = _metavar(kinds, name, parameter.line)
-    more["type"] = _click_type(kinds, listed)
-    return Field(name, option, click.Option([option, attribute], **more), _reader(kinds, name))
+        argument = click.Argument([attribute], metavar=name.upper(), required=parameter.required)
+        argument.help = text  # pyright: ignore[reportAttributeAccessIssue]
+        return Field(name, name.upper(), argument, reader)
+    options: dict[str, Any] = {"help": text}
+    options["required"] = parameter.required and command.defaults.get(name) is None
+    if "bool" in kind.parts:
+        has_negation = parameter.default is not False
+        names = [f"{option}/--no-{option[2:]}" if has_negation else option, attribute]
+        return Field(name, option, click.Option(names, is_flag=True, default=None, **options), _as_is)
+    declared_option = click.Option(
+        [option, attribute],
+        multiple=name == "targets" or (kind.texts and name != "texts"),
+        metavar=_metavar(kind, name, parameter.line),
+        type=click.FLOAT if kind.is_float else click.INT if kind.is_whole else click.STRING,
+        **options,
+    )
+    return Field(name, option, declared_option, reader)
 
 
-def _click_type(kinds: list[str], listed: str | None) -> click.ParamType:
-    if listed is None and not _words(kinds):
-        if "float" in kinds:
-            return click.FLOAT
-        if "int" in kinds and "str" not in kinds:
-            return click.INT
-    return click.STRING
-
-
-def _metavar(kinds: list[str], name: str, line: str) -> str:
-    listed, words = _list_of(kinds), _words(kinds)
-    if name in _CUSTOM:
-        return _CUSTOM[name][2]
-    if listed == "numbers":
-        return "|".join([*map(str, words), "RANGE"])
-    if words:
-        return "|".join(map(str, words))
+def _metavar(kind: _Kind, name: str, line: str) -> str:
+    if name in ("targets", "texts"):
+        return {"targets": "PART", "texts": "FILE"}[name]
+    if kind.numbers or kind.words:
+        return "|".join([*map(str, kind.words), *(["RANGE"] if kind.numbers else [])])
     if name in ("task", "mitigation", "mitigations"):
         return "NAME[:OPTIONS]"
-    if listed is None and "float" in kinds:
-        return "X"
-    if listed is None and "int" in kinds and "str" not in kinds:
-        return "N"
+    if kind.is_float or kind.is_whole:
+        return "X" if kind.is_float else "N"
     if name in _TEXTS:
         return "TEXT"
-    if "Path" not in kinds:
+    if "Path" not in kind.parts:
         return "NAME"
     return "DIR" if "directory" in line else "FILE"
 
 
-def _reader(kinds: list[str], name: str) -> Callable[[str, Any], Any]:
-    """How the text of an option becomes the argument."""
-    listed, words = _list_of(kinds), _words(kinds)
-    if name in _CUSTOM:
-        return _CUSTOM[name][0]
-    if listed == "numbers":
+def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
+    """A function from the text of an option to the argument."""
+    if name in ("targets", "texts"):
+        return _targets if name == "targets" else _as_is
+    if kind.numbers:
         least = 1 if name in ("lengths", "windows") else 0
-        return partial(_numbers, words=words, least=least)
-    if listed == "texts":
-        alone = len([kind for kind in kinds if kind != "None"]) > 1
-        return partial(_texts, alone=alone, whole=name in _WHOLE_TEXTS)
-    if words and "int" not in kinds:
-        return partial(_one_of, words=words)
-    if "Path" in kinds and "str" not in kinds:
-        return lambda option, text: Path(text)
-    return _as_is
+        return partial(_numbers, words=kind.words, least=least)
+    if kind.texts:
+        return partial(_texts, alone=len(kind.parts) > 1, keeps_commas=name in _WHOLE_TEXTS)
+    if kind.words and "int" not in kind.parts:
+        return partial(_one_of, words=kind.words)
+    return (lambda option, text: Path(text)) if kind.is_path else _as_is
 
 
 def _as_is(option: str, value: Any) -> Any:
@@ -269,15 +247,15 @@ def _numbers(option: str, text: str, words: tuple[str, ...], least: int) -> Any:
     if text.strip() in words:
         return text.strip()
     if words and not re.fullmatch(r"[\d,:\s]+", text, re.ASCII):
-        known = " or ".join(map(repr, words))
-        raise InputError(f"{option} {text!r}: expected {known} or numbers such as 0,2")
+        expected = " or ".join(map(repr, words))
+        raise InputError(f"{option} {text!r}: expected {expected} or numbers such as 0,2")
     return tuple(parse_lengths(text, option, least))
 
 
-def _texts(option: str, values: tuple[str, ...], alone: bool, whole: bool) -> Any:
-    """Names in order; `alone`: one of them is handed on by itself. `whole`: a comma is no end."""
-    split = re.compile(r"$^" if whole else r",(?![^(]*\))")  # inside parentheses a comma is a name's own
-    names = [name if whole else name.strip() for value in values for name in split.split(value)]
+def _texts(option: str, values: tuple[str, ...], alone: bool, keeps_commas: bool) -> Any:
+    """Names in order; `alone`: one of them is handed on by itself. `keeps_commas`: a comma is no end."""
+    split = re.compile(r"$^" if keeps_commas else r",(?![^(]*\))")  # inside parentheses a comma is a name's own
+    names = [name if keeps_commas else name.strip() for value in values for name in split.split(value)]
     return names[0] if alone and len(names) == 1 else tuple(names)
 
 
@@ -296,7 +274,7 @@ _PARTS = (
 
 def _targets(option: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """Heads, edges or sublayers. Raises `InputError` for text that names no part."""
-    read = []
+    targets = []
     for text in values:
         matches = (re.fullmatch(form, text.strip(), flags=re.ASCII) for form in _PARTS)
         match = next(filter(None, matches), None)
@@ -306,15 +284,8 @@ def _targets(option: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
                 "layer.head:query:key such as 2.0:64:7, or layer.attention or layer.mlp such as "
                 "2.mlp"
             )
-        read.append(tuple(int(word) if word.isdigit() else word for word in match.groups()))
-    return read
-
-
-_CUSTOM: dict[str, tuple[Callable[[str, Any], Any], bool, str]] = {
-    "targets": (_targets, True, "PART"),
-    "texts": (_as_is, False, "FILE"),
-}
-"""Parameters that are read in a way of their own: reader, whether repeated, metavar."""
+        targets.append(tuple(int(word) if word.isdigit() else word for word in match.groups()))
+    return targets
 
 
 def _help(command: Command, parameter: Parameter) -> str:
@@ -346,8 +317,8 @@ def shown_default(parameter: Parameter) -> str:
     if isinstance(value, range):
         value = tuple(value)
     if isinstance(value, tuple):
-        whole = [item for item in value if isinstance(item, int)]
-        if len(whole) == len(value) > 2 and whole == list(range(whole[0], whole[-1] + 1)):
+        numbers = [item for item in value if isinstance(item, int)]
+        if len(numbers) == len(value) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
             return f"{value[0]}:{value[-1]}"
         return ",".join(map(str, value))
     return str(value)
@@ -363,10 +334,10 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
     """
     arguments: dict[str, Any] = {}
     for parameter in filter(takes_prompt, signature_of(command.function).parameters):
-        own_chat = any(field.name == "chat" for field in fields_of(command))
-        hidden = {"chat", "system", "thinking"} if own_chat else set()
-        kept = {name: value for name, value in values.items() if name not in hidden}
-        prompts = read_prompts(kept, needed=parameter.required)
+        has_chat = any(field.name == "chat" for field in fields_of(command))
+        hidden = WRAPPED if has_chat else ()
+        visible = {name: value for name, value in values.items() if name not in hidden}
+        prompts = read_prompts(visible, needed=parameter.required)
         if prompts is not None:
             arguments[parameter.name] = prompts
     for field in fields_of(command):
@@ -375,7 +346,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             usual = command.defaults.get(field.name)
             if usual is None:
                 continue
-            several = getattr(field.declared, "multiple", False)
-            value = tuple(usual.split(" ")) if several else field.declared.type.convert(usual, field.declared, None)
+            repeatable = getattr(field.declared, "multiple", False)
+            value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
     return arguments

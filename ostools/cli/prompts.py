@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ostools.models import Prompt
 
-Given: TypeAlias = str | tuple[int, ...]
+Value: TypeAlias = str | tuple[int, ...]
 """A prompt as a user gives it: a text, or its token ids."""
 WRAPPED = ("chat", "system", "thinking")
 
@@ -26,24 +26,25 @@ WRAPPED = ("chat", "system", "thinking")
 class Prompts:
     """The prompts of a command and how they are put to the model.
 
-    `wrapped`: chat, system and thinking, as `models.encode` takes them; None for plain text.
+    values: texts, or token ids.
+    wrapped: chat, system and thinking, as `models.encode` takes them; None for plain text.
     """
 
-    given: tuple[Given, ...]
+    values: tuple[Value, ...]
     wrapped: Mapping[str, Any] | None = None
 
     def of(self, model: TransformerBridge) -> str | Prompt | list[str | Prompt]:
-        """What a measurement takes: a prompt where there is one, else a list."""
-        prompts = [self.one(model, prompt) for prompt in self.given]
+        """A prompt as a measurement takes it where there is one, else a list of them."""
+        prompts = [self._encoded(model, value) for value in self.values]
         return prompts[0] if len(prompts) == 1 else prompts
 
-    def one(self, model: TransformerBridge, given: Given) -> str | Prompt:
+    def _encoded(self, model: TransformerBridge, value: Value) -> str | Prompt:
         """A prompt in tokens, or a text as it is where no template is meant."""
         from ostools.models import Prompt, encode
 
-        if not isinstance(given, str):
-            return Prompt.from_ids(model, given)
-        return given if self.wrapped is None else encode(model, given, **self.wrapped)
+        if not isinstance(value, str):
+            return Prompt.from_ids(model, value)
+        return value if self.wrapped is None else encode(model, value, **self.wrapped)
 
 
 def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
@@ -52,26 +53,26 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
     Raises `InputError` for none or several of the options, for an empty text, and for options of
     the chat template without a chat.
     """
-    given = _given(values, needed)
+    prompts = _values(values, needed)
     wrapped = {name: values.get(name) for name in WRAPPED}
     chat = bool(wrapped["chat"])
     if not chat and (wrapped["system"] is not None or wrapped["thinking"]):
         option = "--system" if wrapped["system"] is not None else "--thinking"
         raise InputError(f"{option}: expected --chat beside it, found none: only a chat template uses it")
-    if given is None:
+    if prompts is None:
         if chat:
             raise InputError(
                 "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
             )
         return None
-    if chat and not all(isinstance(prompt, str) for prompt in given):
+    if chat and not all(isinstance(prompt, str) for prompt in prompts):
         raise InputError("--chat: expected --prompt beside it, found --ids: a chat template is written around a text")
     wrapped |= {"chat": True, "thinking": bool(wrapped["thinking"])}
-    return Prompts(tuple(given), wrapped if chat else None)
+    return Prompts(tuple(prompts), wrapped if chat else None)
 
 
-def _given(values: Mapping[str, Any], needed: bool) -> list[Given] | None:
-    texts, ids = _all(values.get("prompt")), _all(values.get("ids"))
+def _values(values: Mapping[str, Any], needed: bool) -> list[Value] | None:
+    texts, ids = texts_of(values.get("prompt")), texts_of(values.get("ids"))
     file = values.get("prompts")
     options = {"--prompt": texts, "--ids": ids, "--prompts": file}
     used = [option for option, value in options.items() if value]
@@ -88,25 +89,26 @@ def _given(values: Mapping[str, Any], needed: bool) -> list[Given] | None:
     return prompts_of(Path(file)) if file else [*texts, *map(parse_ids, ids)]
 
 
-def _all(value: Any) -> list[str]:
+def texts_of(value: Any) -> list[str]:
+    """A text or a list of them, as a list; None: none."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
-def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Given, ...]:
+def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Value, ...]:
     """The prompts as a mitigation rewrites them.
 
     Refuses, by the options' names and before a model is loaded, what cannot rewrite them.
     """
     if mitigation is None:
-        return prompts.given
-    from mitigations import mitigation as named
+        return prompts.values
+    import mitigations
     from mitigations import parts, rewrite
     from ostools.measure.mitigated import rewrites
 
-    acting = named(mitigation)
-    texts = [isinstance(prompt, str) for prompt in prompts.given]
+    acting = mitigations.mitigation(mitigation)
+    texts = [isinstance(prompt, str) for prompt in prompts.values]
     if any(rewrites(part, "sequence") for part in parts(acting)):
         raise InputError(
             f"--mitigation {mitigation}: it rewrites the sequence of a task, and a text has none: "
@@ -117,7 +119,7 @@ def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Given, ...]:
         raise InputError(
             f"--mitigation {mitigation}: it rewrites the text, expected --prompt beside it, found token ids"
         )
-    return tuple(rewrite(acting, prompt) if isinstance(prompt, str) else prompt for prompt in prompts.given)
+    return tuple(rewrite(acting, prompt) if isinstance(prompt, str) else prompt for prompt in prompts.values)
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
@@ -142,11 +144,11 @@ def parse_ids(text: str) -> tuple[int, ...]:
 def _numbers(text: str) -> tuple[int, ...] | None:
     """The numbers that a text consists of; None where it holds none, or anything else."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
-    whole = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
-    return tuple(map(int, words)) if whole else None
+    is_list = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+    return tuple(map(int, words)) if is_list else None
 
 
-def prompts_of(file: Path) -> list[Given]:
+def prompts_of(file: Path) -> list[Value]:
     """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
     try:
         lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
@@ -170,7 +172,7 @@ def _of_text(where: str, line: str) -> str:
     return text
 
 
-def _of_json(where: str, line: str) -> Given:
+def _of_json(where: str, line: str) -> Value:
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _ROOT = Path(__file__).parents[2]
 UNKNOWN: Any = object()
@@ -44,6 +44,11 @@ class Signature:
     description: str
     parameters: tuple[Parameter, ...]
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the parameters."""
+        return {parameter.name for parameter in self.parameters}
+
 
 def imported(target: str) -> Any:
     """The function or constant `target`, written "package.module:name"; its module is imported now."""
@@ -51,20 +56,37 @@ def imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_options_of(target: str, *without: str) -> Callable[[Function], Function]:
+    """Decorate a function whose `**options` are further parameters of `target`.
+
+    without: parameters of `target` that are no options.
+    """
+    return lambda function: function
+
+
 @cache
 def signature_of(target: str) -> Signature:
     """Signature of the function `target`, written "package.module:function"."""
     module, _, name = target.partition(":")
     function = _function(module, name)
-    text = ast.get_docstring(function) or ""
-    summary, description, lines = _parts(text)
-    return Signature(summary, description, tuple(_parameters(function.args, module, lines)))
+    summary, description, lines = _parts(ast.get_docstring(function) or "")
+    parameters = [*_parameters(function.args, module, lines)]
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "with_options_of":
+            source, *without = map(ast.literal_eval, decorator.args)
+            hidden = {*without, *(parameter.name for parameter in parameters)}
+            further = signature_of(source).parameters
+            parameters += [parameter for parameter in further if parameter.name not in hidden]
+    return Signature(summary, description, tuple(parameters))
 
 
 def _function(module: str, name: str) -> ast.FunctionDef:
     """The last definition of that name: those before it are overloads."""
-    named = [part for part in _tree(module).body if isinstance(part, ast.FunctionDef)]
-    return [part for part in named if part.name == name][-1]
+    functions = [part for part in _tree(module).body if isinstance(part, ast.FunctionDef)]
+    return [function for function in functions if function.name == name][-1]
 
 
 @cache
@@ -80,9 +102,8 @@ def _file(module: str) -> Path:
 def _parameters(arguments: ast.arguments, module: str, lines: dict[str, str]) -> Iterator[Parameter]:
     by_place = [*arguments.posonlyargs, *arguments.args]
     missing: list[ast.expr | None] = [None] * (len(by_place) - len(arguments.defaults))
-    placed = zip(by_place, [*missing, *arguments.defaults], strict=True)
-    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    for argument, default in [*placed, *named]:
+    defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip([*by_place, *arguments.kwonlyargs], defaults, strict=True):
         yield Parameter(
             argument.arg,
             ast.unparse(argument.annotation) if argument.annotation else "",
@@ -149,9 +170,9 @@ def _parts(text: str) -> tuple[str, str, dict[str, str]]:
 def _entries(text: str) -> Iterator[tuple[str, str]]:
     """Names and first sentences; an entry may have several names: "system, thinking: ..."."""
     for entry in re.split(r"\n(?=    \S)", f"\n{text}"):
-        names, colon, said = entry.strip().partition(": ")
+        names, colon, text = entry.strip().partition(": ")
         if colon and all(name.isidentifier() for name in names.split(", ")):
-            yield from ((name, _first_sentence(_flat(said))) for name in names.split(", "))
+            yield from ((name, _first_sentence(_flat(text))) for name in names.split(", "))
 
 
 def _first_sentence(text: str) -> str:

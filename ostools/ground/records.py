@@ -31,7 +31,7 @@ class Record:
     python_only: parameters that are no options, each with the reason.
     lines_of: functions, "module:function" in ostools, whose docstrings have the lines of parameters handed on to them.
     check: a function of `ostools.cli.checks` that refuses arguments before a model is loaded.
-    hosted: a function of `ostools.cli.own.hosted` that makes the questions for a model that runs elsewhere.
+    hosted: a function of `ostools.cli.verbs.hosted` that makes the questions for a model that runs elsewhere.
     of_questions: the parameters that such a model leaves to choose.
     pairs: its tasks are pairs of prompts, which its check knows.
     """

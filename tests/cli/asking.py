@@ -1,4 +1,4 @@
-"""How the command line is asked, and what every refusal looks like."""
+"""Calls of the command line, and the form of every refusal."""
 
 from __future__ import annotations
 

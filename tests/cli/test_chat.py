@@ -25,13 +25,13 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
 
 
-def _asked(run: Any, model: str, *arguments: str) -> dict[str, Any]:
+def _result(run: Any, model: str, *arguments: str) -> dict[str, Any]:
     code, out, err = run(*arguments, "--model", model, "--json")
     assert code == 0, err
     return json.loads(out)
 
 
-def _wanted(**options: Any) -> list[int]:
+def _token_ids(**options: Any) -> list[int]:
     model = tiny_model("llama", fresh=True)
     tokenizer: Any = model.tokenizer
     tokenizer.chat_template = CHAT_TEMPLATE + SWITCH
@@ -46,30 +46,28 @@ def _wanted(**options: Any) -> list[int]:
     quick(["sensitivity", "bounds", "sensitivity profile", "bounds spectra", "attention"], "sensitivity", "attention"),
 )
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
-    found = _asked(run, thinker, *command.split(), "--prompt", "The 11", "--chat", "--system", "Be short.")
-    assert found["provenance"]["token_ids"] == _wanted(system="Be short.")
-    asked = found["provenance"]["parameters"]
-    assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "off")
+    result = _result(run, thinker, *command.split(), "--prompt", "The 11", "--chat", "--system", "Be short.")
+    assert result["provenance"]["token_ids"] == _token_ids(system="Be short.")
+    parameters = result["provenance"]["parameters"]
+    assert [parameters[name] for name in ("chat", "system", "thinking")] == [True, "Be short.", "off"]
 
 
 def test_thinking_is_left_on_where_it_is_asked_for(run, thinker: str) -> None:
-    found = _asked(run, thinker, "bounds", "spectra", "--prompt", "The 11", "--chat", "--thinking")
-    assert found["provenance"]["token_ids"] == _wanted(thinking=True)
-    said = _asked(
-        run, thinker, "evaluate", "--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short."
-    )
-    asked = said["provenance"]["parameters"]
-    assert (asked["system"], asked["thinking"]) == ("Be short.", "on")
+    result = _result(run, thinker, "bounds", "spectra", "--prompt", "The 11", "--chat", "--thinking")
+    assert result["provenance"]["token_ids"] == _token_ids(thinking=True)
+    options = ("--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short.")
+    parameters = _result(run, thinker, "evaluate", *options)["provenance"]["parameters"]
+    assert (parameters["system"], parameters["thinking"]) == ("Be short.", "on")
 
 
-@pytest.mark.parametrize("option", [("--system", "Be short."), ("--thinking",)])
-def test_they_need_a_chat(run, thinker: str, option: tuple[str, ...]) -> None:
-    plain = run("bounds", "spectra", "--prompt", "The 11", *option, "--model", thinker)
-    assert_refused(plain, f"{option[0]}: expected --chat beside it, found none")
-    other = run("evaluate", "--task", "copy-last", "--lengths", "3", "--no-chat", *option, "--model", thinker)
-    assert_refused(other, f"{option[0][2:]}: expected a chat, found plain text")
-    task = run("attention", "--task", "copy-last", "--length", "3", "--chat", "--model", thinker)
-    assert_refused(task, "--chat: a task is asked in the chat template where there is one")
+def test_the_options_of_a_chat_need_a_chat(run, thinker: str) -> None:
+    plain = run("bounds", "spectra", "--prompt", "The 11", "--system", "Be short.", "--model", thinker)
+    assert_refused(plain, "--system: expected --chat beside it, found none")
+    lengths = ("--task", "copy-last", "--lengths", "3")
+    task = run("evaluate", *lengths, "--no-chat", "--thinking", "--model", thinker)
+    assert_refused(task, "thinking: expected a chat, found plain text")
+    both = run("attention", "--task", "copy-last", "--length", "3", "--chat", "--model", thinker)
+    assert_refused(both, "--chat: a task is asked in the chat template where there is one")
 
 
 def test_a_model_without_a_template_refuses(run, bare: str) -> None:
@@ -81,10 +79,10 @@ def test_a_model_without_a_template_refuses(run, bare: str) -> None:
 
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
-    found = _asked(
+    result = _result(
         run, thinker, "sensitivity", "--prompts", str(tmp_path / "two.txt"), "--chat", "--linearisation", "frozen"
     )
-    prompts = found["provenance"]["parameters"]["prompts"]
-    assert prompts["1"]["token_ids"] == _wanted()
+    prompts = result["provenance"]["parameters"]["prompts"]
+    assert prompts["1"]["token_ids"] == _token_ids()
     assert [prompts[number]["thinking"] for number in ("1", "2")] == ["off", "off"]
-    assert {row["origin"] for row in found["rows"]} == {"special", "template", "text"}
+    assert {row["origin"] for row in result["rows"]} == {"special", "template", "text"}

@@ -48,7 +48,7 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
     assert run(*asked, "--out", str(tmp_path / "chart.svg"))[0] == 0
 
 
-@pytest.mark.parametrize("number", [2, 3, 4, 6, 7])
+@pytest.mark.parametrize("number", quick([2, 3, 4, 6, 7], 2, 4))
 def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, tmp_path: Path, number: int) -> None:
     seeds = () if number == 2 else ("--seeds", "0")
     code, out, _ = run("evaluate", "prompts", "--figure", str(number), *LENGTHS, *seeds)
@@ -63,14 +63,9 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
 FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
 
 
-@pytest.mark.parametrize("number", quick([3, 4], 3))
-def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
-    run, no_model: None, tmp_path: Path, number: int
-) -> None:
+def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(run, no_model: None, tmp_path: Path) -> None:
     seeds = ("--seeds", "0")
-    code, out, _ = run("evaluate", "prompts", "--figure", str(number), *LENGTHS, *seeds, *FORM)
-    rows = lines(out)
-    assert code == 0
+    rows = lines(run("evaluate", "prompts", "--figure", "3", *LENGTHS, *seeds, *FORM)[1])
     # Each as the task itself would be asked, where it is written with its options.
     modes = ("mode=answer-only", "mode=cot-zero-shot", "mode=cot-few-shot,examples=after")
     panels = ("sum-ones", "count-ones", "count-ones-bernoulli")
@@ -78,19 +73,14 @@ def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(
         tasks.task(f"{panel}:{mode},tidy=true").prompt(n, 0) for n in (2, 3) for panel in panels for mode in modes
     ]
     answers = answered(rows, tmp_path / "answers.jsonl", model="m")
-    asked = ("reproduce", "figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
-    code, out, err = run(*asked, *FORM)
+    figure = ("reproduce", "figure", "3", *LENGTHS, *seeds, "--answers", str(answers))
+    code, out, err = run(*figure, *FORM)
     caption = " ".join(out.split())
     assert (code, err) == (0, "")
-    assert "answer-only" in caption
-    assert "Those of the other tasks are ours. They stand after the question." in caption
     assert "Without CoT 'Please output only the answer.' stands after C.1's prompt" in caption
     assert "The slips of C.1's prompts are mended" in caption
-    assert run(*asked, *FORM, "--out", str(tmp_path / "figure.svg"))[0] == 0
-    drawn = (tmp_path / "figure.svg").read_text()
-    assert "no CoT" in drawn
     # The figure as it stands asks other prompts: these are no answers to them.
-    assert run(*asked)[0] == 2
+    assert run(*figure)[0] == 2
 
 
 def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,26 +101,16 @@ def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pyt
 
 REFUSED = [
     ("evaluate prompts --figure 5", "known are 2, 3, 4, 6, 7"),
-    ("evaluate prompts --figure 2 --task copy-last", "leave --task out"),
-    ("evaluate prompts --figure 2 --seeds 1", "no seeds"),
     ("evaluate prompts --figure 2 --tidy", "figure 2 has no tidy to choose"),
     ("evaluate prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
-    ("evaluate prompts --figure 3 --examples behind", "unknown place of the examples 'behind'"),
     ("evaluate prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
     ("evaluate prompts --out prompts.csv", ".jsonl"),
-    ("evaluate prompts --task copylast", "did you mean 'copy-last'"),
     ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
     ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),
     ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
     ("evaluate --answers a.jsonl", "No such file"),
     ("evaluate --answers a.jsonl --temperature 1", "--temperature"),
-    ("evaluate --answers a.jsonl --chat", "--chat"),
-    ("evaluate --answers a.jsonl --no-probability", "--probability"),
-    ("evaluate --answers a.jsonl --device-map disk", "--device-map"),
-    ("evaluate --answers a.jsonl --dry-run", "--dry-run"),
-    ("evaluate --answers a.jsonl --load-dtype float64", "--load-dtype"),
     ("evaluate --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
-    ("reproduce figure 3 --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
     ("reproduce figure 2 --answers a.jsonl --device cpu", "--device"),
     ("reproduce figure 5 --answers a.jsonl", "No such option"),
 ]

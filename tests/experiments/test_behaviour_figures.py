@@ -294,4 +294,4 @@ def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
     code, out, err = run("reproduce", "figure", "7", "--lengths", "4", "--seeds", "3", "--max-new-tokens", "12")
     assert code == 0
     assert_one_forecast(err)
-    assert "most frequent answers" in out
+    assert "Figure 4, by answers" in out

@@ -160,7 +160,7 @@ def test_the_command_line(run: Any, tmp_path: Path) -> None:
     code, out, err = run(*arguments)
     assert code == 0
     assert_one_forecast(err)
-    assert "Retrieving a record, by its position" in out
+    assert "Retrieval" in out
     assert "One seed (word and digit a record)" in out
     assert run(*arguments, "--out", "x.png")[:2] == (0, "wrote x.png\n")
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"

@@ -17,21 +17,15 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60
-"""How long a call may take here: a hundred times what it takes, so that a slow machine is no hang."""
+"""Seconds that a call may take: a hundred times what it takes, so that a slow machine is no hang."""
 
 _FORBIDDEN = (
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
     "pickle.find_class", "shutil.rmtree", "socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request",
     "webbrowser.open",
 )  # fmt: skip
-_MOVES = {
-    "os.remove": (0,),
-    "os.rename": (0, 1),
-    "os.rmdir": (0,),
-    "os.mkdir": (0,),
-    "os.truncate": (0,),
-    "os.link": (1,),
-}
+_MOVES = {"os.rename": (0, 1), "os.link": (1,)}
+_MOVES |= dict.fromkeys(("os.remove", "os.rmdir", "os.mkdir", "os.truncate"), (0,))
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -45,7 +39,7 @@ class Reached(BaseException):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a call said; `reached`: it was stopped where the work begins."""
+    """Exit code and output of a call; `reached`: it was stopped where the work begins."""
 
     arguments: tuple[str, ...]
     code: int

@@ -111,10 +111,8 @@ def spoiled_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
         length = draw(st.sampled_from([0, 1, size - 1, size + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]))
         return struct.pack("<Q", length) + header + data
     if draw(st.integers(0, 3)) == 0:  # NaN, infinity and other values in the data: the header is whole
-        place, value = (
-            draw(st.integers(0, len(data) // 4 - 1)) * 4,
-            draw(st.sampled_from([float("nan"), float("inf"), 3e38])),
-        )
+        place = draw(st.integers(0, len(data) // 4 - 1)) * 4
+        value = draw(st.sampled_from([float("nan"), float("inf"), 3e38]))
         return content[: 8 + size] + data[:place] + struct.pack("<f", value) + data[place + 4 :]
     changed = as_json(draw(spoiled_json(json.loads(header))))
     return struct.pack("<Q", len(changed)) + changed + data
@@ -151,9 +149,8 @@ def spoiled_checkpoint(draw: st.DrawFn, files: dict[str, bytes]) -> dict[str, by
             found["model-1.safetensors"] = weights
         else:
             found |= {"modeling.py": CODE.encode(), "pytorch_model.bin": PICKLE}
-            auto = {
-                "auto_map": dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"), "modeling.Model")
-            }
+            names = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
+            auto = {"auto_map": dict.fromkeys(names, "modeling.Model")}
             target = draw(st.sampled_from(["config.json", "tokenizer_config.json"]))
             found[target] = as_json(json.loads(files[target]) | auto)
     return found
@@ -221,13 +218,8 @@ def sweep_files(draw: st.DrawFn) -> bytes:
         )
     if what == "large":
         key = draw(st.sampled_from(["models", "tasks", "mitigations", "dtypes", "seeds", "lengths", "measurements"]))
-        word = {
-            "models": "a",
-            "tasks": "copy-last",
-            "mitigations": "hint",
-            "dtypes": "float32",
-            "measurements": "evaluate",
-        }
+        word = {"models": "a", "tasks": "copy-last", "mitigations": "hint", "dtypes": "float32"}
+        word |= {"measurements": "evaluate"}
         many = [word.get(key, 3)] * draw(st.sampled_from([100, 3000, 30_000]))
         wide = {"models": [f"m{i}" for i in range(300)], "seeds": list(range(300)), "tasks": "count-ones-bernoulli"}
         return json.dumps(SWEEP | wide | {key: many}).encode()

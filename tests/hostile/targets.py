@@ -1,4 +1,4 @@
-"""What is attacked: each target draws a case and calls the command line with it, under the law of `attempts`.
+"""Targets of attacks: each draws a case and calls the command line with it, under the law of `attempts`.
 
 The suite takes a few cases of each, `make stress` ten thousand in all.
 """
@@ -42,15 +42,8 @@ from tests.hostile.spoiling import (
 
 Files = dict[str, bytes]
 _CELL = re.compile(r"cells/([0-9a-f]{16}\.[0-9a-f]{8})\.[0-9a-f]{16}\.parquet")
-_SMALL: dict[str, Any] = {
-    "d_model": 8,
-    "n_heads": 2,
-    "n_key_value_heads": 1,
-    "d_head": 4,
-    "d_mlp": 8,
-    "n_layers": 1,
-    "context": 256,
-}
+_SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_head": 4, "d_mlp": 8}
+_SMALL |= {"n_layers": 1, "context": 256}
 _SWEEP = b"""models: tiny
 tasks: copy-last
 lengths: [2, 3]
@@ -62,7 +55,7 @@ device: cpu
 
 @dataclass(frozen=True)
 class Ground:
-    """What is whole before it is spoiled: a tiny checkpoint, and the directory of a sweep on it, one of whose cells failed."""
+    """Files before they are spoiled: a tiny checkpoint, and the directory of a sweep on it, one of whose cells failed."""
 
     directory: Path
     checkpoint: Files
@@ -144,30 +137,6 @@ def attack(target: Target, ground: Ground, cases: int, start: int | None = None)
         (tested if start is None else seed(start)(tested))()
 
 
-# --- prompts
-
-_ON_A_PROMPT = (
-    "sensitivity",
-    "bounds",
-    "profile",
-    "spectra",
-    "attention",
-    "collapse",
-    "repeats",
-)
-
-
-def _prompts(ground: Ground) -> st.SearchStrategy[Any]:
-    endings = st.sampled_from([[], ["--json"], ["--out", "x.csv"], ["--out", "x.html"]])
-    return st.tuples(st.sampled_from(_ON_A_PROMPT), texts, texts, endings)
-
-
-def _prompt(ground: Ground, case: Any, below: Path) -> Attempt:
-    command, text, item, ending = case
-    more = ["--item", item, "--lengths", "1:2"] if command == "collapse" else []
-    return attempt([command, "--prompt", text, *more, "--model", "tiny", *ending], below)
-
-
 # --- the words of a command line
 
 
@@ -211,16 +180,17 @@ def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
     def reached(description: str) -> Any:
         raise Reached(description)
 
-    with patch("ostools.cli.output.progress", reached):
+    with patch("ostools.cli.terminal.progress", reached):
         return attempt([word.replace("\0", "") if index else word for index, word in enumerate(case)], below)
 
 
 _WORKING = (
-    ("sensitivity", "--prompt", "a b", "--method", "exact"),
+    ("sensitivity", "--prompt", "a b", "--method", "exact", "--json"),
+    ("attention", "--prompt", "a b", "--out", "x.html"),
+    ("collapse", "--prompt", "a b", "--item", "a", "--lengths", "1:2"),
     ("bounds", "--prompt", "a b", "--variant", "local"),
     ("collapse", "--lengths", "1:2", "--dtype", "float32"),
     ("evaluate", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
-    ("attention", "--prompt", "a b"),
     ("ablate", "--task", "copy-last", "--lengths", "3"),
     ("mitigate", "--mitigation", "hint", "--lengths", "4:5"),
 )
@@ -262,9 +232,10 @@ _KINDS: dict[str, st.SearchStrategy[str]] = {
     "--target": st.sampled_from(["0.0", "9.9", "0.mlp", "0.0:1:0", "0.0:99:0", "9999999999.0", "-1.0"]),
     "--measure": texts,
     "--prompt": texts,
+    "--item": texts,
     "--model": texts,
 }
-"""What an option takes, near to what it may be; half of what is tried is any text."""
+"""Values of options, near to what it may be; half of what is tried is any text."""
 
 
 def _working(ground: Ground) -> st.SearchStrategy[Any]:
@@ -420,16 +391,15 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
     def looked(seconds: float) -> None:
         raise Reached("it would look again, as somebody may go on with the run")
 
-    from ostools.cli.own.results import follow_run
+    from ostools.cli.verbs.sweeps import follow_run
 
-    with patch("ostools.cli.own.results.follow_run", partial(follow_run, sleep=looked)):
+    with patch("ostools.cli.verbs.sweeps.follow_run", partial(follow_run, sleep=looked)):
         return attempt(command, below)
 
 
 TARGETS = (
-    Target("prompts", 0.15, _prompts, _prompt),
     Target("words", 0.25, _words, _worded),
-    Target("options", 0.1, _working, _worked),
+    Target("options", 0.25, _working, _worked),
     Target("sweep files", 0.2, _sweep_files, _sweep_file),
     Target("checkpoints", 0.15, _checkpoints, _checkpoint),
     Target("results", 0.15, _results, _result),

@@ -51,9 +51,7 @@ def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> Non
             assert SECRET not in table.to_csv() + str(table.attrs), path
 
 
-@pytest.mark.parametrize(
-    "kind", [errors.GatedRepoError, errors.RepositoryNotFoundError, errors.HfHubHTTPError, OSError]
-)
+@pytest.mark.parametrize("kind", [errors.GatedRepoError, OSError])
 def test_no_refusal_of_the_hub_holds_it(
     monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path, kind: Any
 ) -> None:

@@ -266,7 +266,7 @@ def test_following_ends_by_itself_and_its_exit_code_says_how(
 def test_a_run_that_died_is_not_waited_for_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from ostools.cli.own.results import GLOBALS, follow_run
+    from ostools.cli.verbs.sweeps import GLOBALS, follow_run
 
     for name in ("quiet", "json"):
         monkeypatch.setattr(GLOBALS, name, False)

@@ -127,7 +127,7 @@ class FailureStage(Result):
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=("measure.probes.probe:probe",),
-    check="drawn",
+    check="seeds_drawn",
 )
 @in_smaller_chunks
 def failure_stage(

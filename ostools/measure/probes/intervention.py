@@ -78,7 +78,7 @@ class ProbeIntervention(Result):
     examples=("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
     lines_of=("measure.probes.probe:probe",),
-    check="drawn",
+    check="seeds_drawn",
 )
 @in_smaller_chunks
 def probe_intervention(

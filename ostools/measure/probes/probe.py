@@ -86,7 +86,7 @@ class Decodability(Result):
     command="probe",
     examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
-    check="drawn",
+    check="seeds_drawn",
 )
 @in_smaller_chunks
 def probe(

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.cli.shown import show
+from ostools.cli.terminal import show
 from ostools.experiments.figures.figure2 import Figure2
 from ostools.experiments.figures.figure3 import TASKS, Figure3
 from ostools.experiments.figures.figure4 import Figure4, figure_4_of

@@ -1,0 +1,191 @@
+"""Memory and time that a command may take.
+
+Memory is forecast before the model is loaded, and held while the command works. Time is expected
+by what is done so far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ostools.cli import terminal
+from ostools.cli.global_options import GLOBALS
+from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
+from ostools.ground.memory import Free, available_memory, free_memory
+from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.ground.progress import LONG
+from ostools.models.files.sources import locate
+from ostools.models.load import resolve_device
+from ostools.runs.forecast import Forecast, Unloaded
+from ostools.theory.distances import dtype_named
+
+if TYPE_CHECKING:
+    from ostools.cli.forecasts import Memory
+
+_GIB = 2**30
+_FIRST_ESTIMATE = 5.0
+"""Seconds after which the steps so far say how long the rest takes."""
+
+
+class _TooLong(KeyboardInterrupt):
+    """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
+
+
+class Clock:
+    """Progress of a command on all of its models.
+
+    It moves the bar, notes once where no bar is seen that the work is long, and ends work that
+    would take longer than `--max-time`.
+    """
+
+    def __init__(self) -> None:
+        self._start = self._first_step = time.monotonic()
+        self._is_noted = False
+
+    def progress(self, doing: str, bar: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """A progress function that moves `bar` and looks at the time."""
+
+        def report(steps: int, total: int) -> None:
+            bar(steps, total)
+            self._look(doing, steps, total)
+
+        return report
+
+    def _look(self, doing: str, steps: int, total: int) -> None:
+        now = time.monotonic()
+        if steps <= 0:
+            self._first_step = now
+        limit = GLOBALS.max_seconds
+        elapsed = now - self._start
+        if not 0 < steps < total or elapsed < min(_FIRST_ESTIMATE, limit or _FIRST_ESTIMATE):
+            return
+        expected = elapsed + (now - self._first_step) * (total - steps) / steps
+        share = f"{100 * steps / total:.0f}% done after {in_time(elapsed)}"
+        estimate = f"{share}, so about {in_time(expected)} in all"
+        if limit is not None and expected > limit:
+            fits = 100 * steps / total * limit / elapsed
+            enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
+            raise _TooLong(
+                f"{estimate}, which is longer than --max-time: about {fits:.0f}% of it would fit "
+                "(a shorter prompt, fewer lengths, a faster machine); or give --max-time "
+                f"{enough}"
+            )
+        if not self._is_noted and expected > LONG and not terminal.shows_bar():
+            self._is_noted = True
+            terminal.note(f"{doing}: {estimate}")
+
+
+@contextmanager
+def within_time() -> Iterator[None]:
+    """Turn the end of work that takes too long into a refusal (`InputError`)."""
+    try:
+        yield
+    except _TooLong as error:
+        raise InputError(str(error)) from None
+
+
+def require_counted(doing: str) -> None:
+    """Refuse `--max-time` of work that has no steps to count (`InputError`)."""
+    if GLOBALS.max_seconds is not None:
+        raise InputError(
+            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
+        )
+
+
+def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
+    """Note the forecast and return it; None where loading the model will say what is wrong.
+
+    Raises `InsufficientMemoryError` for what is forecast not to fit.
+    """
+    resolved = resolve_device(device)
+    source, free = locate(model, None, GLOBALS.base), _free(resolved)
+    unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
+    try:
+        forecast = _fitted(unloaded, free, memory)
+    except InsufficientMemoryError:
+        raise
+    except (ValueError, OSError, KeyError):
+        return None
+    terminal.note(
+        f"forecast: {in_gib(forecast.memory)} of memory, {in_gib(forecast.work or 0)} of it beside "
+        "the model; its first steps measure the time"
+    )
+    _require_memory(unloaded, forecast, free, memory)
+    return forecast
+
+
+def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
+    """The forecast of the work fitted to what is free beside the model; where none fits, as it is."""
+    room = free.bytes - unloaded.held_bytes
+    if unloaded.limit is None and room > 0:
+        try:
+            return unloaded.forecast(memory(replace(unloaded, limit=room)))
+        except InsufficientMemoryError:
+            pass
+    return unloaded.forecast(memory(unloaded))
+
+
+def in_gib(size: int) -> str:
+    """Bytes in words."""
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
+
+
+def in_time(seconds: float) -> str:
+    """Seconds in words."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _free(device: torch.device) -> Free:
+    """Free memory of a device, with what this process holds already."""
+    if device.type == "cuda":
+        return Free(available_memory(device), f"on {device}")
+    return free_memory()
+
+
+def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: Memory) -> None:
+    work = forecast.work or 0
+    if GLOBALS.max_memory is not None and work > GLOBALS.max_memory:
+        raise InsufficientMemoryError(
+            f"forecast {in_gib(work)} beside the model, {in_gib(GLOBALS.max_memory)} allowed by "
+            "--max-memory: shorten the prompt, take fewer lengths, or allow more"
+        )
+    if forecast.beside_libraries <= free.bytes:
+        return
+    advice = (
+        "shorten the prompt, take fewer lengths, free memory, leave weights on disk with "
+        "--device-map auto, or take a machine with more"
+    )
+    if unloaded.dtype.itemsize > 2:
+        smaller = _fitted(replace(unloaded, dtype=torch.bfloat16), free, memory)
+        fits = ", which fits" if smaller.beside_libraries <= free.bytes else ""
+        size = in_gib(smaller.memory)
+        advice = f"loaded in bfloat16 (--load-dtype) it takes {size}{fits}; or {advice}"
+    raise InsufficientMemoryError(
+        f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
+        f"work begins, found {free}: {advice}"
+    )
+
+
+@contextmanager
+def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
+    """Hold the block to the memory that is free; where it runs out, one line with the forecast."""
+    resolved = resolve_device(device)
+    try:
+        with held_to_what_is_free(resolved.type):
+            yield
+    except Exception as error:
+        if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
+            raise
+        expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
+        raise InsufficientMemoryError(
+            f"out of memory:{expected} found {_free(resolved)} ({in_words(error)}): shorten the "
+            "prompt, take fewer lengths, load the model in bfloat16 (--load-dtype), or free memory"
+        ) from None

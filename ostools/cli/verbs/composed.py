@@ -1,0 +1,198 @@
+"""Measurements that read another measurement: one step of a command line, and two of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ostools.cli.checks import attention as check_attention
+from ostools.cli.checks import check_names, check_task, pairs_of, reading_of
+from ostools.cli.global_options import GLOBALS
+from ostools.cli.signature import with_options_of
+from ostools.cli.terminal import tell_written
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    from mitigations import Mitigation
+    from ostools.ground.progress import Progress
+    from ostools.measure import Collapse, Faithfulness, Profile
+    from ostools.models import Prompt
+
+
+def profile(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    method: str = "auto",
+    cotangents: int = 8,
+    position: int | None = None,
+    norm: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    max_memory: int | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Say which tokens matter, and test for a U-shape.
+
+    The measured profile with and without the sink, its shape with intervals, and full against
+    frozen. A sketch reads Frobenius norms off a few random cotangents, in seconds where exact norms
+    take minutes.
+    """
+    from ostools import measure
+
+    measured: Any = measure.sensitivity(
+        model,
+        prompt,
+        method=method,
+        cotangents=cotangents,
+        position=position,
+        mitigation=mitigation,
+        max_memory=max_memory,
+        progress=progress,
+    )
+    return measure.profile(measured, norm=norm)
+
+
+@with_options_of("ostools.measure.faithfulness.faithfulness:faithfulness", "profiles")
+def faithfulness(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    position: int | None = None,
+    linearisations: Sequence[str] = ("full", "frozen"),
+    variants: Sequence[str] = (),
+    mitigation: Mitigation | str | None = None,
+    max_memory: int | None = None,
+    **options: Any,
+) -> Faithfulness:
+    """Ask whether sensitivity is use: take tokens out.
+
+    Each token before the last is removed, replaced by another of its kind, and masked in attention.
+    How far the last representation, the answer and the next token move is ranked beside what was
+    measured and predicted of the token. Then more and more tokens go, in the order of each profile
+    and in random order. With --position the answer is the token after that position, and tokens are taken
+    out before it.
+    """
+    from ostools import measure
+
+    common: dict[str, Any] = {"max_memory": max_memory, "mitigation": mitigation}
+    measured = measure.sensitivity(model, prompt, linearisations=linearisations, position=position, **common)
+    positions = "last" if position is None else "all"
+    profiles: Any = [measured]
+    if variants:
+        profiles.append(measure.bounds(model, prompt, variants=variants, positions=positions, **common))
+    return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
+
+
+@with_options_of("ostools.measure.collapse.collapse:collapse")
+def collapse(
+    model: TransformerBridge,
+    task: str | None = None,
+    *,
+    lengths: Iterable[int] = range(1, 257),
+    prompt: str | Prompt | None = None,
+    item: str | None = None,
+    items: Literal["text", "ids"] = "text",
+    dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
+    layers: Literal["all"] | Iterable[int] | None = None,
+    site: str | None = None,
+    per: str | None = None,
+    norm: str | None = None,
+    **options: Any,
+) -> Collapse:
+    """Measure representational collapse (Theorem 4.2).
+
+    Distance between the last-token representations of a sequence and of the same with its last
+    token repeated.
+
+    Args:
+        items: how items are put into a prompt: as text, or each by its own token (ids), whatever
+            the tokenizer merges.
+        site: distance where: residual (v^(L), or v), y, logits, attention (the last block's heads).
+        per: of what: vector, head-chunk (d_model / H numbers), or head-output.
+        norm: l1, l2, linf or cosine.
+    """
+    from ostools import measure
+
+    pairs = pairs_of(task, prompt, item, items)
+    result: Any = measure.collapse(model, pairs, lengths=lengths, dtypes=dtypes, layers=layers, **options)
+    reading = reading_of(site, per, norm, by_layer=layers is not None)
+    return replace(result, reading=reading)
+
+
+def difference(
+    *,
+    prompt: Prompt | None = None,
+    task: str | None = None,
+    length: int | None = None,
+    seed: int | None = None,
+    mitigation: str | None = None,
+    against_prompt: str | None = None,
+    against_model: str | None = None,
+    corresponding: bool = False,
+    model: str | None = None,
+) -> None:
+    """Compare what the last token attends to in two runs, head by head and token by token.
+
+    One of --mitigation, --against-prompt and --against-model says what the second run is. Tokens
+    are compared where it is known that they are the same. An .html file has both runs side by side,
+    with the whole pattern of every head, to click through.
+
+    Args:
+        against_prompt: the second run is of this text.
+        against_model: the second run is of this model.
+        corresponding: compare the tokens with which both texts begin, and with which both end.
+    """
+    from ostools import measure
+    from ostools.cli.commands import COMMANDS
+    from ostools.cli.forecasts import memory_of
+    from ostools.cli.prompts import Prompts
+    from ostools.cli.running import EMBEDDED, at_work, give, on_model
+
+    options = {"prompt": prompt, "task": task, "length": length, "seed": seed}
+    arguments = {name: value for name, value in options.items() if value is not None}
+    check_attention(arguments)
+    check_task(arguments)
+    check_names({**arguments, "mitigation": mitigation})
+    _require_second_run(mitigation, against_prompt, against_model)
+    memory, doing = memory_of(COMMANDS["attention",], arguments), "reading the patterns"
+
+    def patterns(model_name: str) -> list[Any]:
+        """Patterns of the first run, and of the second where the same model makes both."""
+        with at_work(doing, model_name, memory, counts_steps=False) as (loaded, _):
+            encoded: Any = {name: on_model(loaded, value) for name, value in arguments.items()}
+            results = [measure.attention(loaded, **encoded)]
+            if mitigation is not None:
+                results.append(measure.attention(loaded, **encoded, mitigation=mitigation))
+            elif against_prompt is not None:
+                wrapped = prompt.wrapped if isinstance(prompt, Prompts) else None
+                second: Any = Prompts((against_prompt,), wrapped).of(loaded)
+                results.append(measure.attention(loaded, second))
+        return results
+
+    results = patterns(model or EMBEDDED)
+    if against_model is not None:
+        results += patterns(against_model)
+    first, second = results
+    if GLOBALS.out is not None and GLOBALS.out.suffix.lower() == ".html":
+        # Side by side, also where nothing can be subtracted.
+        tell_written(first.view(second).save(GLOBALS.out))
+        return
+    give(measure.attention_difference(first, second, corresponding=corresponding))
+
+
+def _require_second_run(mitigation: str | None, against_prompt: str | None, against_model: str | None) -> None:
+    options = {
+        "--mitigation": mitigation,
+        "--against-prompt": against_prompt,
+        "--against-model": against_model,
+    }
+    used = [option for option, value in options.items() if value is not None]
+    if len(used) != 1:
+        reason = "exclude each other" if used else "say what the second run is"
+        names = " and ".join(used or options)
+        raise InputError(f"{names} {reason}: expected one of them, found {len(used)}")
+    if against_prompt == "":
+        raise InputError("--against-prompt: expected text, found nothing; give a character")

@@ -1,0 +1,141 @@
+"""Models that run elsewhere: their prompts are written out, their answers are read, or their
+server is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ostools.cli import terminal
+from ostools.cli.commands import Command
+from ostools.cli.global_options import GLOBALS
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from ostools.tasks import Question
+
+
+def hosted_result(
+    command: Command,
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    values: Mapping[str, Any],
+) -> Any:
+    """The result on answers that a model gave elsewhere; None where a model is to be loaded.
+
+    values: of all options, by name. Raises `InputError` for options that only a model that is
+    loaded here has.
+    """
+    file, endpoint, name = (values.get(key) for key in ("answers", "endpoint", "model"))
+    if file is None:
+        if endpoint is not None:
+            raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
+        return None
+    _refuse_options_of_a_loaded_model(command, arguments, asks=endpoint is not None)
+    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
+
+    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
+    if command.hosted == "figure_questions":
+        number: Any = command.fixed.get("number", 2)
+        questions = _figure_questions(number, selection)
+    else:
+        questions = _questions(selection)
+    if endpoint is None:
+        answers = read_answers(file, questions, model=name)
+    elif name is None:
+        raise InputError("--endpoint: expected --model NAME too, the model's name there")
+    else:
+        limit = arguments.get("max_new_tokens")
+        with terminal.progress("asking") as progress:
+            answers = ask_endpoint(endpoint, name, questions, file, max_tokens=limit, progress=progress)
+    if command.words[0] == "evaluate":
+        return hosted_evaluation(answers)
+    return function(answers, **selection, **command.fixed)
+
+
+def _refuse_options_of_a_loaded_model(command: Command, arguments: Mapping[str, Any], asks: bool) -> None:
+    from ostools.cli.options import fields_of
+
+    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
+    allowed = {*command.of_questions, *command.defaults, *(("max_new_tokens",) if asks else ())}
+    refused = [options[key] for key in arguments if key not in allowed]
+    refused += [key for key, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    if refused:
+        raise InputError(f"{refused[0]} is of a model that is loaded here: leave it out with --answers")
+
+
+def _questions(selection: Mapping[str, Any]) -> list[Question]:
+    """The questions of a task."""
+    from ostools.tasks.questions import questions
+
+    options = {key: value for key, value in selection.items() if key != "task"}
+    return questions(selection["task"], **options)
+
+
+def _figure_questions(number: int, selection: Mapping[str, Any]) -> list[Question]:
+    """The questions of one of the paper's figures."""
+    from ostools.experiments import figure_prompts
+
+    names = ("mode", "examples", "tidy")
+    options = {name: selection[name] for name in names if name in selection}
+    return figure_prompts(number, selection.get("lengths"), selection.get("seeds"), **options)
+
+
+def prompts(
+    *,
+    task: str | None = None,
+    lengths: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    mitigation: str | None = None,
+    figure: Literal["2", "3", "4", "6", "7"] | None = None,
+    mode: str | None = None,
+    examples: str | None = None,
+    tidy: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Write every prompt of a task or figure with its id, for a model that runs elsewhere.
+
+    One JSON object a line. Send `prompt` as it stands; answer with {"id": ..., "text": ...}, one
+    object a line, and read the answers by `ostools evaluate --answers` with the same options, or by
+    `ostools reproduce figure N --answers`.
+
+    Args:
+        lengths: numbers of items; without it 1:64, or those of the figure.
+        seeds: one sequence for each, of a task that draws its sequence; without it 0.
+        figure: all prompts of that figure, instead of one task's.
+        out: a .jsonl file; else stdout.
+    """
+    from ostools.tasks.questions import as_row, prompts_jsonl
+
+    if out is not None:
+        from ostools.results import checked_output
+
+        checked_output(out, (".jsonl",), option="--out")
+    form = {"mode": mode, "examples": examples, "tidy": tidy or None}
+    options: dict[str, Any] = {"lengths": lengths, "seeds": seeds, **form}
+    selection = {name: value for name, value in options.items() if value is not None}
+    if figure is None:
+        for name in form:
+            if name in selection:
+                raise InputError(
+                    f"--{name} is of a figure: write it into the task, such as "
+                    "count-ones:tidy=true or count-ones:mode=answer-only"
+                )
+        selection |= {"task": task or "count-ones", "mitigation": mitigation}
+        questions = _questions({"lengths": range(1, 65)} | selection)
+    else:
+        for name, value in (("--task", task), ("--mitigation", mitigation)):
+            if value is not None:
+                raise InputError(f"--figure {figure} has tasks of its own: leave {name} out")
+        questions = _figure_questions(int(figure), selection)
+    if out is not None:
+        from ostools.results import write_atomically
+
+        write_atomically(out, lambda part: part.write_text(prompts_jsonl(questions), "utf-8"))
+        terminal.tell_written(out)
+    elif GLOBALS.json:
+        terminal.print_json([as_row(question) for question in questions])
+    else:
+        sys.stdout.write(prompts_jsonl(questions))

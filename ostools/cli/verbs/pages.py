@@ -1,0 +1,227 @@
+"""`ostools report`, `ostools reproduce` and `ostools explore`: measure a model into a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostools.cli import terminal
+from ostools.cli.global_options import GLOBALS
+from ostools.cli.prompts import Prompts
+from ostools.cli.running import EMBEDDED, at_work, each_at_work
+from ostools.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from ostools.cli.forecasts import Memory
+    from ostools.experiments import Reproduction
+    from ostools.models import Prompt
+    from ostools.runs.forecast import Unloaded
+
+
+def report(
+    *,
+    models: Sequence[str] | None = None,
+    prompt: Prompt | None = None,
+    out: Path = Path("report.html"),
+    sections: Sequence[str] | None = None,
+    lengths: Sequence[int] | None = None,
+    run: Path | None = None,
+) -> None:
+    """Measure everything, write one HTML file.
+
+    The whole chain, in a report that needs no network. For a large model choose sections. With
+    --run, a report on the cells of a sweep, finished or not, with what failed and why. With --model
+    twice, a report of both models: one is in memory at a time.
+
+    Args:
+        models: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
+            id; twice: a report of both.
+        out: the HTML file to write; without it report.html.
+        sections: collapse, precision, sensitivity, layers, attention, evaluate, failure-stage,
+            mitigations, theory; without it all but what takes long.
+        lengths: of the collapse sequences; without it 1:256, or what fits.
+        run: the directory of a sweep, finished or not; nothing is measured.
+    """
+    from ostools.reporting.report.report import report as write_report
+    from ostools.results import checked_output
+
+    if run is not None:
+        _refuse_beside_run(models, prompt, sections, lengths)
+        terminal.tell_written(write_report(run=run, out=out, say=terminal.note))
+        return
+    checked_output(out, (".html",), option="--out")
+    prompts: Any = prompt
+    names = _checked_models(list(models or [EMBEDDED]), prompts)
+    options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths}
+    memory = _report_memory(prompts, lengths, sections)
+    if len(names) == 2:
+        from ostools.cli.limits import within_time
+
+        text = None if prompts is None else prompts.values[0]
+        loading, progress = each_at_work("measuring", names, memory)
+        with within_time():
+            page = write_report(models=loading, prompt=text, progress=progress, **options)
+    else:
+        with at_work("measuring", names[0], memory) as (model, progress):
+            encoded = None if prompts is None else prompts.of(model)
+            page = write_report(model, prompt=encoded, progress=progress, **options)
+    terminal.tell_written(page)
+
+
+def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any) -> None:
+    """Refuse options that say what to measure."""
+    options = {"--model": models, "--prompt": prompt, "--section": sections, "--lengths": lengths}
+    used = [name for name, value in options.items() if value]
+    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    if used:
+        raise InputError(
+            "--run reports on cells that are there and measures nothing: leave out "
+            f"{' and '.join(used)}; what a sweep measures stands in its file"
+        )
+
+
+def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None) -> Memory:
+    """Bytes of the largest section, as a function of the model."""
+
+    def memory(model: Unloaded) -> int:
+        from ostools.cli import forecasts
+        from ostools.reporting.report.asked import extent_of
+        from ostools.reporting.report.report import LONGEST, default_prompt
+
+        text = default_prompt() if prompts is None else prompts.values[0]
+        measured = extent_of(model.shape).lengths(LONGEST) if lengths is None else lengths
+        return forecasts.report(model, text, measured, sections)
+
+    return memory
+
+
+def _checked_models(names: list[str], prompts: Prompts | None) -> list[str]:
+    """One model, or two that differ, whose prompt is a text."""
+    if len(names) > 2:
+        raise InputError(f"--model: expected one model or two, found {len(names)}: write a report of each pair")
+    if len(names) == 2:
+        from ostools.models.files.sources import locate
+
+        ids = prompts is not None and not isinstance(prompts.values[0], str)
+        if GLOBALS.base is not None or ids:
+            raise InputError(
+                f"{'--ids' if ids else '--base'} is of one model, found two of --model: "
+                f"{'give --prompt' if ids else 'merge the adapter into its base first'}"
+            )
+        same = names[0] == names[1]
+        if same or locate(names[0], None).directory == locate(names[1], None).directory:
+            raise InputError(f"--model: expected two models that differ, found {names[0]} twice: leave one out")
+    return names
+
+
+def reproduce(
+    *,
+    out: Path,
+    figures: Sequence[int] | None = None,
+    recipe: Path | None = None,
+    model: str | None = None,
+) -> None:
+    """Judge every claim of the paper by what is measured on a model.
+
+    Writes DIR/report.html, DIR/claims.csv and the tables of every part. Each claim is one line: the
+    paper's words, what was measured, and agrees, holds by construction, does not agree, or could
+    not be tested, with the reason. The same command again resumes: parts that are there are not
+    measured twice.
+
+    Args:
+        out: the directory where the parts and the report are kept; made if it is missing.
+        figures: the claims of these figures alone, out of 2:9; without it all claims.
+        recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
+            paper's.
+    """
+    from ostools.cli import forecasts
+    from ostools.experiments.reproduce.claims import chosen_claims
+    from ostools.experiments.reproduce.parts import checked_arguments, parts_of
+    from ostools.reporting.reproduction.recipe import Recipe, read_recipe
+    from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction
+    from ostools.reporting.reproduction.stored import Parts
+
+    numbers = None if figures is None else list(figures)
+    claims = chosen_claims(numbers)
+    settings = Recipe() if recipe is None else read_recipe(recipe)
+    store, arguments = Parts(out), checked_arguments(settings.arguments)
+    store.require_ours()
+    parts = {part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)}
+    device = GLOBALS.device or settings.device
+    dtype = GLOBALS.load_dtype or settings.dtype or ""
+
+    def memory(unloaded: Unloaded) -> int:
+        return forecasts.reproduction(unloaded, parts)
+
+    name = model or settings.model or EMBEDDED
+    with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):
+        reproduction = write_reproduction(
+            loaded,
+            numbers,
+            out=out,
+            arguments=settings.arguments,
+            recipe=None if recipe is None else str(recipe),
+            progress=progress,
+            say=terminal.note,
+        )
+    _show_claims(reproduction)
+
+
+def _show_claims(result: Reproduction) -> None:
+    if GLOBALS.json:
+        verdicts = {"outcomes": result.outcomes, "refused": dict(result.refused)}
+        terminal.print_json(result.as_json() | verdicts | {"written": str(result.page)})
+        return
+    names = ["claim", "place", "outcome", "measured"]
+    frame: Any = result.frame
+    counts = ", ".join(f"{outcome}: {count}" for outcome, count in result.outcomes.items())
+    title = f"{len(frame)} claims of the paper: {counts}"
+    rows = frame[names].itertuples(index=False, name=None)
+    terminal.print_table(title, names, rows, text_columns=4)
+    if not GLOBALS.quiet:
+        terminal.print_text([f"wrote {result.page}"])
+
+
+def explore(
+    *,
+    model: str | None = None,
+    prompt: str = "",
+    against_model: str | None = None,
+    port: int = 0,
+    host: str = "127.0.0.1",
+) -> None:
+    """Look at a prompt in the browser, as you type it.
+
+    A page on this machine: the tokens of the prompt, coloured by attention at once, by a sketch of
+    the sensitivity and by the measured norms a little later, with charts, and the code that gives
+    the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
+    address. Ctrl-C ends it.
+
+    Args:
+        prompt: what stands in the field at first.
+        against_model: a second model, which the page can hold beside the first.
+        port: the port to listen on; 0 takes a free one.
+        host: listen there; beyond loopback the address printed holds a token.
+    """
+    from ostools.explorer import explore as start_explorer
+
+    if GLOBALS.dry_run:
+        raise InputError(
+            "--dry-run: expected a command that measures once, found explore, which measures what "
+            "is typed: leave it out; the page says how long a run still takes, and stops it"
+        )
+    second = None
+    if against_model is not None:
+        with at_work("loading the second model", against_model, counts_steps=False) as (second, _):
+            pass
+    with at_work("starting the explorer", model or EMBEDDED, counts_steps=False) as (first, _):
+        explorer = start_explorer(first, prompt, against=second, host=host, port=port)
+    try:
+        if GLOBALS.json:
+            terminal.print_json({"url": explorer.url})
+        else:
+            terminal.print_text([explorer.url])
+        explorer.wait()
+    finally:
+        explorer.stop()
