@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import collapse, estimates, evaluate, figures, forecast, prompts, sensitivity, sweep
+from benchmarks import collapse, estimates, evaluate, prompts, sensitivity, sweep
 
 
 def main() -> None:
@@ -16,9 +16,7 @@ def main() -> None:
     estimates.main()
     collapse.main()
     evaluate.main()
-    figures.main()
     sweep.main()
-    forecast.main()
 
 
 if __name__ == "__main__":

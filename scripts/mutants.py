@@ -41,8 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ostools/theory": ("tests/theory", "tests/measure"),
     "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
     "ostools/tasks": ("tests/tasks", "tests/mitigations"),
-    "ostools/runs/asked": ("tests/runs",),
-    "ostools/runs/stored": ("tests/runs",),
+    "ostools/runs": ("tests/runs",),
     "hooks": ("tests/hooks", "tests/compositions"),
     "mitigations": ("tests/mitigations",),
 }

@@ -23,9 +23,9 @@ from typing import Any
 from unittest import mock
 
 from ostools import runs
+from ostools.runs import executor as local
 from ostools.runs import sweep_of
-from ostools.runs.stored.store import Store
-from ostools.runs.workers import local
+from ostools.runs.store import Store
 from stress._runs import at_change, die, ready, strays, table
 
 CASES = 100

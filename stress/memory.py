@@ -19,10 +19,9 @@ import torch
 
 from ostools.models.files.sources import locate
 from ostools.runs import sweep_of
-from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.executor import Bench, Terms
 from ostools.runs.measurements.record import Cell
-from ostools.runs.workers.executor import Terms
-from ostools.runs.workers.local import Bench
 from tests.checkpoints import write_checkpoint
 
 CASES = 1000

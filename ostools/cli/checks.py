@@ -207,8 +207,8 @@ def corpus(arguments: Arguments) -> None:
     from ostools.runs.corpus.measures import Measure
     from ostools.runs.corpus.pairs import PAIRS
     from ostools.runs.corpus.result import bins_of
-    from ostools.runs.corpus.texts import read_texts
-    from ostools.runs.stored.store import Store
+    from ostools.runs.corpus.windows import read_texts
+    from ostools.runs.store import Store
 
     measure, dtypes = arguments.get("measure", "sensitivity"), arguments.get("dtypes")
     if dtypes and measure != PAIRS:

@@ -19,7 +19,7 @@ from ostools.cli.prompts import Prompts, rewritten
 from ostools.cli.signature import UNKNOWN, signature_of
 from ostools.experiments.figures import figure2, figure3
 from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
-from ostools.ground.lengths import parse_lengths
+from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.answers.elicitation import FEW_SHOT
 from ostools.measure.answers.probability import spare

@@ -22,7 +22,7 @@ from ostools.cli.commands import Command
 from ostools.cli.prompts import WRAPPED, read_prompts
 from ostools.cli.signature import UNKNOWN, Parameter, signature_of
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.lengths import parse_lengths
+from ostools.ground.whole_numbers import parse_lengths
 
 SUPPLIED = ("progress", "announce", "say", "interrupted", "max_memory")
 """Parameters that the command line gives itself."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import TEXT_LIMIT, read_bytes, read_text
+from ostools.ground.files import TEXT_LIMIT, read_bytes, read_text
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

@@ -206,6 +206,6 @@ def give(result: Any) -> None:
         if not GLOBALS.quiet:
             terminal.print_text(terminal.findings_of(result, beside_a_file=True))
     else:
-        if (mitigation := result.provenance.under) is not None:
+        if (mitigation := result.provenance.mitigation) is not None:
             terminal.print_text([f"under the mitigation {mitigation}", ""])
         terminal.show(result)

@@ -78,24 +78,36 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
 
     @functools.wraps(measurement)
     def fitted(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
-        share, first = 1.0, None
+        if is_decided():
+            return measurement(*args, **options)
         args, options = _to_read_again(args), _to_read_again(options)
-        while not is_decided():
-            try:
-                with smaller_chunks(share):
-                    return _with_share(measurement(*args, **options), share)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                first = first or _lacking(measurement.__name__, error)
-            # Behind the handler: until then the error's traceback holds what did not fit.
-            free_what_is_left()
-            share /= 2
-            if share < SMALLEST:
-                raise first
-        return measurement(*args, **options)
+        result, share = chunks_that_fit(
+            lambda: measurement(*args, **options), lambda error: _lacking(measurement.__name__, error)
+        )
+        return _with_share(result, share)
 
     return fitted
+
+
+def chunks_that_fit(
+    work: Callable[[], Returned], refusal: Callable[[BaseException], InsufficientMemoryError]
+) -> tuple[Returned, float]:
+    """The value of `work`, tried again in chunks half as large where memory runs out, and the share of a chunk that fitted.
+
+    Below a sixteenth it raises the refusal that is made of the first error.
+    """
+    share, first = 1.0, None
+    while share >= SMALLEST:
+        try:
+            with smaller_chunks(share):
+                return work(), share
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
+            first = first or refusal(error)
+        free_what_is_left()  # behind the handler: until then the error's traceback holds what did not fit
+        share /= 2
+    raise first or MemoryError
 
 
 def _to_read_again(arguments: Any) -> Any:
@@ -114,7 +126,7 @@ def free_what_is_left() -> None:
         torch.cuda.empty_cache()
 
 
-def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
+def _lacking(name: str, error: BaseException) -> InsufficientMemoryError:
     """The refusal; one that says itself what was forecast and what to do stays as it is."""
     if isinstance(error, InsufficientMemoryError):
         return InsufficientMemoryError(str(error))

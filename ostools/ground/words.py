@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ostools.ground.lengths import in_a_row
+from ostools.ground.whole_numbers import in_a_row
 
 
 def number(value: float) -> str:

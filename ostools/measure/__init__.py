@@ -12,9 +12,9 @@ from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
+from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.evaluate import hosted_evaluation
-from ostools.measure.hosted.given import Hosted, read_answers
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention

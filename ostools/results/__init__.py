@@ -103,7 +103,7 @@ class Provenance:
         return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
     @property
-    def under(self) -> str | None:
+    def mitigation(self) -> str | None:
         """The one mitigation that all of it was measured under; None where there was none, or several."""
         mitigation, status = (self.parameters.get(name) for name in ("mitigation", "status"))
         if not isinstance(mitigation, str) or mitigation == NONE:
@@ -144,7 +144,7 @@ class Result:
         title = f"{type(self).__name__}: {rows:,} rows of {columns} columns"
         title += f" ({measurement})" if measurement else ""
         title += f", of {title_of(model)} in {model['dtype']}" if model else ""
-        title += f", under {self.provenance.under}" if self.provenance.under else ""
+        title += f", under {self.provenance.mitigation}" if self.provenance.mitigation else ""
         text = f"{title}\n{self.frame.head().to_string(max_colwidth=24)}"
         # What a terminal would obey, in a token or a name, is spelled out.
         return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -30,11 +30,11 @@ from ostools.models.placed.device_map import DISK, SHARE
 from ostools.models.shape import Shape
 from ostools.models.text.calling import token_ids
 from ostools.models.tokens import count_tokens, require_chat, required
-from ostools.runs.asked.cells import to_load
-from ostools.runs.asked.sweep import form_of
+from ostools.runs.cells import to_load
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.evaluate import EVALUATION
 from ostools.runs.measurements.record import Cell
+from ostools.runs.sweep_file import form_of
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 from ostools.theory.distances import dtype_named

@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.models.files.sources import locate
-from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.asked.sweep import Sweep
+from ostools.runs.cell_file import file_of
+from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements.record import Rows
-from ostools.runs.stored.store import Failure, KeyedCell, Store, file_of, missing
-from ostools.runs.workers.executor import CellOutcome, Executor, Job, Terms
-from ostools.runs.workers.local import ThisProcess
+from ostools.runs.store import Failure, Store
+from ostools.runs.sweep_file import Sweep
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing
-    lengths, each with its
-    forecast), what failed before and stays so (`failed`), and the terms of every cell."""
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing lengths, each
+    with its forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
     keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[Job, ...]
@@ -54,14 +53,7 @@ def plan(
 
     Raises `InputError` for a model that is not there, and for a directory that holds something else.
     """
-    return _plan(_checked(sweep), Store(Path(directory), say), executor or ThisProcess(), retry_failed)
-
-
-def _checked(sweep: Sweep) -> Sweep:
-    """The sweep. Raises `InputError` for anything else."""
-    if not isinstance(sweep, Sweep):
-        raise InputError(f"expected a sweep, as read_sweep or sweep_of gives it, found {short_repr(sweep)}")
-    return sweep
+    return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
 
 
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
@@ -73,19 +65,17 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     keyed_cells = tuple(KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
     stored = store.stored()
     failure_by_key = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
-    missing_cells = [
-        missing_cell
-        for missing_cell in (missing(keyed_cell, stored.get(keyed_cell.base, [])) for keyed_cell in keyed_cells)
-        if missing_cell is not None
-    ]
-    keys = [(keyed_cell.base, keyed_cell.cell.lengths) for keyed_cell in missing_cells]
-    failed = tuple(failure_by_key[key] for key in keys if key in failure_by_key)
-    pending = tuple(
-        Job(keyed_cell, forecast(keyed_cell.cell, sources[keyed_cell.cell.model], terms.device, terms.device_map))
-        for keyed_cell, key in zip(missing_cells, keys, strict=True)
-        if key not in failure_by_key
-    )
-    return Plan(keyed_cells, pending, failed, terms)
+    pending, failed = [], []
+    for keyed_cell in keyed_cells:
+        missing_cell = keyed_cell.missing(stored.get(keyed_cell.base, []))
+        if missing_cell is None:
+            continue
+        cell = missing_cell.cell
+        if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
+            failed.append(failure)
+        else:
+            pending.append(Job(missing_cell, forecast(cell, sources[cell.model], terms.device, terms.device_map)))
+    return Plan(keyed_cells, tuple(pending), tuple(failed), terms)
 
 
 @checked_arguments(InputError)
@@ -112,7 +102,7 @@ def run(
     A cell that fails is recorded with its error, and the others go on. If the run is killed at any moment, the same call
     resumes. Raises `InputError` if the directory cannot be written, or another run is writing to it.
     """
-    sweep, store, executor = _checked(sweep), Store(Path(directory), say), executor or ThisProcess()
+    store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
         if replaced := store.ask(list(plan.keyed_cells)):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import TEXT_LIMIT, open_regular
+from ostools.ground.files import TEXT_LIMIT, open_regular
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task

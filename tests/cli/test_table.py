@@ -18,7 +18,7 @@ from ostools.cli.global_options import parse_bytes, parse_seconds
 from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
 from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError
-from ostools.ground.lengths import parse_lengths
+from ostools.ground.whole_numbers import parse_lengths
 from tests.cli.asking import in_a_process, parsed
 from tests.sets import quick
 

@@ -21,7 +21,7 @@ from ostools.experiments.reproduce.claims import CLAIMS, COLUMNS, FIGURES, chose
 from ostools.experiments.reproduce.parts import PARTS, checked_arguments, parts_of, steps
 from ostools.experiments.reproduce.weighing import Paired, above_zero, first_is_better, paired
 from ostools.ground.errors import InputError
-from ostools.ground.lengths import parse_lengths
+from ostools.ground.whole_numbers import parse_lengths
 from tests.experiments import planted
 
 BY_ID = {claim.id: claim for claim in CLAIMS}

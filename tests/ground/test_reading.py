@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import read_bytes, read_text, require_regular
+from ostools.ground.files import read_bytes, read_text, require_regular
 
 
 def test_a_regular_file_and_a_link_to_one(tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ def test_two_that_differ_in_their_mitigation_say_so() -> None:
     )
     change = ost.compare(plain, under)
     assert change.provenance.parameters["differ"] == ["mitigation (none, then sliding-window:window=3)"]
-    assert change.provenance.under is ost.compare(under, plain).provenance.under is None
-    assert ost.compare(under, under).provenance.under == "sliding-window:window=3"
+    assert change.provenance.mitigation is ost.compare(under, plain).provenance.mitigation is None
+    assert ost.compare(under, under).provenance.mitigation == "sliding-window:window=3"
 
 
 def test_what_no_formula_knows_goes_through_autograd_or_is_refused() -> None:

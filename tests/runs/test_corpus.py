@@ -16,18 +16,16 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models.tokens import tokenizer_of
-from ostools.runs import Corpus, read_corpus
-from ostools.runs.corpus.measures import MEASURES, Measure
+from ostools.runs import read_corpus
+from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS
 from ostools.runs.corpus.result import assembled
-from ostools.runs.corpus.texts import read_texts, texts_hash
-from ostools.runs.corpus.windows import draw
-from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import Store
+from ostools.runs.corpus.windows import draw, read_texts, texts_hash
+from ostools.runs.reading import read
+from ostools.runs.store import Store
 from ostools.tasks import RepeatedIds
 from ostools.theory.corpora import binned
 from ostools.theory.profiles import shares
@@ -36,25 +34,10 @@ from tests.checkpoints import make_tokenizer, tiny_model
 from tests.sets import quick
 
 MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
-SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
+measured_corpus: Any = ost.corpus
+"""Its type is of both results: each test knows which one it asked for."""
+ATTENTION: dict[str, Any] = {"lengths": [8], "bins": 4, "measure": "attention", "progress": False}
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "it",
-    "rains",
-    "and",
-    "nobody",
-    "minds",
-]
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +45,15 @@ def model() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
+WORDS = np.array(str.split("the quick brown fox jumps over a lazy dog while it rains and nobody minds"))
+
+
 def texts(count: int, words: int = 24) -> list[str]:
     random = np.random.default_rng(0)
     return [" ".join(random.choice(WORDS, words)) for _ in range(count)]
 
 
-def equal(one: Corpus, other: Corpus) -> None:
+def equal(one: Any, other: Any) -> None:
     """Every table to the last bit, but for the time that it took; and where the numbers come from."""
     clock = ["seconds", "tokens_per_second"]
     pd.testing.assert_frame_equal(one.frame, other.frame, check_exact=True)
@@ -79,7 +65,7 @@ def equal(one: Corpus, other: Corpus) -> None:
 
 
 def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: TransformerBridge) -> None:
-    found = ost.corpus(model, texts(1), lengths=16, bins=8, progress=False)
+    found = measured_corpus(model, texts(1), lengths=16, bins=8, progress=False)
     prompt = ost.Prompt.from_ids(model, found.windows["token_id"].tolist())
     alone = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
     norms = alone.frame["operator_norm"].to_numpy()
@@ -91,81 +77,51 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
 
-@pytest.mark.parametrize("measure", quick([one for one in MEASURES if one != PAIRS], "sensitivity", "attention"))
-def test_a_window_in_a_batch_is_that_window_alone(model: TransformerBridge, measure: str) -> None:
-    found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=4, progress=False)
-    for _, rows in found.windows.groupby("window"):
-        prompt = ost.Prompt.from_ids(model, rows["token_id"].tolist())
-        if measure == "sensitivity":
-            frame = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False).frame
-            alone = frame["operator_norm"].to_numpy()
-        else:
-            alone = ost.attention(model, prompt).last.double().mean((0, 1)).numpy()
-        np.testing.assert_allclose(rows["value"], alone, rtol=1e-6, atol=1e-9)
-    assert set(found.summary["kind"]) == {"measured"}
-
-
-@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", PAIRS], "sensitivity", PAIRS))
-def test_under_a_mitigation_a_window_is_that_window_under_it(model: TransformerBridge, measure: str) -> None:
-    under: dict[str, Any] = {"mitigation": "sliding-window:window=4", "progress": False}
-    found = ost.corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **under)  # pyright: ignore[reportArgumentType]
-    ids = [
-        window.ids for window in draw(tokenizer_of(model), texts(3), [12], count=None, per_text=1, seed=0)[0].windows
-    ]
+@pytest.mark.parametrize("mitigation", [None, "sliding-window:window=4"])
+@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", PAIRS], "sensitivity", "attention"))
+def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(
+    model: TransformerBridge, measure: str, mitigation: str | None
+) -> None:
+    how: dict[str, Any] = {"mitigation": mitigation, "progress": False}
+    found = measured_corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **how)
+    (window_set,) = draw(tokenizer_of(model), texts(3), [12], count=None, per_text=1, seed=0)
     for number, rows in found.windows.groupby("window"):
-        prompt = ost.Prompt.from_ids(model, ids[number])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        ids, value = window_set.windows[number].ids, "value"
         if measure == "sensitivity":
-            how: dict[str, Any] = {"linearisations": ["full"], "method": "exact"}
-            alone, value = ost.sensitivity(model, prompt, **how, **under).frame["operator_norm"], "value"
+            sensitivity: Any = ost.sensitivity(
+                model, ost.Prompt.from_ids(model, ids), linearisations=["full"], method="exact", **how
+            )
+            alone = sensitivity.frame["operator_norm"]
         elif measure == "attention":
-            weights = ost.attention(model, prompt, mitigation="sliding-window:window=4").last
-            alone, value = weights.double().mean((0, 1)).numpy(), "value"
-            assert not alone[:-4].any()
+            weights = ost.attention(model, ost.Prompt.from_ids(model, ids), mitigation=mitigation).last
+            alone = weights.double().mean((0, 1)).numpy()
+            assert mitigation is None or not alone[:-4].any()
         else:
-            task = RepeatedIds(ids[number], name="window")  # pyright: ignore[reportArgumentType, reportCallIssue]
-            frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **under).frame
-            frame = frame[(frame["per"] == "vector") & (frame["norm"] == "l2") & (frame["site"] == "y")]
-            alone, value = frame["mean"], "distance"
+            task = RepeatedIds(ids, name="window")
+            frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **how).frame
+            alone = frame.query("per == 'vector' and norm == 'l2' and site == 'y'")["mean"]
+            value = "distance"
         np.testing.assert_allclose(rows[value], alone, rtol=1e-6, atol=1e-9)
-    assert found.provenance.parameters["mitigation"] == "sliding-window:window=4"
+    assert found.provenance.parameters.get("mitigation") == mitigation
 
 
 def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: TransformerBridge, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"lengths": [12], "bins": 4, "measure": "attention", "progress": False}
-    under: dict[str, Any] = {**asked, "mitigation": "sliding-window:window=4"}
-    found = ost.corpus(model, texts(3), **under, out=tmp_path / "x")
-    equal(ost.corpus(model, texts(3), **under), found)
+    asked = ATTENTION | {"lengths": [12]}
+    under = asked | {"mitigation": "sliding-window:window=4"}
+    found = measured_corpus(model, texts(3), **under, out=tmp_path / "x")
+    equal(measured_corpus(model, texts(3), **under), found)
     with pytest.raises(InputError, match="found another corpus or sweep"):
-        ost.corpus(model, texts(3), **asked, out=tmp_path / "x")
+        measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
     (other,) = {cell.keyed_cell.cell.mitigation for cell in read(tmp_path / "x").cells}
     assert other == "sliding-window:window=4"
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", "attention", PAIRS])
+@pytest.mark.parametrize("measure", ["sensitivity", PAIRS])
 def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
     asked: dict[str, Any] = {"lengths": [12], "bins": None if measure == PAIRS else 4, "measure": measure}
     width = 13 if measure == PAIRS else 12
     with pytest.raises(InputError, match=r"not change.*leave it out, or choose one that acts here"):
-        ost.corpus(model, texts(3), **asked, mitigation=f"sliding-window:window={width}")
-
-
-def test_what_no_name_makes_again_is_not_stored(model: TransformerBridge, tmp_path: Path) -> None:
-    class Mine(Mitigation):
-        def __init__(self, width: int) -> None:
-            self.width = width
-
-        def hooks(self, model: TransformerBridge) -> Any:
-            return SlidingWindow(self.width).hooks(model)
-
-    asked: dict[str, Any] = {"lengths": [12], "bins": 4, "measure": "attention", "progress": False}
-    with pytest.raises(
-        InputError, match=r"expected a mitigation that its name makes where cells are stored, found .*Mine"
-    ):
-        ost.corpus(model, texts(3), **asked, mitigation=Mine(4), out=tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-    found = ost.corpus(model, texts(3), **asked, mitigation=Mine(4))
-    named = ost.corpus(model, texts(3), **asked, mitigation=SlidingWindow(4), out=tmp_path / "x")
-    pd.testing.assert_frame_equal(found.frame, named.frame, check_exact=True)
+        measured_corpus(model, texts(3), **asked, mitigation=f"sliding-window:window={width}")
 
 
 def test_an_estimate_is_that_of_the_seed_and_the_cell(
@@ -173,7 +129,7 @@ def test_an_estimate_is_that_of_the_seed_and_the_cell(
 ) -> None:
     """Other directions in every cell: an error of all cells alike would be in no interval over texts."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
-    found = ost.corpus(model, texts(4), lengths=12, method="estimate", bins=4, seed=5, progress=False)
+    found = measured_corpus(model, texts(4), lengths=12, method="estimate", bins=4, seed=5, progress=False)
     for number in (0, 1):
         rows = found.windows[found.windows["window"].isin([2 * number, 2 * number + 1])]
         prompts = [ost.Prompt.from_ids(model, part["token_id"].tolist()) for _, part in rows.groupby("window")]
@@ -191,8 +147,8 @@ def test_saved_is_loaded_and_interrupted_is_whole(
     """Cut off after every number of cells, the same call goes on, and measures nothing twice."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
     asked: dict[str, Any] = {"lengths": [8, 12], "measure": "attention", "bins": 4, "per_text": 2, "progress": False}
-    whole = ost.corpus(model, texts(5), **asked, out=tmp_path / "whole")
-    equal(whole, ost.corpus(model, texts(5), **asked))
+    whole = measured_corpus(model, texts(5), **asked, out=tmp_path / "whole")
+    equal(whole, measured_corpus(model, texts(5), **asked))
     kept: Any = read_corpus(tmp_path / "whole", bins=4)
     equal(whole, kept)
     cells = len(Store(tmp_path / "whole").planned_cells())
@@ -200,7 +156,7 @@ def test_saved_is_loaded_and_interrupted_is_whole(
     for after in (0, cells - 2):
         calls, directory = itertools.count(), tmp_path / str(after)
         with pytest.raises(KeyboardInterrupt):
-            ost.corpus(model, texts(5), **asked, out=directory, interrupted=lambda: next(calls) == after)  # noqa: B023
+            measured_corpus(model, texts(5), **asked, out=directory, interrupted=lambda: next(calls) == after)  # noqa: B023
         assert sum(map(len, Store(directory).files().values())) == after
         with pytest.raises(InputError, match=rf"{cells - after} of {cells} cells are missing; the same command"):
             read_corpus(directory, bins=4)
@@ -213,7 +169,7 @@ def test_saved_is_loaded_and_interrupted_is_whole(
 
         with monkeypatch.context() as patched:
             patched.setattr(Measure, "values", counted)
-            equal(whole, ost.corpus(model, texts(5), **asked, out=directory))
+            equal(whole, measured_corpus(model, texts(5), **asked, out=directory))
         assert len(measured) == cells - after
 
 
@@ -221,7 +177,7 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
     """To the bit, in both dtypes; what was stored is what was measured; every text counts once."""
     asked: dict[str, Any] = {"lengths": [8, 20], "measure": PAIRS, "per_text": 2, "progress": False}
     given = [texts(1, 24)[0], "ab cd ef gh"]
-    found: Any = ost.corpus(model, given, **asked, out=tmp_path / "x")
+    found: Any = measured_corpus(model, given, **asked, out=tmp_path / "x")
     kept: Any = read_corpus(tmp_path / "x")
     for table, again in ((found.frame, kept.frame), (found.windows, kept.windows)):
         pd.testing.assert_frame_equal(table, again, check_exact=True)
@@ -282,7 +238,7 @@ def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers(
 def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge) -> None:
     """Against a plain loop: the mean over texts of the mean over their windows; quantiles are of windows."""
     given = [*texts(3, 6), *texts(2, 40)]
-    found = ost.corpus(model, given, lengths=[20], per_text=4, measure="attention", bins=5, progress=False)
+    found = measured_corpus(model, given, lengths=[20], per_text=4, measure="attention", bins=5, progress=False)
     table: Any = found.windows
     of_text: dict[int, list[np.ndarray]] = {}
     for (text, _), rows in table.groupby(["text", "window"]):
@@ -298,58 +254,29 @@ def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge
     assert row["sink_share"] == pytest.approx(first.groupby("text")["share"].mean().mean(), rel=1e-12)
 
 
-def test_other_weights_of_the_same_name_are_another_model(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {
-        "lengths": [8],
-        "measure": "attention",
-        "bins": 4,
-        "progress": False,
-        "out": tmp_path / "x",
-    }
-    own = tiny_model("llama", seed=1, fresh=True, **SMALL)
-    ost.corpus(own, texts(3), **asked)
-    with torch.no_grad():
-        next(own.parameters()).mul_(2)
-    with pytest.raises(InputError, match="found another corpus"):
-        ost.corpus(own, texts(3), **asked)
-
-
 def test_a_broken_cell_is_measured_again(model: TransformerBridge, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {
-        "lengths": [8],
-        "measure": "attention",
-        "bins": 4,
-        "progress": False,
-        "out": tmp_path / "x",
-    }
-    whole, said = ost.corpus(model, texts(3), **asked), []
+    asked = ATTENTION | {"out": tmp_path / "x"}
+    whole, said = measured_corpus(model, texts(3), **asked), []
     (file,) = (tmp_path / "x" / "cells").iterdir()
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(InputError, match="its bytes are not those that were written"):
         read_corpus(tmp_path / "x", bins=4)
-    equal(whole, ost.corpus(model, texts(3), **asked, say=said.append))
+    equal(whole, measured_corpus(model, texts(3), **asked, say=said.append))
     assert "measured again" in said[0]
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {
-        "lengths": [8],
-        "measure": "attention",
-        "bins": 4,
-        "progress": False,
-        "out": tmp_path / "x",
-    }
-    ost.corpus(model, texts(3), **asked)
+    asked = ATTENTION | {"out": tmp_path / "x"}
+    measured_corpus(model, texts(3), **asked)
     null = ost.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
     for other in (
-        lambda: ost.corpus(model, texts(4), **asked),
-        lambda: ost.corpus(model, texts(3), **asked, seed=1),
-        lambda: ost.corpus(null, texts(3), **asked),
-        lambda: ost.corpus(model, texts(3), **{**asked, "measure": "sensitivity"}),
+        lambda: measured_corpus(model, texts(4), **asked),
+        lambda: measured_corpus(null, texts(3), **asked),
+        lambda: measured_corpus(model, texts(3), **{**asked, "measure": "sensitivity"}),
     ):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
             other()
-    assert "(null: shuffled" in ost.corpus(null, texts(3), **{**asked, "out": None}).provenance.model["name"]
+    assert "(null: shuffled" in measured_corpus(null, texts(3), **{**asked, "out": None}).provenance.model["name"]
 
 
 @pytest.mark.parametrize("length", [5, 9, 17])
@@ -386,17 +313,6 @@ def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> Non
     assert without.windows == tuple(window for window in whole.windows if window.text != 3)
 
 
-def test_every_place_of_a_window_is_as_likely() -> None:
-    tokenizer, text = make_tokenizer(), "abcdefghij"  # ten tokens
-    starts = [
-        window.start
-        for seed in range(600)
-        for window in draw(tokenizer, [text], [8], count=1, per_text=1, seed=seed)[0].windows
-    ]
-    assert set(starts) == {0, 1, 2, 3}
-    assert max(np.bincount(starts)) < 150 + 4 * 11  # standard deviation sqrt(600 / 4 * 3 / 4)
-
-
 def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     given = ["one\ntwo", "déjà vu", "three"]
     (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"body": text, "n": 1}) for text in given) + "\n\n")
@@ -413,9 +329,7 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     [
         ("x.jsonl", '{"text": "a"}\n{"txt": "b"}', "line 2: unknown field 'text': did you mean 'txt'"),
         ("x.jsonl", '{"text": 3}', "line 1: expected text in 'text', found 3"),
-        ("x.jsonl", "[1]", "line 1: expected a JSON object"),
         ("x.jsonl", "{", "line 1: expected a JSON object"),
-        ("x.jsonl", "", "expected at least one text, found none"),
         ("x.txt", "\n \n\n", "expected at least one text, found none"),
         ("x.txt", b"a\xff", "expected UTF-8 text, found other bytes at offset 1"),
         ("x.parquet", "none", "cannot be read"),
@@ -447,59 +361,39 @@ def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[
     ("asked", "said"),
     [
         ({"measure": "sensitivty"}, "unknown measure 'sensitivty': did you mean 'sensitivity'"),
-        ({"measure": "collapse"}, "bins: expected it with a measure of profiles, found 'collapse': leave it out"),
+        ({"measure": PAIRS}, "bins: expected it with a measure of profiles, found 'collapse': leave it out"),
         (
-            {"measure": "collapse", "bins": None, "dtypes": ["bfloat61"]},
-            "unknown dtype 'bfloat61': did you mean 'bfloat16'",
-        ),
-        (
-            {"measure": "collapse", "bins": None, "dtypes": ["float64"]},
+            {"measure": PAIRS, "bins": None, "dtypes": ["float64"]},
             "dtypes: expected ones that are held against float64",
         ),
-        ({"measure": "collapse", "bins": None, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
+        ({"measure": PAIRS, "bins": None, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
         (
             {"mitigation": "separator:every=3"},
-            "corpus: expected a mitigation of the forward pass, found separator, which rewrites",
+            "expected a mitigation of the forward pass, found separator, which rewrites",
         ),
         ({"dtypes": ["bfloat16"]}, "dtypes: expected them with measure 'collapse' alone, found 'sensitivity'"),
         ({"measure": "attention", "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
-        ({"linearisation": "fulll"}, "unknown linearisation 'fulll': did you mean 'full'"),
         ({"method": "exat"}, "unknown method 'exat': did you mean 'exact'"),
-        (
-            {"lengths": [64], "bins": 8},
-            "expected a text of at least 63 tokens for windows of 64, found 3 texts of at most",
-        ),
+        ({"lengths": [64]}, "expected a text of at least 63 tokens for windows of 64, found 3 texts of at most"),
         ({"lengths": [65]}, r"at most 64 tokens \(the context\), found 65"),
-        ({"lengths": [1]}, "bins: expected at most 1"),
         ({"lengths": [1], "bins": 1}, "expected room for text beside 1 special tokens, found 1"),
         ({"lengths": [8], "bins": 9}, "bins: expected at most 8, the tokens of the shortest, found 9"),
-        ({"count": 0}, "count: expected a whole number of at least 1, found 0"),
         ({"per_text": 0}, "per_text: expected a whole number"),
         ({"seed": 2**31}, "seed: expected at most"),
         ({"texts": []}, "expected at least one text"),
-        ({"texts": "no/such.txt"}, "found no such file"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model: TransformerBridge, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        ost.corpus(model, **{"texts": texts(3, 6), "lengths": [8], "bins": 8, "progress": False, **asked})
+        measured_corpus(model, **{"texts": texts(3, 6), "lengths": [8], "bins": 8, "progress": False, **asked})
 
 
 def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"lengths": [8], "bins": 4, "measure": "attention", "progress": False}
+    asked = ATTENTION
     with hooks.scale_scores(model, 0.0):
         with pytest.raises(InputError, match="expected a model without edits where cells are stored"):
-            ost.corpus(model, texts(3), **asked, out=tmp_path / "x")
-        found = ost.corpus(model, texts(3), **asked)
+            measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
+        found = measured_corpus(model, texts(3), **asked)
     assert not (tmp_path / "x").exists()
     assert torch.tensor(found.windows["value"]).allclose(torch.tensor(1 / 8, dtype=torch.float64))
     assert found.provenance.edits
-
-
-@pytest.mark.slow
-def test_shakespeare_is_a_corpus(embedded: TransformerBridge) -> None:
-    if not SHAKESPEARE.is_file():
-        pytest.skip("needs tinyshakespeare.txt, which is not the project's to ship")
-    found = ost.corpus(embedded, SHAKESPEARE, lengths=[64], measure="attention", count=30, progress=False)
-    assert found.summary["texts"].tolist() == [30]
-    assert found.shapes["verdict"].tolist() == ["rises at the end only"] * 2

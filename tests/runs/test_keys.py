@@ -13,9 +13,7 @@ import pytest
 import hooks
 import mitigations
 from ostools.models.files.sources import locate
-from ostools.results import write_atomically
-from ostools.runs import run, sweep_of
-from ostools.runs.asked import cells
+from ostools.runs import cells, run, sweep_of
 from scripts import house
 from tests.runs.test_faults import SWEEP, Quick
 
@@ -49,12 +47,12 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "embedded"))
     for package in (hooks, mitigations):
         monkeypatch.setattr(package, "__file__", str(tmp_path / package.__name__ / "__init__.py"))
-    monkeypatch.setattr(cells, "__file__", str(tmp_path / "ostools" / "runs" / "asked" / "cells.py"))
+    monkeypatch.setattr(cells, "__file__", str(tmp_path / "ostools" / "runs" / "cells.py"))
     return tmp_path
 
 
 def _hashes() -> dict[str, str]:
-    return dict(cells._sources(cells._DEFINING))
+    return dict(cells._source_hashes(cells._DEFINING))
 
 
 @pytest.mark.slow
@@ -88,45 +86,36 @@ def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
     assert len(set(found)) == 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model", "chat_template.jinja"],
-)
-def test_every_file_that_loading_reads_is_in_the_checkpoints_hash(directory: str, tmp_path: Path, name: str) -> None:
+def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(directory: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    found = []
-    for content in (b"a", b"b"):
-        (copy / name).write_bytes(content)
-        found.append(cells.checkpoint_hash(locate(str(copy), None)))
-    assert found[0] != found[1]
+    hashes = [cells.checkpoint_hash(locate(str(copy), None))]
+    names = [
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+    ]
+    for name in (*names, "additional_chat_templates/default.jinja"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"a")
+        hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+    (copy / "merges.txt").rename(copy / "merges2.txt")  # no other file stands between the two names
+    hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+    assert len(set(hashes)) == len(hashes)
 
 
-def test_the_names_of_its_files_are_in_the_checkpoints_hash(directory: str, tmp_path: Path) -> None:
-    """No other file stands between the two names."""
-    copy = tmp_path / "copy"
-    shutil.copytree(directory, copy)
-    (copy / "vocab.txt").write_bytes(b"a")
-    before = cells.checkpoint_hash(locate(str(copy), None))
-    (copy / "vocab.txt").rename(copy / "vocab2.txt")
-    assert cells.checkpoint_hash(locate(str(copy), None)) != before
-
-
-@pytest.mark.parametrize(
-    "package",
-    ["torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels"],
-)
-def test_another_version_of_what_computes_is_another_key(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh, known = cells.code_version.__wrapped__, cells.version
-    before = fresh()
-    monkeypatch.setattr(cells, "version", lambda name: "0.0" if name == package else known(name))
-    assert fresh() != before
-
-
-def test_another_python_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cells.code_version.__wrapped__()
+def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, honest = cells.code_version.__wrapped__, cells.version
+    keys = [fresh()]
+    for package in cells._VERSIONS:
+        monkeypatch.setattr(cells, "version", lambda name: "0.0" if name == package else honest(name))  # noqa: B023
+        keys.append(fresh())
     monkeypatch.setattr(cells.platform, "python_version", lambda: "3.0.0")
-    assert cells.code_version.__wrapped__() != before
+    keys.append(fresh())
+    assert len(set(keys)) == 2 + len(cells._VERSIONS)
 
 
 @pytest.fixture
@@ -155,11 +144,6 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         monkeypatch.setattr(os, name, renaming(getattr(os, name)))
     yield names
     assert names
-
-
-def test_what_is_renamed_into_place_is_on_disk_before(renamed: list[str], tmp_path: Path) -> None:
-    write_atomically(tmp_path / "x.txt", lambda part: part.write_text("text"))
-    assert renamed == ["x.txt"]
 
 
 def test_whatever_a_sweep_renames_is_on_disk_before(renamed: list[str], tmp_path: Path) -> None:

@@ -20,15 +20,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.measure.passes import last_tokens
 from ostools.models.files.sources import locate
 from ostools.runs import results, run, sweep_of
-from ostools.runs.asked.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.cells import cells_of, checkpoint_hash, code_version
+from ostools.runs.executor import Bench, Terms
 from ostools.runs.measurements import measure
-from ostools.runs.stored.store import Store
-from ostools.runs.workers.executor import Terms
-from ostools.runs.workers.local import Bench
+from ostools.runs.store import Store
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
@@ -65,13 +64,6 @@ def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
     with pytest.raises(RuntimeError) as huge:
         torch.empty(1 << 60)
     assert is_out_of_memory(huge.value)
-
-
-def test_a_chunk_is_a_share_of_itself_and_never_nothing() -> None:
-    assert chunk(4096) == 4096
-    with smaller_chunks(1 / 16):
-        assert (chunk(4096), chunk(3)) == (256, 1)
-    assert chunk(3) == 3
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +125,7 @@ def test_a_cell_is_tried_in_halves_until_it_fits(bench: tuple[Bench, Any], monke
             raise MemoryError
         return measure(model, cell)
 
-    monkeypatch.setattr("ostools.runs.workers.local.measure", hungry)
+    monkeypatch.setattr("ostools.runs.executor.measure", hungry)
     found = bench[0].measure(bench[1])
     assert not isinstance(found, str)
     assert sizes == [4096, 2048, 1024]
@@ -169,36 +161,6 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
         assert len(tried) == 5
 
 
-@pytest.mark.parametrize("later", [MemoryError(), InputError("no room")])
-def test_what_never_fits_is_a_failure_with_forecast_and_limit(
-    bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch, later: Exception
-) -> None:
-    errors = [MemoryError("first"), *[later] * 9]
-    monkeypatch.setattr("ostools.runs.workers.local.measure", lambda model, cell: (_ for _ in ()).throw(errors.pop(0)))
-    found = bench[0].measure(bench[1])
-    assert isinstance(found, str)
-    assert found.startswith("out of memory while it was measured: forecast 0.")
-    assert "GiB free on this machine (MemoryError: first)" in found
-    assert found.endswith("in smaller chunks: InputError: no room") == isinstance(later, InputError)
-    assert len(errors) == (5 if isinstance(later, MemoryError) else 8)
-
-
-def test_a_model_that_does_not_fit_is_said_to_be_what_does_not(
-    bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-
-    def loading(name: str, **_: Any) -> Any:
-        tried.append(name)
-        raise InputError("expected weights that fit config.json") from RuntimeError("can't allocate memory")
-
-    monkeypatch.setattr("ostools.runs.workers.local.load_model", loading)
-    found = bench[0].measure(bench[1])
-    assert isinstance(found, str)
-    assert found.startswith("out of memory while the model was loaded: forecast")
-    assert len(tried) == 1
-
-
 @linux
 @pytest.mark.slow
 def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
@@ -221,11 +183,6 @@ torch.ones(400 << 18)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
-
-
-def test_a_gpu_has_no_such_limit() -> None:
-    with held_to_what_is_free("cuda:0"):
-        assert chunk(1) == 1
 
 
 LIMITED = """

@@ -11,9 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,12 @@ import psutil
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.runs import RayCluster, plan, read_sweep, results, run, sweep_of
-from ostools.runs.asked.cells import to_load
+from ostools.runs import RayCluster, plan, ray_cluster, ray_connection, read_sweep, results, run, sweep_of
+from ostools.runs.executor import Terms
 from ostools.runs.forecast import Forecast
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.store import Store
-from ostools.runs.workers import ray_cluster
-from ostools.runs.workers.executor import Job, Terms
-from ostools.runs.workers.ray_workers import Needs, Queue, Worker
+from ostools.runs.ray_cluster import Needs, Worker
+from ostools.runs.store import Store
 from tests.runs.test_run import CELLS, asked, table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -158,13 +154,6 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
 
 
-@pytest.mark.slow
-def test_workers_hold_a_model_that_lies_on_disk(cluster: Any, written: Path, tmp_path: Path) -> None:
-    run(sweep_of(asked(written, **FEW, device_map="disk")), tmp_path / "ray", executor=RayCluster(address(cluster)))
-    run(sweep_of(asked(written, **FEW)), tmp_path / "local")
-    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
-
-
 def test_a_model_on_several_devices_takes_all_gpus_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ray_cluster, "alive", lambda ray: [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 8.0}, {"CPU": 1.0}]
@@ -184,7 +173,7 @@ def test_a_model_on_several_devices_takes_all_gpus_of_a_node(monkeypatch: pytest
 def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ostools.runs.workers.ray_workers.RETRIES", 1)
+    monkeypatch.setattr("ostools.runs.ray_cluster.RETRIES", 1)
     sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
     said: list[str] = []
     done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster), say=said.append))
@@ -295,46 +284,11 @@ def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
 
 def test_room_is_counted_node_by_node() -> None:
     nodes = [{"CPU": 4.0, "memory": 10.0}, {"CPU": 3.0, "memory": 100.0, "GPU": 2.0}, {"memory": 100.0}]
-    assert Needs(cpus=1, gpus=0).room(nodes, 0) == 7
-    assert Needs(cpus=2, gpus=0).room(nodes, 0) == 3
-    assert Needs(cpus=1, gpus=0).room(nodes, 6) == 1 + 3
-    assert Needs(cpus=1, gpus=1).room(nodes, 1 << 40) == 2  # a GPU's memory is its own
-    assert Needs(cpus=1, gpus=0).room(nodes, 101) == 0
-
-
-# --- who measures what
-
-
-def jobs(written: Path, memory: int = 7) -> list[Job]:
-    """Cells of two models (one a dtype)."""
-    from ostools.runs.asked.cells import cells_of
-    from ostools.runs.stored.store import KeyedCell
-
-    sweep = sweep_of(asked(written, **{**FEW, "tasks": ["copy-last", "count-ones"]}))
-    return [Job(KeyedCell(cell, "0"), Forecast(memory)) for cell in cells_of(sweep)]
-
-
-def test_a_worker_goes_where_most_cells_are_left(written: Path) -> None:
-    single, half = (str(written), "float32"), (str(written), "bfloat16")
-    all_jobs = jobs(written)
-    (kept, *_) = [job for job in all_jobs if to_load(job.keyed_cell.cell) == half]
-    queue = Queue([job for job in all_jobs if to_load(job.keyed_cell.cell) == single or job is kept])
-    assert queue.memory == {single: 7, half: 7}
-    assert queue.neediest(Counter()) == single
-    assert queue.neediest(Counter([single, single])) == half
-    assert queue.neediest(Counter([single, half, half])) == single
-    last = queue.take(single)
-    queue.take(single)
-    assert (queue.has(single), queue.neediest(Counter()), len(queue)) == (False, half, 1)
-    queue.give_back(last)
-    assert queue.take(single) == last
-
-
-def test_the_largest_cell_is_the_first(written: Path) -> None:
-    first, *others = jobs(written)
-    largest = replace(others[0], forecast=Forecast(8))
-    queue = Queue([first, largest])
-    assert (queue.take(to_load(first.keyed_cell.cell)), queue.memory[to_load(first.keyed_cell.cell)]) == (largest, 8)
+    room = {
+        (cpus, gpus, memory): Needs(cpus, gpus, memory).room(nodes)
+        for cpus, gpus, memory in ((1, 0, 0), (2, 0, 0), (1, 0, 6), (1, 1, 0), (1, 0, 101))
+    }
+    assert list(room.values()) == [7, 3, 1 + 3, 2, 0]
 
 
 # --- addresses
@@ -356,9 +310,8 @@ def test_numbers_of_workers_and_threads_are_positive(number: str) -> None:
 
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there; somebody who says nothing; somebody who says something else."""
-    from ostools.runs.workers import ray_cluster
 
-    monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
+    monkeypatch.setattr(ray_connection, "_SECONDS", 0.3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     sweep = sweep_of(asked(written))
     with socket.socket() as silent, socket.socket() as other:

@@ -20,9 +20,9 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.runs import plan, results, run, sweep_of
 from ostools.runs import run as run_module
-from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import Store
-from ostools.runs.workers.local import ThisProcess
+from ostools.runs.executor import ThisProcess
+from ostools.runs.reading import read
+from ostools.runs.store import Store
 from tests.sets import quick
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
@@ -89,16 +89,8 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
     pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
 
-@pytest.mark.slow
-def test_a_model_on_disk_gives_the_same_rows(whole: Path, written: Path, tmp_path: Path) -> None:
-    run(sweep_of(asked(written, device_map="disk")), tmp_path / "out")
-    assert table(tmp_path / "out").equals(table(whole))
-    with pytest.raises(InputError, match="unknown device map 'disc': did you mean 'disk'"):
-        sweep_of(asked(written, device_map="disc"))
-
-
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
-    monkeypatch.setattr("ostools.runs.workers.local.load_model", lambda *_, **__: pytest.fail("loaded a model"))
+    monkeypatch.setattr("ostools.runs.executor.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
     done = run(sweep_of(asked(written)), whole)
     assert (done.measured, done.present) == (0, CELLS)
@@ -160,39 +152,6 @@ def test_a_file_broken_on_disk_is_found_said_and_measured_again(
     pd.testing.assert_frame_equal(table(tmp_path), expected)
 
 
-def test_a_file_of_the_right_hash_that_is_no_cell_is_left_out(written: Path, tmp_path: Path) -> None:
-    from ostools.runs.stored.store import file_hash
-
-    sweep = sweep_of(asked(written, tasks="copy-last", measurements="evaluate", mitigations="none", dtypes="float32"))
-    run(sweep, tmp_path)
-    (cell,) = (tmp_path / "cells").iterdir()
-    stem = cell.name.split(".")[0]
-    for content in (b"PAR1 no parquet", b""):
-        planted = tmp_path / "cells" / "planted"
-        planted.write_bytes(content)
-        planted.rename(tmp_path / "cells" / f"{stem}.00000000.{file_hash(content)}.parquet")
-    pd.DataFrame({"length": [3]}).to_parquet(tmp_path / "cells" / "frame")
-    other = tmp_path / "cells" / "frame"
-    other.rename(tmp_path / "cells" / f"{stem}.11111111.{file_hash(other.read_bytes())}.parquet")
-    said: list[str] = []
-    before = sorted(tmp_path.rglob("*"))
-    assert len(results(tmp_path, say=said.append)) == 3
-    assert len(said) == 3
-    assert all("not a cell of a sweep; it is left out" in line for line in said)
-    assert sorted(tmp_path.rglob("*")) == before  # who only reads removes nothing: a run may be under way
-    run(sweep, tmp_path, say=said.append)
-    assert len(list((tmp_path / "cells").iterdir())) == 1
-
-
-def test_what_a_run_is_writing_is_not_looked_at(whole: Path) -> None:
-    half = whole / "cells" / ".half.parquet"
-    half.write_bytes(b"PAR1")
-    said: list[str] = []
-    assert len(results(whole, say=said.append)) > 0
-    assert (said, half.exists()) == ([], True)
-    half.unlink()
-
-
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
     one = asked(written, measurements="evaluate", mitigations="none", dtypes="float32")
     sweep = sweep_of({**one, "lengths": [3, 400]})
@@ -212,20 +171,6 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_p
     assert results(tmp_path)["length"].tolist() == [3, 3]
 
 
-@pytest.mark.slow
-def test_lengths_added_later_give_the_rows_of_one_run(written: Path, tmp_path: Path) -> None:
-    """A row may not depend on which other lengths stand in its cell: not even where an answer is cut."""
-    sweep = asked(written, tasks="copy-last", mitigations="none")
-    run(sweep_of({**sweep, "lengths": "3:4"}), tmp_path / "grown")
-    run(sweep_of({**sweep, "lengths": [3, 4, 30]}), tmp_path / "grown")
-    run(sweep_of({**sweep, "lengths": [3, 4, 30]}), tmp_path / "whole")
-    grown, whole = table(tmp_path / "grown"), table(tmp_path / "whole")
-    exact = ["answer", "text", "correct", "ended", "length"]
-    pd.testing.assert_frame_equal(grown[exact], whole[exact])
-    # A packed pass, or a batch, sums in another order: the numbers agree to float32's and the reference's own rounding.
-    pd.testing.assert_frame_equal(grown, whole, rtol=1e-5, atol=1e-6)
-
-
 def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "copy")
     names = [str(written), str(tmp_path / "copy")]
@@ -235,41 +180,12 @@ def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: P
     assert found.groupby("model", sort=False)["length"].apply(list).to_dict() == {name: [3, 4, 5] for name in names}
 
 
-def test_a_length_that_lies_there_twice_is_read_once(written: Path, tmp_path: Path) -> None:
-    one = asked(written, tasks="copy-last", mitigations="none", dtypes="float32", measurements=SHORT)
-    run(sweep_of(one), tmp_path / "a")
-    run(sweep_of({**one, "lengths": "5:8"}), tmp_path / "b")
-    for path in (tmp_path / "b" / "cells").iterdir():
-        shutil.copy(path, tmp_path / "a" / "cells")
-    assert results(tmp_path / "a")["length"].tolist() == [3, 4, 5]
-    run(sweep_of({**one, "lengths": "3:8"}), tmp_path / "a")
-    assert results(tmp_path / "a")["length"].tolist() == [3, 4, 5, 6, 7, 8]
-
-
-def test_the_code_of_another_distribution_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import importlib
-
-    from mitigations import Separator
-    from ostools.runs.asked.cells import _plugin_source
-
-    source = "from mitigations import Mitigation\nclass Mine(Mitigation):\n    word = {!r}\n"
-    file = tmp_path / "another_distribution.py"
-    monkeypatch.syspath_prepend(str(tmp_path))
-    file.write_text(source.format("a"))
-    module = importlib.import_module("another_distribution")
-    before = _plugin_source(module.Mine)
-    file.write_text(source.format("bb"))
-    assert len(before) == 1
-    assert _plugin_source(module.Mine) != before
-    assert _plugin_source(Separator) == []
-
-
 def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import importlib
 
-    from ostools.runs.asked.cells import _plugin_source
+    from ostools.runs.cells import _plugin_source
 
     package = tmp_path / "plugged_in"
     (package / "inner" / "__pycache__").mkdir(parents=True)
@@ -324,21 +240,6 @@ def test_a_folder_that_is_a_link_to_elsewhere_is_refused(written: Path, tmp_path
     assert [path.name for path in victim.iterdir()] == [theirs.name]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"options": "x"}, {"options": "[1]"}, {"seed": 10**30}, {"seed": -1}, {"lengths": [10**30]}, {"base": "/etc/*"}],
-)
-def test_a_manifest_with_one_field_of_another_kind_is_refused(whole: Path, tmp_path: Path, change: Any) -> None:
-    shutil.copytree(whole, tmp_path / "out")
-    manifest = tmp_path / "out" / "sweep.json"
-    held = json.loads(manifest.read_text())
-    row = held["cells"][3]
-    row.update(base=change["base"]) if "base" in change else row["cell"].update(change)
-    manifest.write_text(json.dumps(held))
-    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote"):
-        results(tmp_path / "out")
-
-
 def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, tmp_path: Path) -> None:
     (tmp_path / "cells" / ".git").mkdir(parents=True)
     theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]
@@ -352,37 +253,10 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, t
     assert all(path.read_text() == "mine" for path in theirs)
 
 
-@pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_fails_its_cells_alone(written: Path, tmp_path: Path) -> None:
-    from tests.checkpoints import write_checkpoint
-
-    broken = write_checkpoint(tmp_path / "broken", "gemma")
-    (broken / "config.json").write_text("{}")
-    sweep = sweep_of(asked(written, models=[str(broken), str(written)], tasks="copy-last", measurements="evaluate"))
-    done = run(sweep, tmp_path / "out")
-    assert (done.measured, len(done.failed)) == (4, 4)
-    assert set(results(tmp_path / "out")["model"]) == {str(written)}
-
-
 def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
     sweep = sweep_of(asked(written))
     with Store(tmp_path).locked(), pytest.raises(InputError, match="another run is writing there"):
         run(sweep, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "{}", '{"cells": 5}', '{"cells": [{}]}', '{"cells": [{"base": "a", "cell": {"x": 1}}]}', "\x00"],
-)
-def test_a_directory_that_holds_something_else_is_refused(written: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote"):
-        results(tmp_path)
-
-
-def test_results_of_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected the directory of a sweep"):
-        results(tmp_path)
 
 
 COMMAND = "import sys; from ostools.cli import main; main()"
@@ -411,22 +285,6 @@ def start(file: Path, out: Path) -> subprocess.Popen[str]:
         text=True,
         env=environment,
     )
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_the_same_command_ends_with_the_same_table(
-    written: Path, whole: Path, tmp_path: Path
-) -> None:
-    file, out = sweep_file(tmp_path, written), tmp_path / "out"
-    process = start(file, out)
-    until(lambda: len(list((out / "cells").glob("[!.]*.parquet"))) >= 2, process)
-    process.kill()
-    process.communicate()
-    there = len(list((out / "cells").glob("[!.]*.parquet")))
-    assert 2 <= there < CELLS
-    done = run(sweep_of(asked(written)), out)
-    assert done.present == there
-    pd.testing.assert_frame_equal(table(out), table(whole))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from mitigations import MitigationError
 from ostools.ground.errors import InputError
-from ostools.models.files.sources import locate
 from ostools.runs import Sweep, read_sweep, sweep_of
-from ostools.runs.asked.cells import base_key, cells_of, checkpoint_hash, to_load
+from ostools.runs.cells import base_key, cells_of, to_load
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
@@ -52,27 +50,18 @@ def test_the_example_is_a_sweep() -> None:
         ({"measurements": [{"name": "evaluate", "temprature": 1}]}, "measurement evaluate 'temprature'.*'temperature'"),
         ({"measurements": [{"name": "evaluate", "temperature": float("nan")}]}, "temperature"),
         ({"measurements": {"name": "evaluate", "samples": 10**9, "temperature": 1.0}}, "samples: .*10000"),
-        ({"measurements": {"name": "evaluate", "max_new_tokens": 10**12}}, "max_new_tokens: .*1000000"),
-        ({"measurements": []}, "measurements"),
         ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"tasks": "figure-5a"}, "evaluate of 'figure-5a': expected a task with an answer"),
-        ({"tasks": []}, "tasks"),
         ({"lengths": "8:4"}, "runs backwards"),
         ({"lengths": True}, "expected lengths such as"),
-        ({"lengths": []}, "expected lengths such as"),
-        ({"lengths": {"from": 1}}, "expected lengths such as"),
-        ({"dtypes": "bfloat61"}, "unknown dtype of evaluate 'bfloat61': did you mean 'bfloat16'"),
         ({"dtypes": "bfloat16-kv"}, "unknown dtype of evaluate 'bfloat16-kv'"),
         ({"seeds": -1}, "seeds"),
-        ({"seeds": "many"}, "seeds.*found 'many'"),
         ({"models": [1, 2]}, "models"),
         ({"device": "gpu"}, "device"),
         ({"measurements": {"name": "evaluate", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "unknown linearisation 'fulll'.*'full'"),
-        ({"measurements": {"name": "bounds", "variants": "locall"}}, "unknown variant 'locall'.*'local'"),
         ({"measurements": {"name": "sensitivity", "method": "auto"}}, "method: input should be 'exact', 'sketch' or"),
         ({"measurements": {"name": "sensitivity", "confidence": 0.9}}, "method exact has no confidence"),
-        ({"measurements": {"name": "sensitivity", "method": "estimate", "relative_error": 0}}, "relative_error"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_nearest(change: dict[str, object], message: str) -> None:
@@ -86,11 +75,6 @@ def test_an_unknown_mitigation_is_refused() -> None:
         sweep_of({**SMALL, "mitigations": "seperator"})
 
 
-def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> None:
-    with pytest.raises(InputError, match="did you mean 'measurements'"):
-        sweep_of({"tasks": "copy-last", "lengths": 4, "measurments": "evaluate"})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -98,11 +82,8 @@ def test_a_misspelled_key_is_named_before_the_one_that_it_leaves_missing() -> No
         ("a: &a [1]\nb: *a\n", "line 2.*alias"),
         ("tasks: copy-last\ntasks: copy-first\n", "line 2.*'tasks' stands twice"),
         ("!!python/object/apply:os.system [true]\n", "expected no tag"),
-        ("a: !!timestamp foo\n", "line 1.*expected no tag"),
-        ("a: !!int ''\n", "line 1.*expected no tag"),
         ("!!set {a, b}\n", "line 1.*expected no tag"),
         ("- a\n- b\n", "expected keys such as tasks.*found list"),
-        ("", "found NoneType"),
         ("[" * 5000, "not valid YAML"),
         ("a: \x00\n", "not valid YAML"),
     ],
@@ -211,19 +192,6 @@ def test_the_file_that_a_task_reads_is_in_its_key(tmp_path: Path) -> None:
     file.write_text("{ }")
     assert keys(sweep) != before
     assert keys(sweep_of({**SMALL, "tasks": "retrieve-at-position:records=words"})) not in (before, keys(sweep))
-
-
-def test_a_template_in_a_folder_of_its_own_is_in_the_checkpoints_hash(directory: str, tmp_path: Path) -> None:
-    """transformers takes it for the model's where it is called default."""
-    copy = tmp_path / "copy"
-    shutil.copytree(directory, copy)
-    found = [checkpoint_hash(locate(str(copy), None))]
-    assert found == [checkpoint_hash(locate(directory, None))]
-    (copy / "additional_chat_templates").mkdir()
-    for text in ("a", "b"):
-        (copy / "additional_chat_templates" / "default.jinja").write_text(text)
-        found.append(checkpoint_hash(locate(str(copy), None)))
-    assert len(set(found)) == 3
 
 
 def test_each_model_is_loaded_once_in_a_dtype() -> None:

@@ -21,8 +21,8 @@ from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools import runs
-    from ostools.runs.stored.following import HowFar
-    from ostools.runs.workers.executor import Job
+    from ostools.runs.executor import Job
+    from ostools.runs.following import HowFar
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 _INTERVAL = 0.5
@@ -201,7 +201,7 @@ def follow_run(
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Show every change until all cells are measured or failed; return whether some failed."""
-    from ostools.runs.stored.following import Following
+    from ostools.runs.following import Following
 
     watch = Following(directory)
     has_bar = sys.stderr.isatty() and not GLOBALS.json

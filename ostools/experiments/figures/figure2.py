@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.figures.answering import common_deviations, greedy_answers, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.hosted.given import Hosted
+from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.results import Result
 from ostools.tasks import AppendixTask

@@ -19,7 +19,7 @@ from ostools.experiments.figures.answering import title
 from ostools.experiments.figures.figure3 import LENGTHS, PANELS, SEEDS, Figure3, counting_deviations, figure_3
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure.hosted.given import Hosted
+from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.results import Result
 

@@ -161,7 +161,7 @@ def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) ->
     second_provenance = second.provenance
     parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
     # One mitigation stands for both alone where both have it; else the labels name it.
-    left_out = ("mitigation", "status") if second_provenance.under != first.provenance.under else ()
+    left_out = ("mitigation", "status") if second_provenance.mitigation != first.provenance.mitigation else ()
     joined_parameters = {
         name: value for name, value in second_provenance.parameters.items() if name not in left_out
     } | parameters

@@ -85,7 +85,7 @@ def require_mitigation(results: Sequence[ProfileSource], acting: Mitigation | No
     """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
     label = mitigations.label(acting)
     for result in results:
-        if (measured_under := result.provenance.under or NONE) != label:
+        if (measured_under := result.provenance.mitigation or NONE) != label:
             raise InputError(
                 f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure "
                 f"all of them, "

@@ -22,7 +22,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.hosted.address import KEY, key_of
-from ostools.measure.hosted.given import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
+from ostools.measure.hosted.answer_file import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
 from ostools.results import write_atomically
 from ostools.tasks.questions import Question, checked_questions
 

@@ -15,7 +15,7 @@ from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.reading import UNANSWERED
-from ostools.measure.hosted.given import Hosted, HostedAnswer
+from ostools.measure.hosted.answer_file import Hosted, HostedAnswer
 from ostools.tasks.questions import Question
 
 

@@ -201,7 +201,7 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     edits = [[edit.rpartition(" (block ")[0] for edit in provenance.edits] for provenance in (first, second)]
     differ += ["edits"] if edits[0] != edits[1] else []
     differ += ["tokens"] if first.token_ids != second.token_ids else []
-    mitigation_names = [provenance.under or NONE for provenance in (first, second)]
+    mitigation_names = [provenance.mitigation or NONE for provenance in (first, second)]
     parameters = {**first.parameters, "differ": differ, "second": second.as_dict()}
     if mitigation_names[0] != mitigation_names[1]:
         parameters.pop("mitigation", None)  # what is said here is of both

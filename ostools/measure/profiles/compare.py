@@ -195,7 +195,7 @@ def require_same_run(
         "of different configurations of the model": measured.model.get("config_hash")
         != second.model.get("config_hash"),
         "under different edits of the forward pass": measured.edits != second.edits,
-        "under different mitigations": measured.under != second.under,
+        "under different mitigations": measured.mitigation != second.mitigation,
     }
     if whole_output:
         require_of_all(caller, measured, ("position", "logit"))

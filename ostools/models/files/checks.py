@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import JSON_LIMIT, read_text
+from ostools.ground.files import JSON_LIMIT, read_text
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.quantised import check_quantisation
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ostools.ground.errors import InputError, short_repr
-from ostools.ground.files.reading import open_regular
+from ostools.ground.files import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.quantised import FP8

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import open_regular
+from ostools.ground.files import open_regular
 
 DTYPES = {
     "F64": torch.float64,

@@ -82,7 +82,7 @@ def _named_under(chart: Any, result: Result) -> Any:
     """The chart, whose title names the one mitigation that all of it was measured under, if there is one."""
     from ostools.reporting.style import theme
 
-    if (mitigation := result.provenance.under) is None or "mitigation" in result.frame:
+    if (mitigation := result.provenance.mitigation) is None or "mitigation" in result.frame:
         return chart
     title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(chart.title)
     subtitle = [] if title.subtitle is alt.Undefined else title.subtitle

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
-from ostools.measure.hosted.words import asked_elsewhere, unanswered
+from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.reporting.style import theme
 from ostools.results import Frame, frame_of
 

@@ -16,10 +16,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.ground.lengths import in_a_row
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground.whole_numbers import checked_lengths, in_a_row
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length

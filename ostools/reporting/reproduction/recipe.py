@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ostools.experiments.reproduce.parts import Arguments, checked_arguments
 from ostools.ground.errors import InputError
-from ostools.runs.asked.yaml_file import read_yaml
+from ostools.runs.sweep_file import read_yaml
 
 
 class _File(BaseModel):

@@ -24,8 +24,8 @@ from ostools.measure.measurement import measurement
 from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
-from ostools.runs.asked.cells import code_version, digest
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.cell_file import UNREADABLE
+from ostools.runs.cells import code_version, digest
 
 _MEASURING = (
     "experiments/figures",

@@ -14,11 +14,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import JSON_LIMIT, TABLE_LIMIT, read_bytes
+from ostools.ground.files import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.results import Result, load_result, write_atomically
 from ostools.results.encoding import encoded_fields
-from ostools.runs.stored.store import file_hash
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.cell_file import UNREADABLE, file_hash
 
 MARK = "reproduction.json"
 LOCK = ".lock"

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.ground.lengths import in_a_row
+from ostools.ground.whole_numbers import in_a_row
 from ostools.models.chat import MIXED, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame

@@ -22,10 +22,10 @@ from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, groups, provenance_of, require_finite, sources_of
 from ostools.results import Frame, Provenance
+from ostools.runs.cell_file import UNREADABLE
 from ostools.runs.measurements.bounds import BOUNDS
 from ostools.runs.measurements.sensitivity import SENSITIVITY
-from ostools.runs.stored.reading import MADE_BY, Reading, distinct
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.reading import MADE_BY, Reading, distinct
 
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 NOT_MEASURED = (

@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Measurement
-from ostools.runs.stored.reading import MADE_BY, Reading
+from ostools.runs.reading import MADE_BY, Reading
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from ostools.reporting.page.section import Part
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sweep.cells import groups, provenance_of, rows_where
 from ostools.results import Frame
+from ostools.runs.cell_file import UNREADABLE
 from ostools.runs.measurements.collapse import COLLAPSE
 from ostools.runs.measurements.evaluate import EVALUATION
-from ostools.runs.stored.reading import MADE_BY, Reading
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.reading import MADE_BY, Reading
 
 MOST = 16
 """So many conditions are compared on the first screen; the sections have all."""

@@ -28,8 +28,8 @@ from ostools.reporting.style import theme
 from ostools.reporting.sweep.conditions import condition_parts
 from ostools.reporting.sweep.sections import SECTIONS as SECTIONS
 from ostools.results import checked_output, write_atomically
-from ostools.runs.stored.reading import STATES, AskedCell, Reading, distinct, read
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.cell_file import UNREADABLE
+from ostools.runs.reading import STATES, AskedCell, Reading, distinct, read
 
 TOLD = 50
 """How many failures, and cells that are missing, are told one by one."""

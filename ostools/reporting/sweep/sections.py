@@ -26,14 +26,14 @@ from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.bounds import bounds_part
 from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
 from ostools.results import Frame, frame_of
+from ostools.runs.cell_file import UNREADABLE
 from ostools.runs.measurements.bounds import BOUNDS
 from ostools.runs.measurements.collapse import COLLAPSE
 from ostools.runs.measurements.evaluate import EVALUATION
 from ostools.runs.measurements.probes import DECODABLE, FAILURE_STAGE, INTERVENTION
 from ostools.runs.measurements.record import Measurement
 from ostools.runs.measurements.sensitivity import SENSITIVITY
-from ostools.runs.stored.reading import Reading
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.reading import Reading
 
 DRAWN = 24
 """How many results of a measurement are drawn at most; the table that holds them side by side has all."""

@@ -17,7 +17,7 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
-from ostools.runs.stored.reading import read
+from ostools.runs.reading import read
 from ostools.theory import corpora
 from ostools.theory.corpora import BINS, checked_bins
 from ostools.theory.profiles import effective_tokens

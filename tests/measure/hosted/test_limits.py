@@ -18,7 +18,6 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion, served
-from tests.sets import quick
 
 MARKER = "sk-marker-0123456789"
 PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
@@ -63,29 +62,15 @@ def send_nothing(connection: socket.socket, request: bytes) -> None:
     connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_proxy_of_the_environment_sees_nothing_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with raw_server(send_nothing) as (proxy, seen), served(lambda _: (200, completion("1"))) as (url, heard):
         for name in PROXIES[:6]:
             monkeypatch.setenv(name, proxy)
-        ask_endpoint(url.replace("127.0.0.1", host), "m", ASKED, tmp_path / "a.jsonl")
+        ask_endpoint(url.replace("127.0.0.1", "localhost"), "m", ASKED, tmp_path / "a.jsonl")
         assert seen == []
     assert [one["authorization"] for one in heard] == [f"Bearer {MARKER}"]
-
-
-def test_a_proxy_of_the_environment_sees_nothing_of_plain_http_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """192.0.2.1 is of a net that is for documentation: nobody answers there."""
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with raw_server(send_nothing) as (proxy, seen):
-        for name in PROXIES[:6]:
-            monkeypatch.setenv(name, proxy)
-        with pytest.raises(InputError):
-            ask_endpoint("http://192.0.2.1:9/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0, retries=0)
-        assert seen == []
 
 
 def test_a_proxy_sees_of_https_the_name_of_the_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,15 +105,7 @@ def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:
 
 
 def drip_body(connection: socket.socket, request: bytes) -> None:
-    drip(connection, HEAD + b"Content-Length: 100000\r\n\r\n")
-
-
-def drip_head(connection: socket.socket, request: bytes) -> None:
-    drip(connection, HEAD + b"X-Slow: ")
-
-
-def drip(connection: socket.socket, start: bytes) -> None:
-    connection.sendall(start)
+    connection.sendall(HEAD + b"Content-Length: 100000\r\n\r\n")
     for _ in range(400):
         time.sleep(0.05)
         connection.sendall(b" ")
@@ -139,11 +116,8 @@ def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[so
     return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
 
 
-@pytest.mark.parametrize("answer", quick([drip_body, drip_head], drip_body))
-def test_a_server_that_drips_does_not_outlive_the_time(
-    tmp_path: Path, answer: Callable[[socket.socket, bytes], None]
-) -> None:
-    with raw_server(on_questions(answer)) as (url, _):
+def test_a_server_that_drips_does_not_outlive_the_time(tmp_path: Path) -> None:
+    with raw_server(on_questions(drip_body)) as (url, _):
         start = time.monotonic()
         with pytest.raises(InputError, match="no whole answer in time"):
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
@@ -174,7 +148,7 @@ def test_a_small_packed_answer_is_not_unpacked(tmp_path: Path) -> None:
         assert all(b"accept-encoding: identity" in request.lower() for request in heard)
 
 
-@pytest.mark.parametrize("models", [b"<html>hello</html>", b"[" * 100_000, b"\xff", b"null", b'{"data": 3}'])
+@pytest.mark.parametrize("models", [b"[" * 100_000, b"\xff"])
 def test_what_lists_the_models_may_say_anything(tmp_path: Path, models: bytes) -> None:
     """Only whether somebody answers counts."""
     right = json.dumps(completion(ASKED[0].line)).encode()
@@ -197,13 +171,9 @@ def changed(**values: Any) -> dict[str, Any]:
     ("sent", "words"),
     [
         (b"[" * 100_000, "expected a chat completion"),
-        (b'{"choices": ' + b"[" * 100_000, "expected a chat completion"),
-        (changed(choices="text"), "expected a chat completion"),
         (changed(choices=[{"message": "text"}]), "expected a chat completion"),
         ([completion("1")], "expected a chat completion"),
         (completion("half \ud83d"), r"was not stored: expected text to be text in Unicode, found half of a character"),
-        (changed(model="half \ud83d"), "expected served to be text in Unicode"),
-        (completion("1", tokens=-1), "expected prompt_tokens to be a whole number of at least 0, found -1"),
         (completion("1", tokens=10**30), "expected prompt_tokens"),
         (changed(choices=[{"message": {"content": ["1"]}}]), "expected text, or null"),
         (completion("1", reason=f"because {MARKER}"), "unknown finish_reason"),
@@ -220,25 +190,9 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
         assert ask_endpoint(url, "m", ASKED, file).answer_by_id
 
 
-@pytest.mark.parametrize("name", quick(["usage", "model", "object"], "usage"))
-@pytest.mark.parametrize("value", [None, [], {}, "text", 3, {"prompt_tokens": [1]}])
-def test_what_stands_beside_an_answer_may_be_anything(tmp_path: Path, name: str, value: Any) -> None:
-    with served(lambda _: (200, changed(**{name: value}))) as (url, _):
-        assert ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl").answer_by_id
-
-
-@pytest.mark.parametrize("key", ["sk one", "sk\none", "skä", "sk\x00"])
+@pytest.mark.parametrize("key", ["sk\none", "skä"])
 def test_a_key_that_no_header_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
     with pytest.raises(InputError, match="OPENAI_API_KEY: expected a key") as refused:
         ask_endpoint("http://127.0.0.1:9/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert key not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://999.999.999.999/v1", "http://a b/v1", "http://ä.de/v1", "http://h/" + "a" * 70_000]
-)
-def test_an_address_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(InputError, match="--endpoint"):
-        ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl")

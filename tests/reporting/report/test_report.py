@@ -226,7 +226,7 @@ def test_an_unknown_section_is_refused_with_the_nearest(tmp_path: Path, given: l
 
 
 def test_lengths_are_written_as_the_command_line_reads_them() -> None:
-    from ostools.ground.lengths import parse_lengths
+    from ostools.ground.whole_numbers import parse_lengths
 
     for lengths in ([1, 2, 3, 8, 16, 17], [5], list(range(1, 257)), [1, 3, 5]):
         assert parse_lengths(lengths_text(lengths)) == lengths

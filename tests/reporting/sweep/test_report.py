@@ -17,9 +17,11 @@ from ostools.measure.collapse.rows import as_rows, from_rows
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
+from ostools.runs.cell_file import file_of
+from ostools.runs.cells import KeyedCell
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.reading import read
-from ostools.runs.stored.store import KeyedCell, Store, file_of
+from ostools.runs.reading import read
+from ostools.runs.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
 pytestmark = pytest.mark.slow  # a sweep is measured first
@@ -114,7 +116,7 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
 
 
 def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:
-    for name in ("ostools.models.load_model", "ostools.runs.workers.local.load_model"):
+    for name in ("ostools.models.load_model", "ostools.runs.executor.load_model"):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
     ost.report(run=sweep, out=tmp_path / "r.html")

@@ -13,9 +13,11 @@ import ostools.runs
 from ostools.measure.collapse.rows import as_rows
 from ostools.reporting.sweep.report import SECTIONS
 from ostools.results import Provenance
+from ostools.runs.cell_file import file_of
+from ostools.runs.cells import KeyedCell
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.reading import Reading, read
-from ostools.runs.stored.store import KeyedCell, Store, file_of
+from ostools.runs.reading import Reading, read
+from ostools.runs.store import Store
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity
 
 ROUTE = {"route": "prefix", "route_reason": "x"}

@@ -15,7 +15,7 @@ from ostools import experiments, measure, tasks
 from ostools.experiments.figures.figure3 import figure_3
 from ostools.experiments.figures.figure4 import figure_4, figure_4_of
 from ostools.ground.errors import InputError
-from ostools.measure.hosted.given import Hosted, read_answers
+from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
@@ -52,15 +52,6 @@ def test_an_id_is_of_what_was_asked_and_of_its_text() -> None:
     ]
     assert len({each.id for each in several}) == len(several)
     assert other.text == tasks.task("count-ones").prompt(3)
-
-
-def test_prompts_are_lines_of_json_that_say_what_to_send() -> None:
-    questions = tasks.questions("count-word", lengths=[2], seeds=[0, 1], mitigation="hint")
-    rows = [json.loads(line) for line in tasks.prompts_jsonl(questions).splitlines()]
-    assert [row["prompt"] for row in rows] == [one.text for one in questions]
-    assert [row["id"] for row in rows] == [one.id for one in questions]
-    assert {row["mitigation"] for row in rows} == {"hint"}
-    assert [row["line"] for row in rows] == [MATHS + row["key"] for row in rows]
 
 
 @pytest.mark.parametrize("hooked", ["sliding-window:window=3", "hint + attention-temperature:factor=0.5", "upcast"])
@@ -125,57 +116,21 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
     assert "4 of 6 prompts have no answer" in drawn
 
 
-def test_a_file_of_baselines_counts_every_question_and_its_figures_are_drawn(tmp_path: Path) -> None:
-    questions = tasks.questions("count-ones", lengths=[4, 5])
-    hosted = read(tmp_path, questions, *({"id": one.id, "text": None, "model": "m"} for one in questions))
-    found = measure.hosted_evaluation(hosted)
-    summary: Any = found.summary
-    assert (list(summary["unanswered"]), list(summary["asked"]), list(summary["right"])) == ([1, 1], [0, 0], [0, 0])
-    assert (hosted.name, found.provenance.parameters["unanswered"]) == ("m", 2)
-    assert "2 of 2 prompts have no answer" in json.dumps(found.plot().to_dict())
-    found.save(tmp_path / "nothing.svg")
-    figures: Any = ((2, experiments.figure_2), (4, figure_4))
-    for number, figure in figures:
-        seeds = None if number == 2 else [0]
-        several = experiments.figure_prompts(number, [3], seeds)
-        nothing = read(tmp_path, several, *({"id": one.id, "text": None} for one in several))
-        drawn: Any = figure(nothing, [3]) if seeds is None else figure(nothing, [3], seeds)
-        assert any(f"{len(several)} of {len(several)} prompts have no answer" in said for said in drawn.deviations)
-        drawn.plot().to_dict()
-
-
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        *(
-            ("12</s>", "12"),
-            ("12<eos>", "12"),
-            ("12<|eot_id|>", "12"),
-            ("12<end_of_turn>\n", "12"),
-            ("12\n<|im_end|>", "12"),
-        ),
-        *(
-            ("12 <end_of_turn> <eos>\n", "12"),
-            ("</s>", ""),
-            ("12\n", "12\n"),
-            ("</s> 12", "</s> 12"),
-            ("1</s>2", "1</s>2"),
-        ),
-        *(("x < /s>", "x < /s>"), ("<s>", "<s>")),
+        ("12<|eot_id|>", "12"),
+        ("12 <end_of_turn> <eos>\n", "12"),
+        ("</s>", ""),
+        ("12\n", "12\n"),
+        ("</s> 12", "</s> 12"),
+        ("1</s>2", "1</s>2"),
     ],
 )
 def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
     (one,) = asked(12)
     hosted = read(tmp_path, [one], {"id": one.id, "text": text})
     assert hosted.answer_by_id[one.id].text == left
-
-
-def test_an_answer_before_a_stop_token_is_read(tmp_path: Path) -> None:
-    (one,) = asked(12)
-    for end in ("</s>", "<eos>", "<|eot_id|>", "<end_of_turn>\n<eos>", "<|im_end|>"):
-        hosted = read(tmp_path, [one], {"id": one.id, "text": one.line + end})
-        (row,) = measure.hosted_evaluation(hosted).frame.to_dict("records")
-        assert (row["text"], row["kind"], row["correct"], row["number"]) == (one.line, "answered", True, 12)
 
 
 def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
@@ -264,17 +219,11 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         ([good | {"prompt_tokens": -1}], "prompt_tokens"),
         ([good | {"seconds": float("nan")}], "seconds"),
         ([good | {"temperature": "hot"}], "temperature"),
-        (
-            [good | {"temperature": float("nan")}],
-            "line 1: expected temperature to be a number of at least 0, found nan",
-        ),
         ([good | {"seconds": 10**400}], "line 1: expected seconds"),
         ([good | {"served": ["a"]}], "line 1: expected served to be text"),
         ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: expected text to be text in Unicode"),
-        ([good | {"model": "\udc00"}], "line 1: expected model to be text in Unicode"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
         ([good | {"temperature": 0}, {"id": other.id, "text": "x"}], "made in one way"),
-        (["x"], "line 1: expected a JSON object"),
         ([["id"]], "line 1: expected a JSON object"),
     ]
     for rows, words in wrong:

@@ -11,7 +11,8 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,9 +24,9 @@ from mitigations.named import NONE
 from ostools import tasks
 from ostools.models.files.checks import TEMPLATES
 from ostools.models.files.sources import Source
-from ostools.runs.asked.sweep import Sweep, form_of
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Cell
+from ostools.runs.sweep_file import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
 
 _DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements")
@@ -40,6 +41,33 @@ _OWN_PACKAGES = {
     *(name.replace("-", "_") for name in _VERSIONS),
 }
 """Packages that the version of the code speaks for."""
+
+
+@dataclass(frozen=True)
+class KeyedCell:
+    """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
+
+    cell: Cell
+    base: str
+
+    @property
+    def identity(self) -> str:
+        """The cell but for its lengths and its code: what a later version of the same numbers replaces."""
+        return json.dumps([self.cell.columns, self.cell.options])
+
+    @property
+    def stem(self) -> str:
+        """Beginning of the names of its files."""
+        return f"{self.base}.{digest(list(self.cell.lengths))[:8]}"
+
+    def at(self, lengths: Iterable[int]) -> KeyedCell:
+        """The cell at other lengths."""
+        return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
+
+    def missing(self, stored: Iterable[frozenset[int]]) -> KeyedCell | None:
+        """The lengths that are in none of `stored`, as a cell of their own; None where there are none."""
+        missing_lengths = set(self.cell.lengths).difference(*stored)
+        return self.at(missing_lengths) if missing_lengths else None
 
 
 def to_load(cell: Cell) -> tuple[str, str]:
@@ -127,10 +155,9 @@ def _files(definition: object) -> dict[str, str]:
 
 
 def _is_file(path: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError):  # a text that no path can be: too long, or with a NUL
         return path.is_file()
-    except (OSError, ValueError):  # a text that no path can be: too long, or with a NUL
-        return False
+    return False
 
 
 def _file_hash(path: Path) -> str:
@@ -141,21 +168,16 @@ def _file_hash(path: Path) -> str:
 def _plugin_source(kind: type) -> list[str]:
     """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
     of every file, as a class may call or read any of them."""
-    names = {base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES
     hashes = []
-    for name in sorted(names):
+    for name in sorted({base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES):
         package = sys.modules[name]
         roots = [Path(root) for root in getattr(package, "__path__", ())]
         files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
         if not roots and getattr(package, "__file__", None):
             files = [("", Path(str(package.__file__)))]
-        source_files = [pair for pair in sorted(files) if "__pycache__" not in pair[1].parts and pair[1].is_file()]
-        hashes.append(digest([[place, _file_hash(file)] for place, file in source_files]))
+        files = [(place, file) for place, file in sorted(files) if "__pycache__" not in file.parts and file.is_file()]
+        hashes.append(digest([[place, _file_hash(file)] for place, file in files]))
     return hashes
-
-
-def lengths_key(lengths: Iterable[int]) -> str:
-    return digest(list(lengths))[:8]
 
 
 def digest(value: Any) -> str:
@@ -180,21 +202,21 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 @cache
-def code_version(*more: str) -> str:
+def code_version(*more_rooms: str) -> str:
     """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it.
 
-    more: other rooms of ostools that decide what is asked, such as "experiments".
+    more_rooms: of ostools, that decide what is asked, such as "experiments".
     """
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({"source": _sources((*_DEFINING, *more)), "versions": versions, "python": platform.python_version()})
+    source = _source_hashes((*_DEFINING, *more_rooms))
+    return digest({"source": source, "versions": versions, "python": platform.python_version()})
 
 
-def _sources(rooms: tuple[str, ...]) -> Mapping[str, str]:
-    roots = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
-    home = Path(__file__).parents[2]
-    hash_by_file: dict[str, str] = {}
-    for root in (*roots, *(home / name for name in rooms)):
-        files = [root] if root.suffix else sorted(root.rglob("*.py"))
-        for file in files:
-            hash_by_file[f"{root.name}/{file.relative_to(root)}"] = _file_hash(file)
-    return hash_by_file
+def _source_hashes(rooms: tuple[str, ...]) -> Mapping[str, str]:
+    packages = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
+    home = Path(__file__).parents[1]
+    return {
+        f"{root.name}/{file.relative_to(root)}": _file_hash(file)
+        for root in (*packages, *(home / name for name in rooms))
+        for file in sorted(root.rglob("*.py"))
+    }

@@ -1,14 +1,20 @@
-"""The table of one cell in the bytes of its file: plain columns, of bounded size, without what no report could say."""
+"""The file of one cell: plain columns of bounded size, and what their numbers come from, as Parquet."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
+
+from ostools.results import Frame, Provenance
+from ostools.runs.cells import KeyedCell
 
 UNREADABLE = (
     OSError,
@@ -33,6 +39,53 @@ _FINITE = ("log_probability", "temperature", "seconds")
 
 class BadRowsError(ValueError):
     """Rows that cannot be those of a measurement. The message says what is wrong, and with which of them."""
+
+
+def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+    """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
+
+    Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
+    """
+    stored_table = table.copy()
+    source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
+    stored_table.attrs["ostools"] = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
+    content = stored_table.to_parquet(index=False)
+    rows_of(content)
+    return content
+
+
+class BytesChangedError(ValueError):
+    """A file's bytes are not those whose hash is in its name."""
+
+
+def why_broken(error: Exception) -> str:
+    """What is wrong with a file, by what `CellFile.of` raised."""
+    if isinstance(error, BadRowsError):
+        return str(error)
+    is_changed = isinstance(error, BytesChangedError)
+    return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
+
+
+@dataclass(frozen=True)
+class CellFile:
+    """A file of a cell: the lengths in it, its rows as pyarrow has them, and what its numbers come from, as it says."""
+
+    path: Path
+    lengths: frozenset[int]
+    table: Any
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, path: Path, content: bytes) -> CellFile:
+        """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
+        if file_hash(content) != path.name.split(".")[2]:
+            raise BytesChangedError
+        table, attributes = rows_of(content)
+        return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
+
+
+def file_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:

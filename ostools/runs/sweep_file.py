@@ -1,12 +1,16 @@
-"""What a sweep file asks for, checked before anything is loaded: an unknown key or name is refused with the nearest."""
+"""A sweep file: YAML read as hostile input, and what it may ask for, checked before anything is loaded.
+
+An unknown key or name is refused with the nearest right one.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, Union
+from typing import Annotated, Any, ClassVar, TypeAlias, Union
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 
 import mitigations
@@ -14,14 +18,19 @@ from hooks.errors import checked_arguments
 from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.lengths import parse_lengths
+from ostools.ground.files import read_text
 from ostools.ground.names import checked_name
+from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.models.placed.device_map import NAMED_MAPS
-from ostools.runs.asked.yaml_file import read_yaml
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task
+
+MOST_CELLS = 100_000
+"""The most cells that a sweep may ask for. At a second each, they take more than a day."""
+_MOST_BYTES = 1 << 20  # of a sweep file: one of thousands of cells has a few hundred
+_DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def _lengths(value: Any) -> Any:
@@ -32,18 +41,12 @@ def _lengths(value: Any) -> Any:
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
 
-MOST_CELLS = 100_000
-"""The most cells that a sweep may ask for. At a second each, they take more than a day."""
-
-_DEVICES = ("auto", "cpu", "cuda", "mps")
-
-
 def _device_map(name: str | None) -> str | None:
     return None if name is None else checked_name("device map", name, NAMED_MAPS)
 
 
 def _device(name: str) -> str:
-    """A kind of device, with or without a number. Whether it is there, the executor says: workers have their own."""
+    """A kind of device, with or without a number. The executor says whether it is there: workers have their own."""
     if not re.fullmatch(rf"auto|(?:{'|'.join(_DEVICES[1:])})(?::\d{{1,3}})?", name):
         raise unknown_name("device", name, _DEVICES)
     return name
@@ -57,13 +60,14 @@ def _measurement(value: Any) -> Any:
     return spec
 
 
-def _one_of_them(_: Any, handler: GetCoreSchemaHandler) -> Any:
+def _schema_by_name(_: Any, handler: GetCoreSchemaHandler) -> Any:
     kinds = tuple(measurement.options for measurement in MEASUREMENTS.values())
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
 
-AnyOptions: TypeAlias = Annotated[Options, GetPydanticSchema(_one_of_them), BeforeValidator(_measurement)]
+AnyOptions: TypeAlias = Annotated[Options, GetPydanticSchema(_schema_by_name), BeforeValidator(_measurement)]
 """The options of a measurement, whose name says which."""
+_Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Sweep(Strict):
@@ -78,15 +82,13 @@ class Sweep(Strict):
     lengths: Annotated[tuple[int, ...], BeforeValidator(_lengths)]
     dtypes: Names = ("float32",)
     mitigations: Names = ("none",)
-    seeds: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], BeforeValidator(listed), Field(min_length=1)
-    ] = (0,)
+    seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, AfterValidator(_device)] = "auto"
     device_map: Annotated[str | None, AfterValidator(_device_map)] = None
 
     def checked(self) -> Sweep:
-        """Every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
+        """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
         cells_per_dtype = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
         cells = cells_per_dtype * sum(len(measurement.dtypes or self.dtypes) for measurement in self.measurements)
         if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
@@ -95,24 +97,19 @@ class Sweep(Strict):
         for spec, name in itertools.product(dict.fromkeys(self.tasks), names):
             form_of(spec, name)
         self._require_seeds_that_act()
-        for spec in dict.fromkeys(
-            self.mitigations
-        ):  # in their order: the first that is wrong is told, in every process
+        for spec in dict.fromkeys(self.mitigations):  # in their order: every process names the same one
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measurement in self.measurements:
             casts = MEASUREMENTS[measurement.name].casts
             dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
             for name in measurement.dtypes or self.dtypes:
-                if name not in dtype_names:
-                    raise unknown_name(f"dtype of {measurement.name}", name, dtype_names)
+                checked_name(f"dtype of {measurement.name}", name, dtype_names)
         return self
 
     def _require_seeds_that_act(self) -> None:
-        """Answers to one prompt are drawn by the number of the sample: a seed would change nothing there, and seem to."""
-        sampled = next(
-            (measurement.name for measurement in self.measurements if measurement.draws == "by sample"), None
-        )
+        """Answers to one prompt are drawn by the number of the sample: a seed would seem to act there, and would not."""
+        sampled = next((options.name for options in self.measurements if options.draws == "by sample"), None)
         if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):
@@ -124,7 +121,7 @@ class Sweep(Strict):
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:
-    """The task of a name as a measurement takes it: one of pairs knows more, prompts that end in what is repeated.
+    """The task of a name as a measurement takes it; one that compares pairs knows more tasks.
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
@@ -175,3 +172,62 @@ def _in_words(error: ValidationError) -> str:
     cause = first.get("ctx", {}).get("error")
     reason = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
     return f"{where}: {reason}; found {str(first['input'])[:60]!r}"
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without tags, without aliases (a few lines of them expand to gigabytes) and without a key that stands twice.
+
+    Only decimal numbers are numbers: YAML 1.1 reads the range 4:8 as 248, in base sixty, and 010 as 8. `no` and `on`
+    are words.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise _refused("expected no alias (*name)", self.peek_event())
+        tag = getattr(self.peek_event(), "tag", None)
+        if tag is not None:
+            raise _refused(f"expected no tag, found {tag}", self.peek_event())
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen_keys: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen_keys:
+                raise _refused(f"the key {key.value!r} stands twice", key)
+            seen_keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _refused(why: str, node: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+
+
+for _kind, _pattern, _first in (
+    ("null", r"(?:~|null|)$", ["~", "n", ""]),
+    ("bool", r"(?:true|false)$", ["t", "f"]),
+    ("int", r"(?:0|-?[1-9][0-9]*)$", list("-0123456789")),
+    ("float", r"-?(?:0|[1-9][0-9]*)\.[0-9]+(?:e[-+]?[0-9]+)?$", list("-0123456789")),
+):
+    _Plain.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values of a YAML file. Raises `InputError` with the file, the line and the column."""
+    try:
+        text = read_text(path, _MOST_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text, found other bytes at offset {error.start}") from error
+    try:
+        return yaml.load(text, Loader=_Plain)  # _Plain is a SafeLoader: it makes no objects
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise InputError(
+            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'a character that YAML cannot hold'}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # brackets ten thousand deep
+        raise InputError(f"{path}: not valid YAML: {type(error).__name__}") from error

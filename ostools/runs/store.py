@@ -7,25 +7,24 @@ last seconds, as directories are not synced: those cells are measured again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
-from ostools.results import Frame, Provenance, write_atomically
-from ostools.runs.asked.cells import lengths_key
+from ostools.ground.files import TABLE_LIMIT, read_bytes
+from ostools.results import write_atomically
+from ostools.runs.cell_file import UNREADABLE, CellFile, file_hash, why_broken
+from ostools.runs.cells import KeyedCell
 from ostools.runs.measurements.record import Cell
-from ostools.runs.stored.table import UNREADABLE, BadRowsError, rows_of
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"
@@ -36,28 +35,6 @@ _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
 _FORM = 1
 """The form of the manifest. This code cannot know what a later form means."""
-
-
-@dataclass(frozen=True)
-class KeyedCell:
-    """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
-
-    cell: Cell
-    base: str
-
-    @property
-    def identity(self) -> str:
-        """The cell but for its lengths and its code: what a later version of the same numbers replaces."""
-        return json.dumps([self.cell.columns, self.cell.options])
-
-    @property
-    def stem(self) -> str:
-        """What the names of its files begin with."""
-        return f"{self.base}.{lengths_key(self.cell.lengths)}"
-
-    def at(self, lengths: Iterable[int]) -> KeyedCell:
-        """The same cell at other lengths."""
-        return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
 
 
 @dataclass(frozen=True)
@@ -237,55 +214,6 @@ class Store:
             return None
 
 
-def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
-    """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
-
-    Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
-    """
-    stored_table = table.copy()
-    source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
-    stored_table.attrs["ostools"] = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
-    content = stored_table.to_parquet(index=False)
-    rows_of(content)
-    return content
-
-
-class BytesChangedError(ValueError):
-    """A file's bytes are not those whose hash is in its name."""
-
-
-def why_broken(error: Exception) -> str:
-    """What is wrong with a file, by what `CellFile.of` raised."""
-    if isinstance(error, BadRowsError):
-        return str(error)
-    is_changed = isinstance(error, BytesChangedError)
-    return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
-
-
-@dataclass(frozen=True)
-class CellFile:
-    """A file of a cell: the lengths in it, its rows as pyarrow has them, and what its numbers come from, as it says."""
-
-    path: Path
-    lengths: frozenset[int]
-    table: Any
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, path: Path, content: bytes) -> CellFile:
-        """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
-        if file_hash(content) != path.name.split(".")[2]:
-            raise BytesChangedError
-        table, attributes = rows_of(content)
-        return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
-
-
-def missing(keyed_cell: KeyedCell, stored: list[frozenset[int]]) -> KeyedCell | None:
-    """The lengths of a cell that are not stored, as a cell of their own; None where there are none."""
-    missing_lengths = set(keyed_cell.cell.lengths).difference(*stored)
-    return keyed_cell.at(missing_lengths) if missing_lengths else None
-
-
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
     with _disk_errors(folder, "cannot be read"):
@@ -318,7 +246,3 @@ def _keyed_cell(row: dict[str, Any]) -> KeyedCell:
     if not is_sound or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
         raise ValueError("a key, options, a seed and at least one length")
     return KeyedCell(cell, base)
-
-
-def file_hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]

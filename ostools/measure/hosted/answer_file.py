@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
-from ostools.ground.files.reading import TABLE_LIMIT, read_text
-from ostools.results import Provenance
+from ostools.ground.files import TABLE_LIMIT, read_text
+from ostools.results import Provenance, Result
 from ostools.tasks.questions import Question, checked_questions
 
 FINISHES = ("stop", "length", "content_filter")
@@ -243,3 +243,20 @@ def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict
         settings[key] = rows[0][1].get(key)
     served = {row.get("served") for _, row in rows} - {None}
     return settings | {"served": sorted(map(str, served))}
+
+
+def asked_elsewhere(result: Result) -> str:
+    """Temperature and endpoint of the answers in words, as far as they are recorded."""
+    how: Any = result.provenance.parameters
+    temperature, endpoint = how.get("temperature"), how.get("endpoint")
+    temperature_words = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
+    return f"made elsewhere at {temperature_words}" if endpoint is None else f"given over an API at {temperature_words}"
+
+
+def unanswered(result: Result) -> list[str]:
+    """One sentence where questions have no answer."""
+    frame: Any = result.frame if "correct" in result.frame else getattr(result, "answers", result.frame)
+    missing = int(frame["correct"].isna().sum())
+    if not missing:
+        return []
+    return [f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies leave them out."]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from ostools.runs.stored.reading import AskedCell, by_base, require_sweep
-from ostools.runs.stored.store import LOCK, Store
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.cell_file import UNREADABLE
+from ostools.runs.reading import AskedCell, by_base, require_sweep
+from ostools.runs.store import LOCK, Store
 
 _LOCKS = Path("/proc/locks")
 

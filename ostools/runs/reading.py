@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.files.reading import TABLE_LIMIT, read_bytes
+from ostools.ground.files import TABLE_LIMIT, read_bytes
 from ostools.results import Frame
-from ostools.runs.stored.store import MANIFEST, CellFile, Failure, KeyedCell, Store, why_broken
-from ostools.runs.stored.table import UNREADABLE
+from ostools.runs.cell_file import UNREADABLE, CellFile, why_broken
+from ostools.runs.cells import KeyedCell
+from ostools.runs.store import MANIFEST, Failure, Store
 
 _PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""

@@ -1,0 +1,150 @@
+"""Executors of a sweep: each takes cells, and gives every one back with its rows, or with what went wrong in words.
+
+An executor stores nothing. Wherever a cell is measured, the checkpoint and the code are checked to be those that its key was
+made of. `ThisProcess` measures one cell after the other; `ray_cluster` has the executor of a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
+from ostools.ground.memory import available_memory, free_memory
+from ostools.ground.out_of_memory import (
+    chunks_that_fit,
+    free_what_is_left,
+    held_to_what_is_free,
+    is_out_of_memory,
+)
+from ostools.models import load_model
+from ostools.models.files.sources import locate
+from ostools.models.load import resolve_device
+from ostools.models.shape import enough_threads
+from ostools.runs.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
+from ostools.runs.forecast import Forecast, forecast
+from ostools.runs.measurements import measure
+from ostools.runs.measurements.record import Cell, Rows
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell that is to be measured, and the memory that it is forecast to take."""
+
+    keyed_cell: KeyedCell
+    forecast: Forecast
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code; and where
+    those weights lie that are not on the device, on which no number depends."""
+
+    device: str
+    checkpoints: Mapping[str, str]
+    code: str
+    device_map: str | None = None
+
+
+CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]
+"""A cell with its rows and their provenance, or with the error in words."""
+
+
+class Executor(ABC):
+    """Who measures: this process, or the workers of a cluster."""
+
+    @abstractmethod
+    def device(self, device: str) -> str:
+        """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
+
+    @abstractmethod
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
+        """Every job once, in any order. Closed early where a run ends early."""
+
+
+class ThisProcess(Executor):
+    """The executor of one machine: one cell after the other."""
+
+    def device(self, device: str) -> str:
+        return str(resolve_device(device))
+
+    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
+        bench = Bench(terms)
+        for job in jobs:
+            yield job.keyed_cell, bench.measure_planned(job.keyed_cell)
+
+
+class Bench:
+    """Holds one model at a time and measures cells with it."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._loaded: tuple[tuple[str, str], TransformerBridge] | None = None
+
+    def measure_planned(self, keyed_cell: KeyedCell) -> Rows | str:
+        """`measure`, where the plugins and files that the key was made of are still, on this node, what they were."""
+        cell, terms = keyed_cell.cell, self.terms
+        try:
+            key = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # a file that is gone, a plugin that another node lacks
+            return in_words(error)
+        if key != keyed_cell.base:
+            return (
+                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
+            )
+        return self.measure(cell)
+
+    def measure(self, cell: Cell) -> Rows | str:
+        """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
+
+        Where memory runs out it is tried again in smaller chunks; then the failure says what was forecast and what there is.
+        The seconds that it took, and the share of the chunks, are in the provenance: rows hold numbers alone.
+        """
+        start, model = time.perf_counter(), None
+        try:
+            model = self._model(cell)
+            with enough_threads([model]), held_to_what_is_free(self.terms.device):
+                (table, provenance), share = chunks_that_fit(
+                    lambda: measure(model, cell), lambda error: InsufficientMemoryError(in_words(error))
+                )
+            took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
+            took |= {} if share == 1.0 else {"chunk_share": share}
+            return table, replace(provenance, parameters={**provenance.parameters, **took})
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
+            words = str(error) if isinstance(error, InsufficientMemoryError) else in_words(error)
+            if not is_out_of_memory(error):
+                return words
+        free_what_is_left()  # behind the handler: until then the error's traceback holds what did not fit
+        return self._lacking("while the model was loaded" if model is None else "while it was measured", cell, words)
+
+    def _lacking(self, stage: str, cell: Cell, words: str) -> str:
+        device = self.terms.device
+        needed = forecast(cell, locate(cell.model, None), device, self.terms.device_map).memory
+        free = available_memory(torch.device(device))
+        limit = free_memory() if device == "cpu" else f"{free / 2**30:.2f} GiB free on {device}"
+        return f"out of memory {stage}: forecast {needed / 2**30:.2f} GiB, {limit} ({words})"
+
+    def _model(self, cell: Cell) -> TransformerBridge:
+        name, dtype = loads = to_load(cell)
+        if self._loaded is None or self._loaded[0] != loads:
+            self._loaded = None  # the last model's memory is free before the next is loaded
+            if checkpoint_hash(locate(name, None)) != self.terms.checkpoints[name]:
+                raise InputError(
+                    f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
+                )
+            if code_version() != self.terms.code:
+                raise InputError("expected the code and versions that the sweep was planned with, found others here")
+            where = {"device": self.terms.device, "device_map": self.terms.device_map}
+            self._loaded = loads, load_model(name, dtype=dtype, **where)
+        return self._loaded[1]
