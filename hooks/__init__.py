@@ -17,7 +17,7 @@ from hooks.errors import RangeError as RangeError
 from hooks.freeze import activation_of as activation_of
 from hooks.freeze import activation_ratio as activation_ratio
 from hooks.freeze import frozen as frozen
-from hooks.freeze import held as held
+from hooks.freeze import hold_first_pass as hold_first_pass
 from hooks.gates import Edge as Edge
 from hooks.gates import Head as Head
 from hooks.gates import Sublayer as Sublayer
@@ -71,7 +71,7 @@ __all__ = [
     "frozen",
     "gated",
     "head_outputs",
-    "held",
+    "hold_first_pass",
     "in_strips",
     "locked",
     "mask_scores",

@@ -62,7 +62,7 @@ def frozen(
 
 
 @model_block
-def held(
+def hold_first_pass(
     model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
 ) -> Iterator[None]:
     """Impose the patterns, norm scales and activations of the block's first forward pass on the passes that follow.

@@ -82,7 +82,7 @@ class ModuleHook:
         return self.body(*args)
 
 
-class _Placed:
+class _AttachedHook:
     """One hook at one point. Calls the body, checks what it returns, and remembers that it ran."""
 
     def __init__(self, body: HookBody, kind: str | None, order: Order, block: int) -> None:
@@ -119,24 +119,26 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
     The hooks are removed when the block ends, however it ends. An edit that no forward pass reached raises
     `HookError` at the end of the block, unless the block is already raising something else.
     """
-    placed: list[tuple[HookPoint, _Placed]] = []
+    attached_hooks: list[tuple[HookPoint, _AttachedHook]] = []
     block = next_block()
     try:
         for point, body, order in placements:
-            hook = _Placed(body, kind, order, block)
-            placed.append((point, hook))  # noted before it is there: an interrupt in between leaves nothing behind
+            hook = _AttachedHook(body, kind, order, block)
+            attached_hooks.append(
+                (point, hook)
+            )  # noted before it is there: an interrupt in between leaves nothing behind
             # Permanent, so that TransformerLens' own reset inside the block cannot take it away.
             point.add_hook(hook, is_permanent=True)
             _put_in_order(point)
         yield
-        silent = [str(point.name) for point, hook in placed if not hook.fired]
+        silent = [str(point.name) for point, hook in attached_hooks if not hook.fired]
         if kind is not None and silent:
             raise HookError(
                 f"edit {kind!r} matched nothing: no forward pass of this model inside the block reached "
                 f"{', '.join(silent[:3])}{' ...' if len(silent) > 3 else ''}"
             )
     finally:
-        remove_hooks([point for point, _ in placed], block)
+        remove_hooks([point for point, _ in attached_hooks], block)
 
 
 @contextmanager
@@ -189,17 +191,17 @@ class OwnForward:
 
 
 def _is_of(hook: object, block: int | None) -> bool:
-    return isinstance(hook, _Placed) and block in (None, hook.block)
+    return isinstance(hook, _AttachedHook) and block in (None, hook.block)
 
 
-def _own_hook(function: Callable[..., object]) -> _Placed | ModuleHook | None:
+def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | None:
     """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points into a closure."""
     if isinstance(function, ModuleHook):
         return function
     if getattr(function, "__module__", "") != HookPoint.__module__:
         return None
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return next((content for content in cells if isinstance(content, _Placed)), None)
+    return next((content for content in cells if isinstance(content, _AttachedHook)), None)
 
 
 def _put_in_order(point: HookPoint) -> None:
@@ -211,7 +213,7 @@ def _put_in_order(point: HookPoint) -> None:
 
 
 def _order_of(hook: object) -> Order:
-    return hook.order if isinstance(hook, _Placed) else Order.EDIT
+    return hook.order if isinstance(hook, _AttachedHook) else Order.EDIT
 
 
 def kinds(point: HookPoint) -> list[str | None]:
@@ -219,7 +221,9 @@ def kinds(point: HookPoint) -> list[str | None]:
     owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
     hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
     return [
-        hook.kind if isinstance(hook, _Placed) else "foreign" for hook in hooks if not (hook and _libraries_own(hook))
+        hook.kind if isinstance(hook, _AttachedHook) else "foreign"
+        for hook in hooks
+        if not (hook and _libraries_own(hook))
     ]
 
 
@@ -242,7 +246,7 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
             name = module.name or name  # as the table of sites writes it, not as modules happen to nest
             for handle in module.fwd_hooks:
                 hook = handle.user_hook
-                if isinstance(hook, _Placed):
+                if isinstance(hook, _AttachedHook):
                     own_handle_ids.add(handle.hook.id)
                     if hook.kind is not None:
                         edits.append(Edit(hook.kind, name, hook.block))
@@ -304,5 +308,5 @@ def lowest(tensor: Tensor) -> float:
 
 
 def hidden(scores: Tensor) -> Tensor:
-    """Which keys are masked out. Half the lowest number, because an additive mask leaves lowest + score, rounded."""
+    """Mask of the keys that are masked out. Half the lowest number, because an additive mask leaves lowest + score, rounded."""
     return scores <= lowest(scores) / 2

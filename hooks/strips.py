@@ -114,7 +114,7 @@ class Strips:
     def holding(self) -> Iterator[None]:
         """Impose the queries and keys of the first pass, and with them its patterns, on those that follow."""
         if self._first_pass is not None:
-            raise HookError("held: found a block of its kind around this one")
+            raise HookError("hold_first_pass: found a block of its kind around this one")
         self._first_pass = {}
         try:
             yield

@@ -32,7 +32,7 @@ def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Score
 
 
 def causal(pattern: Scores) -> VisibleKeys:
-    """Which keys a query may see: itself and those before it."""
+    """Mask of the keys that a query may see: itself and those before it."""
     query, key = positions(pattern)
     return key <= query
 
@@ -60,7 +60,7 @@ def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys
 
 
 def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
-    """Each query's weights sum to 1, up to the rounding of the pattern's dtype. Raises `MitigationError`."""
+    """Check that the weights of every query sum to 1, up to the rounding of the pattern's dtype. Raises `MitigationError`."""
     info = torch.finfo(pattern.dtype)
     # Rounding a weight costs half a step of its size, or of the smallest number that the dtype has.
     tolerance = info.eps + _SOFTMAX + pattern.shape[-1] * info.smallest_normal * info.eps

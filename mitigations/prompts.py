@@ -63,7 +63,22 @@ class Interleave(Mitigation):
 
 
 @dataclass(frozen=True)
-class Hint(Mitigation):
+class _TextAfter(Mitigation):
+    """A text, one space after the prompt."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        require_text(self, "text")
+        if not self.text.strip():
+            raise MitigationError(f"{type(self).__name__}: expected a text, found none")
+
+    def prompt(self, text: str) -> str:
+        return f"{text} {self.text}"
+
+
+@dataclass(frozen=True)
+class Hint(_TextAfter):
     """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one space after the prompt.
 
     Raises `MitigationError` for an empty text.
@@ -71,17 +86,9 @@ class Hint(Mitigation):
 
     text: str = "*Hint* It's not necessarily a 1, check carefully"
 
-    def __post_init__(self) -> None:
-        require_text(self, "text")
-        if not self.text.strip():
-            raise MitigationError("Hint: expected a text, found none")
-
-    def prompt(self, text: str) -> str:
-        return f"{text} {self.text}"
-
 
 @dataclass(frozen=True)
-class PositionalHint(Mitigation):
+class PositionalHint(_TextAfter):
     """A sentence that says how places are counted, one space after the prompt.
 
     A review of the paper proposes a positional hint; the paper does not. Its words are ours. They speak of digits: for other
@@ -92,11 +99,6 @@ class PositionalHint(Mitigation):
 
     text: str = "*Hint* The digits are numbered from the left"
 
-    def __post_init__(self) -> None:
-        require_text(self, "text")
-        if not self.text.strip():
-            raise MitigationError("PositionalHint: expected a text, found none")
-
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         other_items = [item for item in items if not item.isdigit() and any(character.isalnum() for character in item)]
         if other_items and "digit" in self.text.lower():
@@ -105,12 +107,9 @@ class PositionalHint(Mitigation):
             )
         return items
 
-    def prompt(self, text: str) -> str:
-        return f"{text} {self.text}"
-
 
 @dataclass(frozen=True)
-class Numbered(Mitigation):
+class Numbered(_TextAfter):
     """Every item after its number (from the left) and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
 
     The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it if the numbers
@@ -124,11 +123,6 @@ class Numbered(Mitigation):
         "*Hint* The items are numbered from the left: before each colon stands an item's number, behind it the item"
     )
 
-    def __post_init__(self) -> None:
-        require_text(self, "text")
-        if not self.text.strip():
-            raise MitigationError("Numbered: expected a text, found none")
-
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
         for number, item in enumerate(items, 1):
@@ -138,9 +132,6 @@ class Numbered(Mitigation):
                 )
             pieces += [Label(f"{' ' if pieces else ''}{number}:"), item]
         return pieces
-
-    def prompt(self, text: str) -> str:
-        return f"{text} {self.text}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its
 
 @dataclass(frozen=True)
 class SlidingWindow(Mitigation):
-    """Each query sees the `window` keys up to itself, and the first `sinks` keys.
+    """Window of attention: each query sees the `window` keys up to itself, and the first `sinks` keys.
 
     Query i sees key j <= i if and only if i - j < window or j < sinks. Positions are absolute, and BOS is position 0. This is
     the mask of Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never

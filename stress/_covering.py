@@ -28,7 +28,7 @@ _COVERED = [
 def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[bytes]]:
     """What reads the bytes, and the whole files that it begins from."""
     from ostools.models.describe import read_trained_lengths
-    from ostools.models.files.checks import check_config
+    from ostools.models.files.config import check_config
     from ostools.models.files.shards import read_shards
     from ostools.models.files.sources import EMBEDDED_DIRECTORY
     from ostools.runs import read_sweep

@@ -157,9 +157,9 @@ def attention(arguments: Arguments) -> None:
 def counting(arguments: Arguments) -> None:
     """A task whose answer is a count."""
     from ostools.tasks import AppendixTask
-    from ostools.tasks.opened import OpenedPairs
+    from ostools.tasks.counting import PrefilledPairs
 
-    OpenedPairs(AppendixTask(arguments.get("task", "count-ones")))
+    PrefilledPairs(AppendixTask(arguments.get("task", "count-ones")))
 
 
 def retrieval(arguments: Arguments) -> None:

@@ -131,7 +131,7 @@ def retrieval(
         linearisation=linearisation,
         norm=norm,
         method=method,
-        **{"chat": task_prompts[0].chat, **task_prompts[0].prompt.asked},
+        **{"chat": task_prompts[0].chat, **task_prompts[0].prompt.provenance},
         temperature=0.0,
         max_new_tokens=room,
         stop=STOP,
@@ -180,7 +180,7 @@ def _row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any
         "key": task_prompt.key,
         "answer": verdict.line,
         "kind": verdict.kind,
-        "found": task.named(verdict.line, task_prompt.pieces) == task_prompt.key,
+        "found": task.named_answer(verdict.line, task_prompt.pieces) == task_prompt.key,
         "correct": verdict.correct,
         "log_probability": log_p,
     }

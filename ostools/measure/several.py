@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.models.chat import CHAT_ASKED
+from ostools.models.chat import CHAT_PROVENANCE
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory import corpora
 
@@ -106,7 +106,7 @@ def join_results(
     """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own_parameters = (*own_parameters, *CHAT_ASKED)
+    own_parameters = (*own_parameters, *CHAT_PROVENANCE)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}

@@ -1,7 +1,7 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
 a untrained model."""
 
-from ostools.models.adopted.adopt import adopt as adopt
+from ostools.models.adopt import adopt as adopt
 from ostools.models.chat import ORIGINS as ORIGINS
 from ostools.models.chat import Chat as Chat
 from ostools.models.describe import ModelDescription as ModelDescription

@@ -1,4 +1,4 @@
-"""A text in its model's chat template: which characters are whose, and whether the model is to think.
+"""A text in its model's chat template: the origin of its characters, and whether the model is to think.
 
 A template is a program that writes a conversation as one text. Here it writes one user turn, after a system prompt where one
 is given, up to where the answer begins. It is run a second time with marks in place of the two: what stands around the marks
@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any
 
 from ostools.ground.errors import InputError
+from ostools.models.chat_template import try_template, variables_of
 from ostools.models.files.checks import one_line
-from ostools.models.text.template import try_template, variables_of
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
@@ -28,8 +28,8 @@ ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
 """What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
 
 _CHAT = ("chat", "system", "thinking", "dated")
-CHAT_ASKED = (*_CHAT, "markers_as_text", "markers_as_tokens")
-"""The names in `Chat.asked` and `Prompt.asked`."""
+CHAT_PROVENANCE = (*_CHAT, "markers_as_text", "markers_as_tokens")
+"""The names in `Chat.provenance` and `Prompt.provenance`."""
 
 Span = tuple[int, int]
 
@@ -41,7 +41,7 @@ _DATES = frozenset({"strftime_now", "date_string"})
 
 @dataclass(frozen=True)
 class Chat:
-    """How a chat template was asked.
+    """Settings with which a chat template was rendered.
 
     system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or "no switch". dated: whether
     the template can write the day's date, so that the prompt may be another one tomorrow. message: where the user's text stands
@@ -54,15 +54,15 @@ class Chat:
     message: Span
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """For a provenance."""
         return dict(zip(_CHAT, (True, self.system, self.thinking, self.dated), strict=True))
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a template made of a message. `harmless`: what it makes of others in which no control token can stand. `spans`:
-    whose characters stand where; all others are the template's."""
+    """Text that a template made of a message. `harmless`: what it makes of others in which no control token can stand. `spans`:
+    the origin of characters by their place; all others are the template's."""
 
     text: str
     harmless: str
@@ -118,7 +118,7 @@ def _template(tokenizer: Any) -> str:
 
 
 def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:
-    """What is said of thinking, and the template's variables that make it so."""
+    """State of thinking, and the template's variables that make it so."""
 
     def differs(name: str, first: object, second: object) -> bool:
         return _rendered_text(tokenizer, _MESSAGE, None, {name: first}) != _rendered_text(
@@ -188,13 +188,13 @@ def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple
 
 
 def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], specials: int) -> tuple[str, ...]:
-    """Whose each token is, by the characters that it comes from (`places`); the first `specials` are special.
+    """Origin of each token, by the characters that it comes from (`places`); the first `specials` are special.
 
     tokens: what each says, which tells blanks that a tokenizer leaves out of `places`.
     """
-    whose = [TEMPLATE] * len(rendered.text)
+    letter_origins = [TEMPLATE] * len(rendered.text)
     for (low, high), origin in rendered.spans:
-        whose[low:high] = [origin] * (high - low)
+        letter_origins[low:high] = [origin] * (high - low)
     token_origins, at = [SPECIAL] * specials, 0
     for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
         between, end = rendered.text[at:low], at + len(token)
@@ -202,12 +202,12 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
             low, high = at, end
         at = max(at, high)
         if index >= specials:
-            token_origins.append(_whose(whose[low:high], rendered.text[low:high]))
+            token_origins.append(_origin_of(letter_origins[low:high], rendered.text[low:high]))
     return tuple(token_origins)
 
 
-def _whose(whose: Sequence[str], text: str) -> str:
-    distinct_origins = {origin for origin, letter in zip(whose, text, strict=True) if not letter.isspace()} or set(
-        whose
-    )
+def _origin_of(letter_origins: Sequence[str], text: str) -> str:
+    """Origin of a token; blanks count where it has nothing else."""
+    pairs = zip(letter_origins, text, strict=True)
+    distinct_origins = {origin for origin, letter in pairs if not letter.isspace()} or set(letter_origins)
     return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED

@@ -1,4 +1,4 @@
-"""What a model is, for the provenance of every number computed with it.
+"""Identity of a model, for the provenance of every number computed with it.
 
 Cost of `describe`: hashing every weight, about 2 GB a second and core: milliseconds for the embedded model, seconds
 for 7 B parameters.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
-from ostools.models.recast import stored_part
+from ostools.models.lazy_cast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _HASHED: ContextVar[WeakKeyDictionary[TransformerBridge, tuple[list[Any], str]] | None] = ContextVar(
@@ -46,7 +46,7 @@ class Null:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What only the loader knows of a model: the name asked for, the hub's commit, the lengths it was trained on, how the
+    """Facts of a model that only the loader knows: the name asked for, the hub's commit, the lengths it was trained on, how the
     checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
     model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), the base model that an
     adapter was merged into, what refuses it where it is no longer what was checked, and what titles call it (None: the
@@ -107,7 +107,7 @@ def remember(model: TransformerBridge, metadata: Metadata) -> None:
 
 
 def metadata_of(model: TransformerBridge) -> Metadata:
-    """What the loader knows; of a bridge that the user built, only the name that it carries."""
+    """Facts that the loader noted; of a bridge that the user built, only the name that it carries."""
     return _metadata.get(model) or Metadata(str(model.cfg.model_name))
 
 
@@ -144,9 +144,9 @@ def describe(model: TransformerBridge) -> ModelDescription:
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
+    loader_facts = {field.name: getattr(metadata, field.name) for field in fields(metadata) if field.name != "check"}
     return ModelDescription(
-        name=metadata.name,
-        revision=metadata.revision,
+        **loader_facts,
         weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
@@ -159,13 +159,6 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(dtypes),
         device="+".join(devices),
         attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
-        trained_lengths=metadata.trained_lengths,
-        quantisation=metadata.quantisation,
-        device_map=metadata.device_map,
-        null=metadata.null,
-        origin=metadata.origin,
-        base=metadata.base,
-        title=metadata.title,
     )
 
 

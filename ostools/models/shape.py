@@ -13,7 +13,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.models.families import family_of_config
-from ostools.models.recast import BLOCK, SMALL_WEIGHT, Recast
+from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
@@ -42,16 +42,16 @@ class Shape:
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
-        """Of a loaded model, on its device and in its dtype."""
+        """Shape of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        recast_weights = [weight for weight in model.parameters() if isinstance(weight, Recast)]
+        recast_weights = [weight for weight in model.parameters() if isinstance(weight, LazyCast)]
         one_piece = any(weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
         shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
         return replace(shape, cast=bool(recast_weights), one_piece=one_piece)
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
-        """Of a Hugging Face configuration, for a model in `dtype` on that kind of device."""
+        """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
         config = config.get_text_config()
         family = family_of_config(config.to_dict())
         d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
@@ -73,12 +73,12 @@ class Shape:
 
     @property
     def block_parameters(self) -> int:
-        """Of the matrices of one block."""
+        """Parameters of the matrices of one block."""
         attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_key_value_heads)
         return attention + (3 if self.gated else 2) * self.d_model * self.d_mlp
 
     def view_bytes(self, element: int) -> int:
-        """What reading the weights as numbers of `element` bytes takes (`view_in`).
+        """Bytes that reading the weights as numbers of `element` bytes takes (`view_in`).
 
         Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a part of the unembedding.
         """
@@ -90,7 +90,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Of all blocks and of one embedding: those that a token is multiplied with."""
+        """Parameters of all blocks and of one embedding: those that a token is multiplied with."""
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
 
     def site_bytes(self, pos: int) -> int:

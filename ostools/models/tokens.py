@@ -22,8 +22,7 @@ from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.text.calling import decoded, ids_and_places, token_ids
-from ostools.models.text.markers import control_ids, markers_in, notice_markers
+from ostools.models.tokenizer_calls import control_ids, decoded, ids_and_places, markers_in, notice_markers, token_ids
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HARMLESS = "a"  # any text that is certainly no special token
@@ -56,9 +55,9 @@ class Prompt:
     markers_as_tokens: bool = False
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What a provenance says of the chat template and of its markers in the text; nothing where there are none."""
-        chat_values = {} if self.chat is None else self.chat.asked
+    def provenance(self) -> dict[str, Any]:
+        """Entries of a provenance about the chat template and of its markers in the text; nothing where there are none."""
+        chat_values = {} if self.chat is None else self.chat.provenance
         marker_values = {"markers_as_text": self.markers} if self.markers else {}
         return chat_values | marker_values | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
 
@@ -145,7 +144,7 @@ def _require_text(text: object) -> None:
 
 
 def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
-    """What the chat template makes of the one message that it writes as this text; None where there is no such message."""
+    """Rendering of the one message that the chat template writes as this text; None where there is no such message."""
     if not tokenizer.chat_template:
         return None
     try:
@@ -170,7 +169,7 @@ def require_chat(chat: bool, system: object, thinking: object) -> None:
 def count_tokens(
     tokenizer: Any, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> int:
-    """How many ids `encode` would make of a text, where there is a tokenizer and no model yet."""
+    """Number of ids that `encode` would make of a text, where there is a tokenizer and no model yet."""
     return len(_encode_chat(tokenizer, text, system, thinking)[1] if chat else _encode_plain(tokenizer, text))
 
 
@@ -255,7 +254,7 @@ def _prompt(
     model: TransformerBridge,
     text: str | None,
     ids: list[int],
-    whose: Sequence[str] | None = None,
+    token_origins: Sequence[str] | None = None,
     chat: Chat | None = None,
 ) -> Prompt:
     """Check ids against the model, and find what to show for each."""
@@ -278,7 +277,9 @@ def _prompt(
         )
     text_by_id = token_texts(tokenizer, ids)
     tokens, starts = tuple(text_by_id[index] for index in ids), bos is not None and ids[0] == bos
-    return Prompt(text, torch.tensor(ids), tokens, starts, None if whose is None else tuple(whose), chat)
+    return Prompt(
+        text, torch.tensor(ids), tokens, starts, None if token_origins is None else tuple(token_origins), chat
+    )
 
 
 def _encode_plain(tokenizer: Any, text: str) -> list[int]:
@@ -347,7 +348,7 @@ def _in_template(tokenizer: Any, text: str) -> list[int]:
 
 
 def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
-    """Whose each token of a chat is; None where the tokenizer does not say which characters they come from."""
+    """Origin of each token of a chat; None where the tokenizer does not say which characters they come from."""
     if not getattr(tokenizer, "is_fast", False):
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
@@ -359,12 +360,12 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
 
 
 def token_text(tokenizer: Any, index: int) -> str:
-    """What to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
+    """Text to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
     return token_texts(tokenizer, [index])[index]
 
 
 def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
-    """The same of several ids."""
+    """Texts to show for several ids, by id."""
     if tokenizer is None:
         return {index: f"<{index}>" for index in ids}
     # Behind another token, because decoders strip the space at the start of a text.

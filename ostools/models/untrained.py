@@ -24,9 +24,9 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, quiet
+from ostools.models.lazy_cast import dense
+from ostools.models.load import give_tokenizer, wrapped
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.recast import dense
-from ostools.models.wrapping import give_tokenizer, wrapped
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -170,7 +170,7 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
 
 
 def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
-    """What makes v^(0) of tokens, as it is in `model`."""
+    """Copy what makes v^(0) of tokens, as it is in `model`."""
     for part, component in null.named_children():
         if part in _BEFORE_BLOCKS:
             own_parameters = dict(getattr(model, part).named_parameters())

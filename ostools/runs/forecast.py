@@ -22,13 +22,13 @@ from ostools.ground.memory import available_memory
 from ostools.measure.answers.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.measure.passes.memory import LongestPrompt
 from ostools.models.describe import read_trained_lengths
-from ostools.models.files.checks import check_config
-from ostools.models.files.config import quiet, read_config, read_tokenizer
+from ostools.models.files.config import check_config, quiet, read_config
+from ostools.models.files.offload import DISK, SHARE
 from ostools.models.files.shards import check_stored, read_shards
 from ostools.models.files.sources import Source
-from ostools.models.placed.device_map import DISK, SHARE
+from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.shape import Shape
-from ostools.models.text.calling import token_ids
+from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.cells import to_load
 from ostools.runs.measurements import MEASUREMENTS

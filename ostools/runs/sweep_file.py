@@ -22,7 +22,7 @@ from ostools.ground.files import read_text
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.models.placed.device_map import NAMED_MAPS
+from ostools.models.files.offload import NAMED_MAPS
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.record import Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task

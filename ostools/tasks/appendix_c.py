@@ -188,7 +188,7 @@ class AppendixTask(Task):
 
     @property
     def example_task(self) -> AppendixTask:
-        """Of copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
+        """Copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
         copies = self.name in _COPY_NAMES
         return replace(self, uniform=True, interleave=False) if copies else self
 

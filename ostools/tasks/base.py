@@ -1,4 +1,4 @@
-"""What a model is asked: a sequence, the words around it, and the answer, known from what was generated.
+"""Task that a model answers: a sequence, the words around it, and the answer, known from what was generated.
 
 A third party's task is a subclass, found by the entry-point group `ostools.tasks`. No torch is needed here.
 """
@@ -28,7 +28,7 @@ class Wording:
 
 
 class AnyTask(ABC):
-    """What every task says of itself: one that a model answers (`Task`), and pairs of prompts to compare (`CollapseTask`).
+    """Facts that every task states: one that a model answers (`Task`), and pairs of prompts to compare (`CollapseTask`).
 
     name: how results and commands call it.
     """
@@ -65,12 +65,12 @@ class Task(AnyTask):
 
     @property
     def lead(self) -> str:
-        """What a model writes between the prompt and the answer line: a line end, or a blank after a line begun for it."""
+        """Text between the prompt and the answer line: a line end, or a blank after a line begun for the model."""
         return "\n"
 
     @property
     def wording(self) -> Wording | None:
-        """How a sentence speaks of the answer, which is digits; None where free answers are not read by their content."""
+        """Wording of a sentence that states the answer in digits; None where free answers are not read so."""
         return None
 
     @property
@@ -78,7 +78,7 @@ class Task(AnyTask):
         """The task whose questions are worked examples in a few-shot prompt: with answers that differ, where it has such."""
         return self
 
-    def named(self, line: str, pieces: Sequence[str]) -> str | None:
+    def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
         """The answer that a line names, right or wrong, where the prompt lists all that could be answers; else None."""
         return None
 
@@ -96,7 +96,7 @@ class Task(AnyTask):
 
     @abstractmethod
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
-        """Which items carry the answer, by their index: the last digit of 1...10, every one that is counted."""
+        """Indices of the items that carry the answer: the last digit of 1...10, every one that is counted."""
 
     def answer_line(self, answer: str) -> str:
         """The final line in which the prompt asks for the answer; the bare answer where it asks for none."""

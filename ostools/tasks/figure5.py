@@ -69,7 +69,7 @@ class Figure5Task(FormPairs):
 
     @property
     def question(self) -> str:
-        """What stands before the sequence."""
+        """Text before the sequence."""
         return self.form.parts(("1",))[0]
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
@@ -92,7 +92,7 @@ class Figure5Task(FormPairs):
     def _ids_of_text(
         self, encoder: Encoder, items: Mapping[int, tuple[str, ...]], lengths: Sequence[int]
     ) -> dict[int, tuple[int, ...]]:
-        """Each prompt tokenized whole; and with its last digit once more, the text has to be tokenized into v*."""
+        """Token ids of each prompt, tokenized whole; the text with its last digit once more has to give v*."""
         texts = {length: self.question + "".join(insert(self.mitigation, digits)) for length, digits in items.items()}
         repeated = {length: texts[length] + items[length][-1] for length in lengths}
         distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))

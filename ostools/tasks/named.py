@@ -86,5 +86,5 @@ def _pairs(spec: str) -> CollapseTask:
 
 
 def label(task: Task) -> str:
-    """What a task is called in tables and charts: the text that `task` would make it of."""
+    """Name of a task in tables and charts: the text that `task` would make it of."""
     return _REGISTRY.label(task)

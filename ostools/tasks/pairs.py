@@ -20,14 +20,14 @@ ItemsAs = Literal["text", "ids"]
 
 @runtime_checkable
 class Encoder(Protocol):
-    """How a tokenizer is asked: texts to ids, its special tokens around each as around any prompt, and an id shown."""
+    """Interface to a tokenizer: texts to ids, its special tokens around each as around any prompt, and an id shown."""
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The token ids of each text."""
         ...
 
     def token(self, index: int) -> str:
-        """What to show for one id."""
+        """Text to show for one id."""
         ...
 
 
@@ -59,7 +59,7 @@ class Pair:
 
 
 class CollapseTask(AnyTask):
-    """What `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
+    """Pairs that `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
 
     items: "text" tokenizes each prompt whole, and refuses a tokenizer that merges what is repeated. "ids" puts every item in by
         its own token id, even if the tokenizer would merge it.

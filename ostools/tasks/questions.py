@@ -51,7 +51,7 @@ class Question:
 
     @property
     def tokens(self) -> None:
-        """How many tokens the prompt has is not known without a tokenizer."""
+        """None: without a tokenizer the number of tokens is not known."""
         return None
 
 

@@ -72,7 +72,7 @@ class RepeatTask(CollapseTask):
         yield from (theorem_pair(n, (*before, *(index,) * n)) for n in lengths)
 
     def _pairs_of_text(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:
-        """Each prompt tokenized whole; with the item once more, the text has to be tokenized into v*."""
+        """Token ids of each prompt, tokenized whole; with the item once more, the text has to be tokenized into v*."""
         counts = sorted({*lengths, *(n + 1 for n in lengths)})
         ids = dict(zip(counts, encoder.ids([self.prompt + item * n for n in counts]), strict=True))
         for n in lengths:

@@ -138,9 +138,9 @@ class RetrieveTask(Task):
 
     def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
         """It names a value of the records."""
-        return self.named(line, pieces) is not None
+        return self.named_answer(line, pieces) is not None
 
-    def named(self, line: str, pieces: Sequence[str]) -> str | None:
+    def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
         """The value that stands first in the line, as a word of its own.
 
         (Liu et al. ask whether the wanted one stands anywhere: a model that lists many would always be right.)

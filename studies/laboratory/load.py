@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError, in_words
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import FAMILIES
 from ostools.models.files.config import quiet
-from ostools.models.wrapping import give_tokenizer, wrapped
+from ostools.models.load import give_tokenizer, wrapped
 from studies.laboratory.config import LabConfig, read_config
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.prompts import lab_tokenizer

@@ -103,7 +103,7 @@ def test_the_answers_are_counted_and_the_chart_drawn(model: TransformerBridge) -
 )
 def test_the_first_value_that_an_answer_names(line: str, named: str | None) -> None:
     pieces = tuple(f'"{key}": "{value}"' for key, value in zip("bcde", ("3", "7", "a", "a-1"), strict=True))
-    assert RetrieveTask().named(line, pieces) == named
+    assert RetrieveTask().named_answer(line, pieces) == named
 
 
 def made(log_p: Any, sensitivity_mean: Any) -> pd.DataFrame:

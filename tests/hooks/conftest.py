@@ -9,9 +9,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.sets import quick
 
 
-@pytest.fixture(params=TEXT_FAMILIES)
+@pytest.fixture(params=quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def model(request: pytest.FixtureRequest) -> TransformerBridge:
     return tiny_model(request.param, seed=1)
 

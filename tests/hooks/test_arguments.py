@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hooks import HookError
-from hooks.errors import checked_arguments, short_repr
+from hooks.errors import checked_arguments
 
 
 @checked_arguments(HookError, {dict: "a table"})
@@ -72,9 +72,3 @@ def test_a_name_that_it_does_not_take_is_answered_with_the_nearest() -> None:
     message = "plain: got an unexpected keyword argument 'variant'; did you mean 'variants'? it takes model, variants"
     with pytest.raises(HookError, match=f"^{re.escape(message)}$"):
         plain("a", variant="b")  # pyright: ignore[reportCallIssue]
-
-
-def test_a_value_is_quoted_on_one_line_and_shortly() -> None:
-    assert short_repr("a\nb") == r"'a\nb'"
-    assert short_repr(np.zeros((2, 2))) == "array([[0., 0.], [0., 0.]])"
-    assert len(short_repr("x" * 1000)) == 60

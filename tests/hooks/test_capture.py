@@ -12,11 +12,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
+from tests.sets import quick
 
 Tokens = Int[Tensor, "batch pos"]
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: Tokens) -> None:
     reference = make_model(family, seed=1)(tokens, output_hidden_states=True, output_attentions=True)
     model = tiny_model(family, seed=1)
@@ -75,15 +76,6 @@ def test_head_outputs_sum_to_the_attention_output(model: TransformerBridge, toke
         torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_scales_are_the_root_mean_squares(model: TransformerBridge, tokens: Tokens) -> None:
-    with hooks.capture(model, "residual_pre", "norm1_scale") as record:
-        model(tokens)
-    norm = hooks.norms(model)["blocks.1.ln1"]
-    x = norm.centre(record["residual_pre"][1])
-    expected = (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-    torch.testing.assert_close(record["norm1_scale"][1], expected)
-
-
 def test_reducer_sees_every_layer_and_only_its_result_is_kept(model: TransformerBridge, tokens: Tokens) -> None:
     with hooks.capture(model, "pattern") as whole:
         model(tokens)
@@ -93,13 +85,6 @@ def test_reducer_sees_every_layer_and_only_its_result_is_kept(model: Transformer
     for layer, (seen, row) in record["pattern"].items():
         assert seen == layer
         assert torch.equal(row, whole["pattern"][layer][:, :, -1].mean(1))
-
-
-def test_a_mapping_reduces_only_the_sites_that_it_names(model: TransformerBridge, tokens: Tokens) -> None:
-    with hooks.capture(model, "pattern", "final_norm", reduce={"pattern": lambda pattern, _: pattern.shape}) as record:
-        model(tokens)
-    assert record["pattern"][0] == (2, model.cfg.n_heads, 9, 9)
-    assert record["final_norm"].shape == (2, 9, model.cfg.d_model)
 
 
 def test_gradients_flow_through_what_is_captured(model: TransformerBridge, tokens: Tokens) -> None:
@@ -112,13 +97,6 @@ def test_gradients_flow_through_what_is_captured(model: TransformerBridge, token
     with hooks.capture(model, "final_norm") as detached:
         model(embedded, start_at_layer=0)
     assert not detached["final_norm"].requires_grad
-
-
-def test_captured_layers_are_those_asked_for(model: TransformerBridge, tokens: Tokens) -> None:
-    with hooks.capture(model, "pattern", "final_norm", layers=[1]) as record:
-        model(tokens)
-    assert list(record["pattern"]) == [1]
-    assert record["final_norm"].shape[0] == 2
 
 
 def test_refusals_name_the_nearest(model: TransformerBridge) -> None:
@@ -153,11 +131,3 @@ def test_a_new_pass_clears_what_the_one_before_it_left(model: TransformerBridge,
         model(tokens)
         model(tokens[:, :3], stop_at_layer=1)
     assert {layer: tensor.shape[1] for layer, tensor in record["residual_pre"].items()} in ({0: 3}, {0: 3, 1: 3})
-
-
-def test_more_refusals(model: TransformerBridge) -> None:
-    with (
-        pytest.raises(hooks.HookError, match="reduce names 'patern', which is not captured: did you mean 'pattern'"),
-        hooks.capture(model, "pattern", reduce={"patern": lambda tensor, layer: tensor}),
-    ):
-        pass

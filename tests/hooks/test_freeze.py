@@ -10,6 +10,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.sets import quick
 
 Tokens = Int[Tensor, "batch pos"]
 KINDS = [(True, True), (True, False), (False, True)]
@@ -31,8 +32,8 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
     assert hooks.active_edits(model) == ()
 
 
-@pytest.mark.parametrize("scale", [1.0, 4.0])
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+@pytest.mark.parametrize("scale", [4.0])
+@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
 def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
     """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
     model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
@@ -49,7 +50,7 @@ def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens
     torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma2"))
 def test_the_detached_network_is_linear(family, tokens: Tokens) -> None:
     """With the activations held too the MLPs are linear as they are: y = sum_i J_i v_i."""
     model = tiny_model(family, seed=4, scale=2.0, dtype=torch.float64)
@@ -122,11 +123,6 @@ def test_holding_nothing_is_refused(model: TransformerBridge) -> None:
         pass
 
 
-def test_frozen_block_without_a_forward_pass_is_refused(model: TransformerBridge) -> None:
-    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.frozen(model):
-        pass
-
-
 def test_exact_arithmetic_needs_float64_and_agrees_with_the_model(tokens: Tokens) -> None:
     with pytest.raises(hooks.HookError, match="expected a float64 model"), hooks.exact_arithmetic(tiny_model("gemma")):
         pass
@@ -139,7 +135,7 @@ def test_exact_arithmetic_needs_float64_and_agrees_with_the_model(tokens: Tokens
         assert torch.equal(model(tokens), plain)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -> None:
     model = tiny_model(family, seed=2, dtype=torch.float64)
     embedded = model.input_to_embed(torch.tensor([[11, 40, 12, 99, 7]]))[0][0].detach()

@@ -11,10 +11,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers, cache_is_exact
-from tests.checkpoints import tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
 STREAMS = ("residual_pre", "residual_mid", "residual_post", "attention_output", "mlp_output")
@@ -49,15 +45,6 @@ def test_without_attention_no_token_sees_another(model: TransformerBridge, token
     assert not torch.equal(model(tokens)[:, -1], model(other)[:, -1])
 
 
-def test_zeroed_heads_are_zeroed_attention_where_there_is_no_bias(tokens: Tokens) -> None:
-    for family in ("gemma", "gemma2", "gemma3", "llama"):
-        model = tiny_model(family, seed=2)
-        with hooks.ablate_heads(model, [(0, head) for head in range(4)]):
-            heads = model(tokens)
-        with hooks.ablate_layers(model, [0]):
-            torch.testing.assert_close(model(tokens), heads, rtol=1e-6, atol=1e-6)
-
-
 def test_it_leaves_no_trace_and_is_an_edit(model: TransformerBridge, tokens: Tokens) -> None:
     before = model(tokens)
     with hooks.ablate_layers(model, [0], part="both"):
@@ -80,29 +67,3 @@ def test_it_leaves_no_trace_and_is_an_edit(model: TransformerBridge, tokens: Tok
 def test_refusals(model: TransformerBridge, layers: Any, part: Any, match: str) -> None:
     with pytest.raises(hooks.HookError, match=match), hooks.ablate_layers(model, layers, part=part):
         pass
-
-
-def test_the_formulas_refuse_it_and_the_measurement_follows_it(tokens: Tokens) -> None:
-    model = tiny_model("gemma", seed=1)
-    prompt = ost.Prompt.from_ids(model, tokens[0])
-    with hooks.ablate_layers(model, [0]):
-        with pytest.raises(InputError, match="does not know the active edit 'ablate_layers'"):
-            ost.bounds(model, prompt)
-        found = ost.sensitivity(model, prompt, linearisations=["full"])
-    assert found.provenance.parameters["runs"]["full"]["route"] == "autograd"
-    with hooks.ablate_layers(model, [0, 1], part="attention"):
-        norms: Any = ost.sensitivity(model, prompt, linearisations=["full"]).frame["frobenius_norm"]
-    assert (norms[:-1] == 0).all()
-    assert norms.iloc[-1] > 0
-
-
-def test_generation_through_a_cache_is_that_of_the_whole_text() -> None:
-    model = tiny_model("gemma2", seed=3)
-    for part in ("attention", "mlp", "both"):
-        with hooks.ablate_layers(model, [1], part=part):
-            assert cache_is_exact(model)
-            (answer,) = answers(model, ["abc 123"], max_new_tokens=6)
-            text = ost.encode(model, "abc 123").ids.tolist()
-            for token in answer.ids:
-                assert int(model(torch.tensor([text]))[0, -1].argmax()) == token
-                text.append(token)

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS, integer_scale, stored
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.sets import quick
 
 Tokens = Int[Tensor, "batch pos"]
 # (bits of the exponent, bits of the mantissa, largest finite number)
@@ -106,18 +107,6 @@ def test_integers_are_the_nearest_on_their_grid(format: str, dtype: torch.dtype)
     assert found[7, 1].item() == pytest.approx(30.0)
 
 
-@pytest.mark.parametrize(("format", "largest"), [("int8", 127), ("int4", 7)])
-def test_integers_agree_with_torch_and_saturate(format: str, largest: int) -> None:
-    x = 3 * torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
-    scale = integer_scale(x.abs().amax(0) / 2, format)  # half of the range: the rest saturates
-    zero = torch.zeros(16, dtype=torch.int32)
-    expected = torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -largest, largest)
-    torch.testing.assert_close(stored(x, format, scale), expected, rtol=1e-6, atol=0)
-    assert int((stored(x, format, scale).abs() == largest * scale).sum()) > 16
-    half = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5])
-    assert stored(half, format, torch.ones(5)).tolist() == [0.0, 2.0, 2.0, -0.0, -2.0]
-
-
 @pytest.mark.parametrize("format", FLOATS)
 def test_what_a_format_cannot_hold_is_refused(format: str) -> None:
     largest = LAYOUT[format][2]
@@ -180,7 +169,7 @@ class RoundingCache(DynamicCache):
         return super().update(*rounded, layer_idx, *args, **kwargs)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_rounded_keys_and_values_are_those_of_a_rounding_cache(family: Family, tokens: Tokens) -> None:
     model = tiny_model(family, seed=1, dtype=torch.float64)
     module = make_model(family, seed=1, dtype=torch.float64)
@@ -195,7 +184,7 @@ def test_rounded_keys_and_values_are_those_of_a_rounding_cache(family: Family, t
             assert float((found - plain).abs().max()) > 1e-4
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_a_rounded_residual_stream_is_that_of_rounded_blocks(family: Family, tokens: Tokens) -> None:
     """Every block of Hugging Face's model reads rounded numbers, and so does its final norm."""
     model = tiny_model(family, seed=1, dtype=torch.float64)
@@ -234,7 +223,7 @@ def test_a_rounded_residual_stream_is_that_of_rounded_blocks(family: Family, tok
                 torch.testing.assert_close(stored(residual, format, scale), residual, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_a_prefix_is_computed_as_on_its_own(family: Family) -> None:
     """No number knows of a later token: what one pass for all lengths stands on.
 
@@ -250,18 +239,7 @@ def test_a_prefix_is_computed_as_on_its_own(family: Family) -> None:
                 torch.testing.assert_close(model(long[:, :length]), all_rows[:, :length], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("part", ["residual", "kv"])
-def test_the_model_is_as_it_was(model: TransformerBridge, tokens: Tokens, part: str) -> None:
-    before, weights = model(tokens), {name: value.clone() for name, value in model.named_parameters()}
-    with hooks.rounded(model, part, "int4", calibration=tokens):
-        assert {edit.kind for edit in hooks.active_edits(model)} == {"rounded"}
-        assert not torch.equal(model(tokens), before)
-    assert torch.equal(model(tokens), before)
-    assert hooks.active_edits(model) == ()
-    assert all(torch.equal(value, weights[name]) for name, value in model.named_parameters())
-
-
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", quick(FORMATS, "float8_e4m3fn", "int4"))
 def test_gradients_pass_as_if_nothing_were_rounded(format: str, tokens: Tokens) -> None:
     """With nothing added by any block v^(L) is v^(0), and its derivative the identity: not 0, and not rounded itself."""
     model = tiny_model("llama", fresh=True)
@@ -278,17 +256,6 @@ def test_gradients_pass_as_if_nothing_were_rounded(format: str, tokens: Tokens) 
         (record["residual_post"][1] * weights).sum().backward()
     assert embedded.grad is not None
     assert torch.equal(embedded.grad, weights)
-
-
-def test_generation_with_a_cache_stores_rounded_keys(tokens: Tokens) -> None:
-    """Token by token through a cache, or all at once: the same keys and values are read."""
-    model = tiny_model("gemma3", dtype=torch.float64)
-    with hooks.rounded(model, "kv", "float8_e4m3fn"):
-        at_once = model(tokens)
-        cache, steps = DynamicCache(), []
-        for position in range(tokens.shape[1]):
-            steps.append(model(tokens[:, position : position + 1], past_key_values=cache, use_cache=True))
-    torch.testing.assert_close(torch.cat(steps, dim=1), at_once, rtol=1e-6, atol=1e-6)
 
 
 def enter(model: TransformerBridge, *args: Any, **kwargs: Any) -> None:

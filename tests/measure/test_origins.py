@@ -55,7 +55,7 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
             assert (token, origin) == (_prompt().tokens[place], (_prompt().origins or ())[place])
     for result in (_measured(), paths, ost.attention(MODEL, _prompt()), ost.spectra(MODEL, _prompt())):
         parameters = result.provenance.parameters
-        assert {name: parameters[name] for name in _prompt().asked} == _prompt().asked
+        assert {name: parameters[name] for name in _prompt().provenance} == _prompt().provenance
 
 
 def test_of_ids_the_column_is_missing_and_everything_is_said_of_all_tokens() -> None:

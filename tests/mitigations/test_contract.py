@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import (
@@ -60,7 +59,7 @@ class Broken(Halved):
             yield
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama", "gpt2"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
 def test_every_layer_of_every_pass_is_verified(family: Family) -> None:
     model = tiny_model(family)
     halved = Halved()
@@ -96,17 +95,6 @@ def test_an_invariant_that_no_pass_could_show_raises() -> None:
     with pytest.raises(MitigationError, match="OnlyVerifies: expected a forward pass to verify, found none"):  # noqa: SIM117
         with running(tiny_model("llama"), OnlyVerifies()):
             pass
-
-
-def test_no_mitigation_and_a_prompt_rewrite_leave_the_pass_alone() -> None:
-    model = tiny_model("llama")
-    plain = model(IDS[None])
-    for nothing in (None, Hint(), compose(Separator(), Hint())):
-        with running(model, nothing):
-            assert not hooks.active_edits(model)
-            assert torch.equal(model(IDS[None]), plain)
-        assert not changes_pass(nothing)
-        assert not acts(model, nothing, IDS)
 
 
 def test_what_changes_no_logit_is_not_active() -> None:
@@ -200,16 +188,12 @@ def test_with_its_key_a_task_allows_items_between_items() -> None:
         insert(Fixed(("1", "", "0")), ("1", "0"), ones)
 
 
-def test_on_the_trained_model_generation_is_verified_at_every_step(embedded: TransformerBridge) -> None:
-    model = embedded
-    halved = Halved()
-    from ostools.measure.answers.answers import answers
-
-    with running(model, halved):
-        (answer,) = answers(model, ["How many ones are in the following sequences?111"], max_new_tokens=3)
-    passes = len(halved.seen) // model.cfg.n_layers
-    assert passes >= len(answer.ids)
-    assert {shape[-2] for _, shape, *_ in halved.seen} == {
-        halved.seen[0][1][-2],
-        1,
-    }  # the prompt, then one token a step
+def test_no_mitigation_and_a_prompt_rewrite_leave_the_pass_alone() -> None:
+    model = tiny_model("llama")
+    plain = model(IDS[None])
+    for nothing in (None, Hint(), compose(Separator(), Hint())):
+        with running(model, nothing):
+            assert not hooks.active_edits(model)
+            assert torch.equal(model(IDS[None]), plain)
+        assert not changes_pass(nothing)
+        assert not acts(model, nothing, IDS)

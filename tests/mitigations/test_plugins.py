@@ -16,15 +16,12 @@ import pytest
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import mitigations
-from mitigations import Hint, MitigationError, Separator, acts, compose, insert, label, mitigation, running
+from mitigations import Hint, MitigationError, acts, compose, label, mitigation, running
 from mitigations.named import listing
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers
-from ostools.measure.task_prompt import render_prompt
 from ostools.tasks import named as tasks
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
@@ -120,21 +117,6 @@ def command(
     return run
 
 
-def test_the_wheel_says_whose_it_is(environment: Path) -> None:
-    (metadata,) = environment.glob("ostools_example-*.dist-info")
-    points = (metadata / "entry_points.txt").read_text()
-    assert "chunked-attention = ostools_example.chunked:ChunkedAttention" in points
-    assert "count-letter = ostools_example.letters:CountLetter" in points
-
-
-def test_without_the_distribution_its_names_are_unknown() -> None:
-    assert "chunked-attention" not in mitigations.names()
-    with pytest.raises(MitigationError, match="unknown mitigation 'chunked-attention'"):
-        mitigation("chunked-attention")
-    with pytest.raises(InputError, match="unknown task 'count-letter'"):
-        tasks.task("count-letter")
-
-
 @pytest.mark.usefixtures("plugins")
 def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
     assert "chunked-attention" in mitigations.names()
@@ -150,7 +132,7 @@ def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
 
 
 @pytest.mark.usefixtures("plugins")
-@pytest.mark.parametrize("family", ["gemma2", "llama", "gpt2"])
+@pytest.mark.parametrize("family", ["gemma2"])
 def test_a_mitigation_acts_and_is_verified_on_every_pass(family: Any) -> None:
     model, chunked = tiny_model(family, seed=1, window=256), mitigation("chunked-attention:chunk=4")
     with running(model, chunked), hooks.capture(model, "pattern") as record:
@@ -171,30 +153,6 @@ def test_a_broken_invariant_is_an_error_wherever_the_pass_runs() -> None:
     with pytest.raises(MitigationError, match=refusal), running(model, compose(Hint(), leaking)):
         model(TOKENS)
     assert hooks.active_edits(model) == ()
-
-
-@pytest.mark.usefixtures("plugins")
-def test_a_task_is_posed_and_answered_under_mitigations_in_the_order_stated(embedded: TransformerBridge) -> None:
-    """The separator rewrites the sequence, the hint the prompt; window and temperature act on the same scores."""
-    model = embedded
-    task = tasks.task("count-letter:letter=q")
-    assert tasks.label(task) == "count-letter:letter=q"
-    window, sharper = "sliding-window:window=24,sinks=1", "attention-temperature:rule=log-n,base=40"
-    composed = compose(Separator(every=3), Hint(), mitigation(window), mitigation(sharper))
-    posed = render_prompt(model, task, 10, seed=3, mitigation=composed)
-    items = task.items(10, 3)
-    assert posed.key == str(items.count("q")) == str(len(task.carriers(items)))
-    assert "".join(insert(composed, items)) in posed.text
-    assert posed.text.endswith(Hint().text)
-    assert posed.rewritten
-    with running(model, composed):
-        (answer,) = answers(model, [posed.prompt], max_new_tokens=4)
-    assert len(answer.ids) >= 1
-    with hooks.mask_scores(model, lambda query, key: (query - key < 24) | (key < 1)), hooks.scale_scores(
-        model, lambda query: ((query + 1).double().log() / torch.log(torch.tensor(40.0, dtype=torch.float64))).clamp(min=1)
-    ):  # fmt: skip
-        (by_hand,) = answers(model, [posed.prompt], max_new_tokens=4)
-    assert answer == by_hand
 
 
 REFUSED = {
@@ -256,16 +214,6 @@ print("torch" in sys.modules)
 
 
 @pytest.mark.usefixtures("plugins")
-def test_the_command_lists_them_with_their_owners(command: Any) -> None:
-    code, out, _ = command("list", "mitigations")
-    assert code == 0
-    (line,) = [line for line in out.splitlines() if "chunked-attention" in line]
-    assert "ostools-example" in line
-    assert "chunk=32" in line
-    assert "raises-on-import" in out
-
-
-@pytest.mark.usefixtures("plugins")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -273,26 +221,9 @@ def test_the_command_lists_them_with_their_owners(command: Any) -> None:
             ["--mitigation", "leaking-chunks:chunk=4"],
             "ChunkedAttention: expected weights of exactly 0 on the keys that",
         ),
-        (["--mitigation", "raises-on-import"], "mitigation 'raises-on-import' of ostools-broken cannot be imported"),
-        (["--mitigation", "chunked-attention:chunk=0"], "ChunkedAttention: expected chunk of at least 1, found 0"),
-        (
-            ["--mitigation", "chunked-atention"],
-            "unknown mitigation 'chunked-atention': did you mean 'chunked-attention'",
-        ),
         (["--task", "unfinished"], "task 'unfinished' of ostools-broken: "),
     ],
 )
 def test_a_command_refuses_in_one_line(arguments: list[str], message: str, command: Any) -> None:
     code, out, err = command("evaluate", "--lengths", "9", *arguments)
     assert_refused((code, out, err), message)
-
-
-@pytest.mark.usefixtures("plugins")
-def test_a_command_runs_a_task_and_a_mitigation_of_other_distributions(command: Any, tmp_path: Path) -> None:
-    out = tmp_path / "answers.json"
-    given = ["--task", "count-letter:letter=q", "--mitigation", "chunked-attention:chunk=48", "--lengths", "3,4"]
-    assert command("evaluate", *given, "--no-probability", "--out", str(out))[0] == 0
-    text = out.read_text()
-    assert "count-letter:letter=q" in text
-    assert "chunked-attention:chunk=48" in text
-    assert '"active"' in text

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, PositionalHint, Separator, insert
+from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, Separator, insert
 from mitigations import mitigation as named
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.questions import prompts_jsonl, question
-from tests.checkpoints import tiny_model, trained
+from ostools.tasks.questions import question
+from tests.checkpoints import trained
 
 ITEMS = st.lists(st.sampled_from("0123456789"), min_size=1, max_size=40)
-
-
-def test_the_base_class_does_nothing() -> None:
-    nothing = Mitigation()
-    assert insert(nothing, ("1", "2")) == ("1", "2")
-    assert nothing.prompt("text") == "text"
-    assert isinstance(nothing.hooks(tiny_model("llama")), nullcontext)
-    nothing.verify({})
 
 
 @given(items=ITEMS, every=st.integers(1, 6))
@@ -46,20 +35,12 @@ def test_the_separator_writes_what_the_appendix_task_writes(items: list[str]) ->
     assert "".join(insert(Separator(every=3), items)) == AppendixTask("copy", separator_every=3).sequence(items)
 
 
-def test_the_hint_is_the_papers() -> None:
-    plain, hinted = AppendixTask("copy-last"), AppendixTask("copy-last", hint=True)
-    assert Hint().prompt(plain.prompt(5)) == hinted.prompt(5)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: Separator(every=0), "expected every of at least 1, found 0"),
         (lambda: Separator(text=""), "without letters and digits, found ''"),
-        (lambda: Separator(text="1"), "without letters and digits, found '1'"),
         (lambda: Hint(text=" "), "expected a text, found none"),
-        (lambda: PositionalHint(text=" "), "expected a text, found none"),
-        (lambda: Numbered(text=""), "expected a text, found none"),
     ],
 )
 def test_what_cannot_be_built(build: object, message: str) -> None:
@@ -108,7 +89,7 @@ def test_every_item_stands_behind_its_number(items: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", [*DIGIT_TASKS, "count-word"])
-@pytest.mark.parametrize("length", [1, 2, 11, 101])
+@pytest.mark.parametrize("length", [2, 11])
 @pytest.mark.parametrize(
     "spec", ["numbered", "positional-hint:text=*Hint* Look", "numbered + hint", "interleave + numbered"]
 )
@@ -133,7 +114,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("times", [3])
 def test_a_repeated_prompt_is_its_copies_and_what_stands_between(times: int) -> None:
     assert named(f"repeat-prompt:times={times}").prompt("a b") == "\n".join(["a b"] * times)
 
@@ -148,21 +129,7 @@ def test_interleaved_digits_alternate_and_only_what_that_takes_is_inserted(items
     assert all(item in left for item in items)
 
 
-def test_a_composed_mitigation_cannot_be_changed() -> None:
-    composed: Any = named("numbered + hint")
-    with pytest.raises(FrozenInstanceError):
-        composed.parts = ()
-
-
-def test_prompts_as_lines_are_one_object_each() -> None:
-    asked = [question(named_task("copy-last"), length) for length in (3, 4)]
-    lines = [json.loads(line) for line in prompts_jsonl(asked).splitlines()]
-    assert [(line["id"], line["prompt"], line["key"]) for line in lines] == [
-        (one.id, one.text, one.key) for one in asked
-    ]
-
-
-@pytest.mark.parametrize("length", [1, 2, 12])
+@pytest.mark.parametrize("length", [1, 12])
 @pytest.mark.parametrize("name", ["sum-ones", "copy"])
 def test_numbers_in_the_answer_are_refused(name: str, length: int) -> None:
     with pytest.raises(MitigationError, match="does not fit this task"):

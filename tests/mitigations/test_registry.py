@@ -18,7 +18,6 @@ from mitigations import (
     MitigationError,
     RepeatPrompt,
     Separator,
-    names,
 )
 from mitigations import label as label_of
 from mitigations import mitigation as named
@@ -175,7 +174,3 @@ def test_a_class_that_fails_is_told_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"thing 'unread' of ostools cannot be used: NameError: .*NoSuchType"):
         PLUGINS.make("unread")
     assert {row.name: row.usable for row in PLUGINS.listing()} == {"fails": True, "unread": False}
-
-
-def test_every_name_stands_once() -> None:
-    assert len(set(names())) == len(names()) >= len(BUILT_IN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +15,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import UPCAST_PARTS
 from mitigations import MitigationError, SlidingWindow, Upcast, acts, label, mitigation, running
-from ostools.measure.answers.answers import answers
-from ostools.models import load_model, view_in
-from tests.checkpoints import STORIES, tiny_model
+from ostools.models import view_in
+from tests.checkpoints import tiny_model
 
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 15), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32], ids=str)
 def test_on_a_model_that_is_not_in_16_bits_it_is_inactive(dtype: torch.dtype) -> None:
     model = tiny_model("gemma2", seed=1, dtype=dtype)
     before = model(TOKENS)
@@ -31,12 +29,6 @@ def test_on_a_model_that_is_not_in_16_bits_it_is_inactive(dtype: torch.dtype) ->
         assert all(edit.kind != "upcast" for edit in hooks.active_edits(model))
         assert torch.equal(model(TOKENS), before)
     assert not acts(model, Upcast(), TOKENS[0])
-
-
-def test_norms_alone_are_inactive_on_gemma_and_act_on_llama() -> None:
-    assert not acts(tiny_model("gemma", seed=1, dtype=torch.bfloat16), Upcast(("norms",)), TOKENS[0])
-    for parts in (*((part,) for part in UPCAST_PARTS), UPCAST_PARTS):
-        assert acts(tiny_model("llama", seed=1, dtype=torch.bfloat16), Upcast(parts), TOKENS[0]), parts
 
 
 def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
@@ -84,21 +76,3 @@ def test_with_a_window_it_is_the_window_in_float32() -> None:
     for spec in (f"{label(window)} + upcast", f"upcast + {label(window)}"):
         with running(model, mitigation(spec)):
             assert torch.equal(model(TOKENS), expected)
-
-
-@pytest.mark.parametrize("source", ["embedded", str(STORIES)], ids=["embedded", "stories"])
-def test_a_real_model_in_16_bits_answers_as_in_float32_and_is_left_as_it_was(source: str) -> None:
-    if source == str(STORIES) and not STORIES.exists():
-        pytest.skip(f"{STORIES} is not there")
-    model: Any = load_model(source, dtype="bfloat16")
-    reference = view_in(model, torch.float32)
-    prompts = ["Once upon a time there was a 1", "The last digit of 0110"]
-    ids = model.tokenizer(prompts[0], return_tensors="pt").input_ids
-    before = model(ids)
-    with running(model, Upcast()):
-        found = answers(model, prompts, max_new_tokens=12)
-        logits = model(ids)
-    with torch.no_grad():
-        torch.testing.assert_close(logits, reference(ids), rtol=1e-6, atol=1e-6)
-    assert [answer.ids for answer in found] == [answer.ids for answer in answers(reference, prompts, max_new_tokens=12)]
-    assert torch.equal(model(ids), before)

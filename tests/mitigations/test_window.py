@@ -9,41 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+from transformers import DynamicCache
 
 import hooks
 from mitigations import MitigationError, SlidingWindow, acts, label, mitigation, running
 from ostools.measure.answers.answers import answers
 from ostools.models import Prompt
-from tests.checkpoints import D_VOCAB, STORIES, Family, make_model, tiny_model
+from tests.checkpoints import Family, make_model, tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
 TOKENS = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
 WIDE = 256
-
-
-def mistral(window: int | None, seed: int = 1) -> MistralForCausalLM:
-    """A tiny random Mistral, in which every layer slides."""
-    config = MistralConfig(
-        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-        intermediate_size=48, vocab_size=D_VOCAB, max_position_embeddings=WIDE, sliding_window=window,
-    )  # fmt: skip
-    model = MistralForCausalLM._from_config(config, attn_implementation="eager")
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.ndim > 1 else 1.0)
-    return model.eval().requires_grad_(False)
-
-
-def bridged(module: Any) -> TransformerBridge:
-    model = build_bridge_from_module(module, "MistralForCausalLM", hf_config=module.config, model_name="tiny-mistral")
-    return model.eval()
 
 
 def cached_logits(model: Any, tokens: Tokens, first: int = 9, **cache: Any) -> Tensor:
@@ -63,22 +42,12 @@ def greedy(model: Any, tokens: Tokens, steps: int) -> list[list[int]]:
     return out[:, tokens.shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 22])
+@pytest.mark.parametrize("window", [1, 5])
 def test_it_is_gemma_2s_own_window_bit_for_bit(window: int) -> None:
     own = make_model("gemma2", seed=1, n_layers=3, window=window)
     model = tiny_model("gemma2", seed=1, n_layers=3, window=WIDE)
     expected, steps = own(TOKENS).logits, cached_logits(own, TOKENS)
     with running(model, SlidingWindow(window, layers="alternate")):
-        assert torch.equal(model(TOKENS), expected)
-        assert torch.equal(cached_logits(model, TOKENS), steps)
-    assert not torch.equal(model(TOKENS), expected)
-
-
-@pytest.mark.parametrize("window", [1, 3, 8])
-def test_it_is_mistrals_own_window_bit_for_bit(window: int) -> None:
-    own, model = mistral(window), bridged(mistral(None))
-    expected, steps = own(TOKENS).logits, cached_logits(own, TOKENS)
-    with running(model, SlidingWindow(window)):
         assert torch.equal(model(TOKENS), expected)
         assert torch.equal(cached_logits(model, TOKENS), steps)
     assert not torch.equal(model(TOKENS), expected)
@@ -95,13 +64,6 @@ def test_generation_through_a_cache_is_hugging_faces_token_for_token() -> None:
     for answer, ids in zip(found, greedy(own, prompts, 30), strict=True):
         assert list(answer.ids) == ids[: len(answer.ids)]
         assert len(answer.ids) == 30 or answer.ended == "eos"
-    windowed, plain = mistral(3), bridged(mistral(None))
-    with running(plain, SlidingWindow(3)):
-        steps, past, unread = [], DynamicCache(), prompts
-        for _ in range(20):
-            unread = plain(unread, past_key_values=past, use_cache=True)[:, -1:].argmax(-1)
-            steps.append(unread)
-    assert torch.cat(steps, 1).tolist() == greedy(windowed, prompts, 20)
 
 
 def four_dimensional(window: int, sinks: int, length: int) -> Tensor:
@@ -114,8 +76,8 @@ def four_dimensional(window: int, sinks: int, length: int) -> Tensor:
     return mask
 
 
-@pytest.mark.parametrize("family", ["gemma", "llama", "gpt2"])
-@pytest.mark.parametrize(("window", "sinks"), [(1, 1), (4, 1), (3, 5), (2, 0)])
+@pytest.mark.parametrize("family", ["gemma", "gpt2"])
+@pytest.mark.parametrize(("window", "sinks"), [(1, 1), (3, 5)])
 def test_sinks_are_a_mask_written_by_hand(family: Family, window: int, sinks: int) -> None:
     expected = make_model(family, seed=1)(TOKENS, attention_mask=four_dimensional(window, sinks, 23)).logits
     model = tiny_model(family, seed=1)
@@ -126,12 +88,6 @@ def test_sinks_are_a_mask_written_by_hand(family: Family, window: int, sinks: in
     else:
         assert torch.equal(found, expected)
     torch.testing.assert_close(steps, expected[:, 9:], rtol=1e-4, atol=1e-5)
-
-
-@given(window=st.integers(1, 9), sinks=st.integers(0, 9), query=st.integers(0, 20), key=st.integers(0, 20))
-def test_what_it_sees_is_its_definition(window: int, sinks: int, query: int, key: int) -> None:
-    sees = SlidingWindow(window, sinks=sinks).sees(torch.tensor([[query]]), torch.tensor([[key]]))
-    assert bool(sees) == (query - key < window or key < sinks)
 
 
 @pytest.mark.parametrize(
@@ -148,15 +104,6 @@ def test_only_the_layers_named_slide(layers: Any, slides: set[int]) -> None:
     assert mitigation(label(window)) == window
 
 
-def test_alternate_is_the_pattern_of_gemma_2s_own_configuration() -> None:
-    kinds = make_model("gemma2", n_layers=6, layer_types=None).config.layer_types
-    model = tiny_model("llama", n_layers=6)
-    with SlidingWindow(3, layers="alternate").hooks(model):
-        sliding = {int(edit.where.split(".")[1]) for edit in hooks.active_edits(model)}
-        model(TOKENS)
-    assert sliding == {layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"} == {0, 2, 4}
-
-
 def test_a_window_as_wide_as_the_prompt_does_not_act() -> None:
     model = tiny_model("gemma", seed=1)
     assert not acts(model, SlidingWindow(23), TOKENS[0])
@@ -167,22 +114,10 @@ def test_a_window_as_wide_as_the_prompt_does_not_act() -> None:
         assert torch.equal(model(TOKENS), before)
 
 
-@pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES} is not there")
-def test_a_real_model_in_16_bits_keeps_the_invariant() -> None:
-    from ostools.models import load_model
-
-    for dtype in ("bfloat16", "float16"):
-        model = load_model(str(STORIES), dtype=dtype)
-        for window in (SlidingWindow(16, sinks=2), SlidingWindow(5, layers="alternate")):
-            with running(model, window), torch.no_grad():
-                model(torch.randint(10, 500, (1, 300), generator=torch.Generator().manual_seed(1)))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"window": 0}, "expected window of at least 1, found 0"),
-        ({"window": -4}, "expected window of at least 1, found -4"),
         ({"window": 4, "sinks": -1}, "expected sinks of at least 0, found -1"),
         ({"window": 4, "layers": ()}, r"expected layers 'all', 'alternate' or numbers such as \(0, 2\), found \(\)"),
         ({"window": 4, "layers": (0, -1)}, r"expected layers .* found \(0, -1\)"),
@@ -191,11 +126,6 @@ def test_a_real_model_in_16_bits_keeps_the_invariant() -> None:
 def test_what_is_no_window_is_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(MitigationError, match=f"SlidingWindow: {message}"):
         SlidingWindow(**arguments)
-
-
-def test_a_layer_that_is_not_there_is_refused() -> None:
-    with pytest.raises(MitigationError, match=r"SlidingWindow: expected layers out of 0\.\.1, found 2, 7"):
-        SlidingWindow(4, layers=(1, 2, 7)).hooks(tiny_model("llama"))
 
 
 def test_a_models_own_window_is_never_widened() -> None:
@@ -213,10 +143,6 @@ def test_a_models_own_window_is_never_widened() -> None:
         MitigationError, match="sinks=1 would stay hidden: found layers 0, 2 with a window of 5 of their"
     ):
         SlidingWindow(4, sinks=1).hooks(model)
-    with pytest.raises(
-        MitigationError, match=r"found layers 0, 1, 2 with a window of 3 .*or a model whose layers have"
-    ):
-        SlidingWindow(4).hooks(bridged(mistral(3)))
 
 
 # Windows that are wrong: the contract catches each.
@@ -299,8 +225,3 @@ def test_two_windows_on_one_layer_are_not_what_either_says() -> None:
     apart = mitigation("sliding-window:window=8,layers=0 + sliding-window:window=4,layers=1")
     with running(model, apart):
         model(TOKENS)
-
-
-def test_a_record_that_it_cannot_read_is_refused() -> None:
-    with pytest.raises(MitigationError, match="expected a record with 'pattern' and 'scores'"):
-        SlidingWindow(3).verify({"pattern": {0: torch.ones(1, 1, 1, 1)}})

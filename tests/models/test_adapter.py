@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import ostools as ost
 from ostools.ground.errors import InputError
@@ -51,7 +50,7 @@ def adapter(tmp_path: Path, base: Path) -> Path:
     return write_adapter(tmp_path / "adapter", base, parts, ["q_proj", "down_proj"])
 
 
-@pytest.mark.parametrize("family", TARGETS)
+@pytest.mark.parametrize("family", quick(TARGETS, "llama", "gemma3-multimodal"))
 @pytest.mark.parametrize("dtype", quick(["float32", "bfloat16"], "float32"))
 def test_merged_by_plain_arithmetic(family: str, dtype: str, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", family, seed=1)
@@ -102,26 +101,6 @@ def test_the_modules_that_the_settings_name(settings: dict[str, Any], names: str
     save_file({key: value for key, value in load_file(file).items() if one not in key}, file)
     with pytest.raises(InputError, match=rf"found no {re.escape(one)}.lora_A.*names|factors of a LoRA .* found none"):
         load_model(directory, device="cpu")
-
-
-def test_rows_of_their_own_length(tmp_path: Path, base: Path) -> None:
-    """DoRA: m_i (W + scale B A)_i / |(W + scale B A)_i|, of the rows of a matrix [out, in]."""
-    model = make_model("llama", seed=1, dtype=torch.float64)
-    parts = factors(model, ["q_proj"])
-    lengths = {name: 1 + dyadic((b.shape[0],), 7).abs() for name, (_, b) in parts.items()}
-    more = {f"base_model.model.{name}.lora_magnitude_vector": value for name, value in lengths.items()}
-    found = load_model(
-        write_adapter(tmp_path / "adapter", base, parts, ["q_proj"], more=more, use_dora=True),
-        device="cpu", dtype="float64",
-    )  # fmt: skip
-    merge(model, parts)
-    for name, value in lengths.items():
-        weight: Any = model.get_submodule(name).weight
-        weight.data = value[:, None].double() * nn.functional.normalize(weight.data, dim=1)
-        mine: Any = found.original_model.get_parameter(f"{name}._original_component.weight")
-        assert torch.allclose(mine, weight, rtol=1e-14, atol=0)
-        assert torch.allclose(mine.norm(dim=1), value.double(), rtol=1e-14, atol=0)
-    assert torch.allclose(found(IDS), model(IDS, use_cache=False).logits, rtol=0, atol=1e-11)
 
 
 def test_tables_and_modules_that_it_brings_whole(tmp_path: Path, base: Path) -> None:
@@ -198,33 +177,18 @@ def _tensors(change: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], Non
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another kind": (_settings(peft_type="IA3"), "expected peft_type LORA in .*, found peft_type = 'IA3': merge it with PEFT"),
-    "another task": (_settings(task_type="SEQ_CLS"), "expected task_type CAUSAL_LM in .* = 'SEQ_CLS'"),
-    "biases": (_settings(bias="all"), "expected bias none in .* = 'all'"),
     "a changed base": (_settings(init_lora_weights="pissa"), "expected a base that training began from .* = 'pissa'"),
     "unknown": (_settings(use_something_new=True), "settings that are known here .*use_something_new = True"),
-    "rank 0": (_settings(r=0), "expected ranks of 1 to 4 in .*, as the factors have, found 0"),
-    "alpha in words": (_settings(lora_alpha="8"), "that PEFT can merge, found unsupported operand type"),
-    "modules as numbers": (_settings(target_modules=[1]), "expected names of modules as target_modules"),
     "an expression of nothing": (_settings(target_modules=".*z"), "expected names of modules as target_modules in"),
     "a broken expression": (_settings(target_modules="(q_proj"), "expected names or regular expressions in .*, found one"),
     "another rank": (_settings(r=5), "expected ranks of 1 to 4 in .*, as the factors have, found 5"),
     "not named": (_settings(target_modules=["q_proj"]), "down_proj.lora_A.weight, which .* does not name"),
     "missing": (_settings(target_modules=["q_proj", "down_proj", "k_proj"]), "found no .*k_proj.lora_A.*, which .* names"),
-    "not saved": (_settings(modules_to_save=["lm_head"]), "found no .*lm_head.weight"),
-    "no lengths": (_settings(use_dora=True), "found no .*lora_magnitude_vector.*, which .* names"),
     "no such module": (
         _tensors(lambda found: found.update({f"{Q.replace('.0.', '.7.')}.lora_A.weight": torch.ones(4, 32)})),
         "found model.layers.7.self_attn.q_proj.lora_A.weight, which the base model does not have",
     ),
-    "whole, of another size": (
-        _tensors(lambda found: found.update({"base_model.model.lm_head.weight": torch.ones(300, 32)})),
-        r"size mismatch .*lm_head.weight: .*\[300, 32\].*\[268, 32\]",
-    ),
     "half a pair": (_tensors(lambda found: found.pop(f"{Q}.lora_B.weight")), "found no .*q_proj.lora_B.*, which .* names"),
-    "a flat factor": (
-        _tensors(lambda found: found.update({f"{Q}.lora_A.weight": torch.ones(32)})),
-        "as the factors have, found 4|size mismatch",
-    ),
     "no key of a LoRA": (
         _tensors(lambda found: found.update({"model.hada_w1_a": torch.ones(2)})),
         "only tensors of a LoRA, found model.hada_w1_a",
@@ -232,11 +196,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not a number": (
         _tensors(lambda found: found[f"{Q}.lora_A.weight"].fill_(math.nan)),
         "finite numbers of 16 bits or more, found others in",
-    ),
-    "no file": (lambda path: (path / "adapter_model.safetensors").unlink(), "expected the weights adapter_model.safetensors"),
-    "cut short": (
-        lambda path: os.truncate(path / "adapter_model.safetensors", 300),
-        "expected a whole safetensors file, found .* truncated",
     ),
     "a whole model too": (
         lambda path: shutil.copy(path.parent / "base" / "model.safetensors", path),
@@ -309,17 +268,12 @@ def test_bases_that_are_not_merged_into(family: str, more: dict[str, Any], match
         load_model(write_adapter(tmp_path / "adapter", base, {}, ["q_proj"]), device="cpu", **more)
 
 
-def test_a_base_of_what_is_no_adapter_is_refused(base: Path) -> None:
-    with pytest.raises(InputError, match=r"base: expected an adapter \(adapter_config.json\) in .*base, found none"):
-        load_model(base, base=base)
-
-
 def test_a_pattern_that_never_ends() -> None:
     with pytest.raises(InputError, match=r"found .*, which takes too long to match"):
         _matched("(a|aa)+[^a.]", [f"{'a' * 60}.a"], Path("adapter_config.json"))
 
 
-@pytest.mark.parametrize("name", ["rank_pattern", "alpha_pattern", "layers_pattern", "modules_to_save"])
+@pytest.mark.parametrize("name", ["rank_pattern", "modules_to_save"])
 def test_a_pattern_where_peft_would_match_it(name: str, adapter: Path) -> None:
     pattern = "(a|aa)+[^a.]"
     _settings(**{name: {pattern: 2} if name in ("rank_pattern", "alpha_pattern") else pattern})(adapter)

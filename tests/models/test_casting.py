@@ -13,9 +13,9 @@ import torch
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model, recast, view_in
+from ostools.models import describe, lazy_cast, load_model, view_in
+from ostools.models.lazy_cast import LazyCast, stored_part
 from ostools.models.precision import casting
-from ostools.models.recast import Recast, stored_part
 from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
@@ -64,7 +64,7 @@ def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
     seen = view_in(model, torch.float64)
     stored = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     for name, weight in seen.named_parameters():
-        assert isinstance(weight, Recast), name
+        assert isinstance(weight, LazyCast), name
         assert stored_part(weight).untyped_storage().data_ptr() in stored, name
     assert seen.tokenizer is model.tokenizer
     assert seen.cfg is not model.cfg
@@ -94,21 +94,21 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
 ) -> None:
     model = tiny_model("gemma", dtype=torch.bfloat16)
     made: list[int] = []
-    plain = Recast.dense
+    plain = LazyCast.dense
 
-    def counted(self: Recast) -> torch.Tensor:
+    def counted(self: LazyCast) -> torch.Tensor:
         made.append(self.numel())
         return plain(self)
 
-    room = recast._room
+    room = lazy_cast._room
 
     def counted_room(count: int, dtype: torch.dtype) -> torch.Tensor:
         made.append(count)
         return room(count, dtype)
 
-    monkeypatch.setattr(Recast, "dense", counted)
-    monkeypatch.setattr(recast, "_room", counted_room)
-    monkeypatch.setattr(recast, "BLOCK", 8 * 1000)
+    monkeypatch.setattr(LazyCast, "dense", counted)
+    monkeypatch.setattr(lazy_cast, "_room", counted_room)
+    monkeypatch.setattr(lazy_cast, "BLOCK", 8 * 1000)
     seen, ids = view_in(model, torch.float64), IDS[:, :5]
     embedded = seen.input_to_embed(ids)[0]
     assert max(made) == 5 * seen.cfg.d_model
@@ -129,12 +129,12 @@ def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPa
         read.append(part.numel())
         return part.double()
 
-    seen = Recast(double, (weight,), torch.float64)
+    seen = LazyCast(double, (weight,), torch.float64)
     last = torch.randn(10, 3, 6, dtype=torch.float64)[:, -1:]
     expected = torch.nn.functional.linear(last, weight.double())
     assert torch.equal(torch.nn.functional.linear(last, seen), expected)
     assert read == [weight.numel()]
-    monkeypatch.setattr(recast, "BLOCK", 8 * 12)
+    monkeypatch.setattr(lazy_cast, "BLOCK", 8 * 12)
     torch.testing.assert_close(torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14)
     assert max(read[1:]) <= 12
 
@@ -145,13 +145,13 @@ def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
     dtype: torch.dtype, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two matrices in turn, of growing and shrinking parts, there and back; what was made before stays as it is."""
-    monkeypatch.setattr(recast, "BLOCK", dtype.itemsize * 40)
+    monkeypatch.setattr(lazy_cast, "BLOCK", dtype.itemsize * 40)
     generator = torch.Generator().manual_seed(0)
     found, expected = [], []
     for rows, inner, columns in ((3, 7, 50), (1, 20, 9), (4, 5, 64), (2, 30, 33)):
         stored = torch.randn(columns, inner, generator=generator).bfloat16()
         stored = stored.mT.contiguous().mT if transposed else stored
-        seen = Recast(partial(torch.Tensor.to, dtype=dtype), (stored,), dtype)
+        seen = LazyCast(partial(torch.Tensor.to, dtype=dtype), (stored,), dtype)
         x = torch.randn(rows, inner, generator=generator, dtype=dtype, requires_grad=True)
         bias = torch.randn(columns, generator=generator, dtype=dtype) if rows > 2 else None
         assert torch.nn.functional.linear(x[:0], seen, bias).shape == (0, columns)
@@ -172,27 +172,14 @@ def load_scaled(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd keeps the view of a weight and no cast of it, and its gradient is that of the cast weight, to the bit."""
     weight = torch.randn(7, 5).bfloat16()
-    seen = Recast(torch.Tensor.double, (weight,), torch.float64)
+    seen = LazyCast(torch.Tensor.double, (weight,), torch.float64)
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     gradient = torch.randn(3, 7, dtype=torch.float64)
     product = torch.nn.functional.linear(x, seen)
     kept = [value for value in vars(type(product.grad_fn)) if value.startswith("_saved")]
-    assert any(isinstance(getattr(product.grad_fn, name), Recast) for name in kept)
+    assert any(isinstance(getattr(product.grad_fn, name), LazyCast) for name in kept)
     (found,) = torch.autograd.grad(product, x, gradient)
     assert torch.equal(found, gradient @ weight.double())
-
-
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_hooks_work_on_the_view_and_leave_the_model_alone(family: Family) -> None:
-    model = tiny_model(family)
-    seen, logits = view_in(model, torch.bfloat16), model(IDS)
-    with hooks.capture(seen, "pattern", "residual_post") as record:
-        plain = seen(IDS)
-    assert all(pattern.dtype == torch.bfloat16 for pattern in record["pattern"].values())
-    with hooks.ablate_heads(seen, [(0, 0)]):
-        assert not torch.equal(seen(IDS), plain)
-        assert torch.equal(model(IDS), logits)
-    assert torch.equal(seen(IDS), plain)
 
 
 def test_a_view_shares_no_registry_with_its_model() -> None:
@@ -208,16 +195,6 @@ def _containers(model: torch.nn.Module) -> list[object]:
     """Every dictionary, list and set that a module holds, each once."""
     values = (value for module in model.modules() for value in vars(module).values())
     return list({id(value): value for value in values if isinstance(value, dict | list | set)}.values())
-
-
-def test_metadata_and_flags_go_with_the_view(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma")
-    (tmp_path / "card.json").write_text('{"trained_lengths": {"sum": 60}}')
-    seen = view_in(load_model(tmp_path), torch.float64)
-    described = describe(seen)
-    assert (described.name, described.trained_lengths, described.dtype) == (str(tmp_path), {"sum": 60}, "float64")
-    assert not seen.training
-    assert not any(parameter.requires_grad for parameter in seen.parameters())
 
 
 def test_a_view_of_a_view_cannot_get_back_what_was_rounded() -> None:

@@ -12,11 +12,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import digest, hashed_once, named_weights, weight_hash
-from tests.checkpoints import FAMILIES, TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from ostools.models.describe import hashed_once, named_weights, weight_hash
+from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from tests.sets import quick
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(FAMILIES, *TWO_FAMILIES))
 def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
     model = load_model(write_checkpoint(tmp_path, family))
     described = describe(model)
@@ -32,23 +33,13 @@ def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
     assert described.trained_lengths is None
 
 
-def test_plain_multi_head_attention_has_as_many_key_value_heads_as_heads() -> None:
-    assert describe(tiny_model("gemma", n_key_value_heads=4)).n_key_value_heads == 4
-    assert describe(tiny_model("gemma", n_key_value_heads=1)).n_key_value_heads == 1
-
-
-def test_a_bridge_that_the_user_made_is_described_by_its_own_name() -> None:
-    described = describe(tiny_model("gemma2", seed=3))
-    assert (described.name, described.revision, described.trained_lengths) == ("tiny-gemma2-3", None, None)
-
-
 def test_the_card_says_what_was_trained(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma")
     (tmp_path / "card.json").write_text('{"trained_lengths": {"copy-last": 256}, "recipe": "any"}')
     assert describe(load_model(tmp_path)).trained_lengths == {"copy-last": 256}
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_the_hash_belongs_to_the_weights(family: Family) -> None:
     model, same, other = tiny_model(family), tiny_model(family), tiny_model(family, seed=1)
     assert describe(model).weight_hash == describe(same).weight_hash
@@ -61,42 +52,14 @@ def test_the_hash_does_not_depend_on_where_the_weights_came_from(tmp_path: Path)
     assert describe(loaded).weight_hash == describe(tiny_model("llama")).weight_hash
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+@pytest.mark.parametrize("family", ["gemma3", "llama"])
 def test_weights_are_named_as_hugging_face_names_them(family: Family) -> None:
     own = [name for name, _ in make_model(family).named_parameters()]
     assert [name for name, _ in named_weights(tiny_model(family))] == own
 
 
-def test_the_hash_knows_a_weights_name_and_shape() -> None:
-    weight = torch.arange(6.0)
-    digests = [digest("a", weight), digest("b", weight), digest("a", weight.view(2, 3)), digest("a", weight.int())]
-    assert len(set(digests)) == 4
-
-
 def _value(model: TransformerBridge, name: str) -> torch.nn.Parameter:
     return dict(model.original_model.named_parameters())[name]
-
-
-def _in_place(model: TransformerBridge, name: str) -> None:
-    with torch.no_grad():
-        _value(model, name)[0] += 1
-
-
-def _through_data(model: TransformerBridge, name: str) -> None:
-    # The common idiom, which torch's version counter does not see.
-    _value(model, name).data[0] += 1
-
-
-def _last_bit(model: TransformerBridge, name: str) -> None:
-    value = _value(model, name).data
-    last = (-1,) * value.ndim
-    value[last] = torch.nextafter(value[last], torch.tensor(float("inf")))
-
-
-def _swapped(model: TransformerBridge, name: str) -> None:
-    # As when two heads change places: the same numbers, elsewhere.
-    value = _value(model, name).data
-    value.copy_(value.flip(-1))
 
 
 def _replaced(model: TransformerBridge, name: str) -> None:
@@ -105,30 +68,37 @@ def _replaced(model: TransformerBridge, name: str) -> None:
     setattr(module, last, torch.nn.Parameter(_value(model, name).detach() + 1, requires_grad=False))
 
 
+def _last_bit(value: torch.Tensor) -> None:
+    last = (-1,) * value.ndim
+    value[last] = torch.nextafter(value[last], torch.tensor(float("inf")))
+
+
+def _through_data(change: Any) -> Any:
+    """Edit through `.data`, the common idiom, which torch's version counter does not see."""
+    return lambda model, name: change(_value(model, name).data)
+
+
+EDITS = {
+    "added": _through_data(lambda value: value[0].add_(1)),
+    "last bit": _through_data(_last_bit),
+    "swapped": _through_data(lambda value: value.copy_(value.flip(-1))),  # as when two heads change places
+    "replaced": _replaced,
+}
+
+
 # A hash reads names and bytes, whatever the family: the two have all kinds of parameters, and views of one another.
-@pytest.mark.parametrize("edit", [_in_place, _through_data, _last_bit, _swapped, _replaced])
+@pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_an_edited_model_has_a_new_hash(family: Family, edit: Any) -> None:
+def test_an_edited_model_has_a_new_hash(family: Family, edit: str) -> None:
     model = tiny_model(family, fresh=True)
     seen = {describe(model).weight_hash}
     for name in dict(model.original_model.named_parameters()):
-        if edit is _replaced and ".qkv." in name:
+        if edit == "replaced" and ".qkv." in name:
             continue  # GPT-2 computes with views of it; what replaces the joint projection alone is not the model's
-        edit(model, name)
+        EDITS[edit](model, name)
         found = describe(model).weight_hash
         assert found not in seen, name
         seen.add(found)
-
-
-def test_undoing_an_edit_brings_the_hash_back() -> None:
-    model = tiny_model("gemma3", fresh=True)
-    before = describe(model).weight_hash
-    weight = _value(model, next(iter(dict(model.original_model.named_parameters()))))
-    kept = weight.detach().clone()
-    weight.data.zero_()
-    assert describe(model).weight_hash != before
-    weight.data.copy_(kept)
-    assert describe(model).weight_hash == before
 
 
 def test_compatibility_mode_is_refused() -> None:

@@ -21,13 +21,10 @@ import ostools as ost
 from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
-from ostools.models import describe, load_model, recast, shape
-from ostools.models.files.shards import read_shard
-from ostools.models.placed import device_map
-from ostools.models.placed.device_map import filled
-from ostools.models.placed.mapped import MappedWeights, brought
-from ostools.models.recast import Recast
-from ostools.models.shape import Shape
+from ostools.models import describe, lazy_cast, load_model
+from ostools.models.files import offload
+from ostools.models.files.offload import brought, first_fit
+from ostools.models.lazy_cast import LazyCast
 from tests.checkpoints import FAMILIES, Family, write_checkpoint
 from tests.sets import quick
 
@@ -39,10 +36,10 @@ def block(family: Family, layer: int) -> str:
 
 
 def on_disk(model: Any) -> list[str]:
-    return [name for name, weight in model.original_model.named_parameters() if isinstance(weight, Recast)]
+    return [name for name, weight in model.original_model.named_parameters() if isinstance(weight, LazyCast)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
 def test_part_on_disk_is_the_model_loaded_whole(family: Family, tmp_path: Path) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map={"": "cpu", block(family, 1): "disk"})
@@ -58,12 +55,11 @@ def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.
     """In pieces, as a view reads it, its sums would go in another order."""
     whole = load_model(write_checkpoint(tmp_path, "llama", d_model=340), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map="disk")
-    monkeypatch.setattr(recast, "BLOCK", 340 * 7 * 4)
+    monkeypatch.setattr(lazy_cast, "BLOCK", 340 * 7 * 4)
     assert torch.equal(parts(IDS), whole(IDS))
 
 
-@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dtype", quick(["float32", "bfloat16", "float64"], "bfloat16", "float64"))
+@pytest.mark.parametrize(("stored", "dtype"), [("float32", "bfloat16"), ("bfloat16", "float64")])
 def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma2", dtype=getattr(torch, stored))
     whole = load_model(tmp_path, dtype=dtype, device="cpu")
@@ -74,7 +70,6 @@ def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dt
 
 MEASUREMENTS: list[Any] = [
     lambda model: ost.sensitivity(model, "abc defg", linearisations=("full",), layers="all"),
-    lambda model: ost.bounds(model, "abc defg", variants=("local", "theorem-5.1")),
     lambda model: ost.collapse(model, "figure-5a", lengths=(2, 5), dtypes=("bfloat16", "int8-weights")),
     lambda model: ost.evaluate(model, "copy-last", lengths=(4,), max_new_tokens=4),
 ]
@@ -93,19 +88,6 @@ def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp
     assert found.frame.drop(columns=timed).equals(expected.frame.drop(columns=timed))
     assert found.provenance.model["device_map"] == {"": "disk"}
     assert expected.provenance.model["device_map"] is None
-
-
-def test_pages_are_the_files_own(tmp_path: Path) -> None:
-    """Nothing is written to them; their numbers are those of the file; one mapping stands for each file."""
-    write_checkpoint(tmp_path, "llama")
-    weights = MappedWeights.of([read_shard(tmp_path / "model.safetensors")])
-    expected = load_file(tmp_path / "model.safetensors")
-    assert set(weights.by_name) == set(expected)
-    for name, weight in weights.by_name.items():
-        assert weight.dtype == expected[name].dtype
-        assert torch.equal(weight, expected[name])
-    weights.let_go()  # pages that went come back when they are read
-    assert all(torch.equal(weight, expected[name]) for name, weight in weights.by_name.items())
 
 
 @given(st.data())
@@ -140,7 +122,7 @@ def test_no_operation_reads_a_weight_off_the_device_that_computes() -> None:
     """A second device, faked by the one that holds no numbers: torch refuses to mix it with another."""
     there = torch.device("meta")
     stored = torch.randn(12, 8)
-    weight = Recast(lambda part: part.to(there), (stored,), torch.float32, device=there, one_piece=True)  # pyright: ignore[reportCallIssue]
+    weight = LazyCast(lambda part: part.to(there), (stored,), torch.float32, device=there, one_piece=True)  # pyright: ignore[reportCallIssue]
     x, ids = torch.zeros(2, 8, device=there), torch.zeros(3, dtype=torch.long)
     results = (
         torch.nn.functional.linear(x, weight),
@@ -167,30 +149,19 @@ PARTS = [("embed", 30), ("block 0", 10), ("block 1", 10), ("norm", 1)]
     ],
 )
 def test_parts_go_in_their_order_to_the_nearest_place_with_room(rooms: dict[str, int], expected: list[str]) -> None:
-    assert list(filled(PARTS, rooms).values()) == expected
+    assert list(first_fit(PARTS, rooms).values()) == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
 def test_auto_leaves_on_disk_what_has_no_room(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     assert not on_disk(load_model(tmp_path, device="cpu", device_map="auto"))
-    room = int(0.8 * 4 * describe(whole).n_parameters / device_map.SHARE)  # for all but the last part
-    monkeypatch.setattr(device_map, "free_memory", lambda: Free(room, "here"))
+    room = int(0.8 * 4 * describe(whole).n_parameters / offload.SHARE)  # for all but the last part
+    monkeypatch.setattr(offload, "free_memory", lambda: Free(room, "here"))
     parts = load_model(tmp_path, device="cpu", device_map="auto")
     assert on_disk(parts)
     assert not any(".0." in name for name in on_disk(parts))
     assert torch.equal(parts(IDS), whole(IDS))
-
-
-def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = load_model(write_checkpoint(tmp_path, "gemma"), dtype="float64", device="cpu")
-    parts = load_model(tmp_path, dtype="float64", device="cpu", device_map="disk")
-    assert replace(Shape.of(parts), cast=False) == Shape.of(whole)
-    assert Shape.of(parts).cast
-    monkeypatch.setattr(shape, "BLOCK", 1000)  # a table of more is read in one piece, so that its sums keep their order
-    monkeypatch.setattr(shape, "SMALL_WEIGHT", 0)
-    assert Shape.of(parts).one_piece
-    assert Shape.of(parts).view_bytes(8) == 8 * max(weight.numel() for weight in whole.parameters())
 
 
 @pytest.mark.parametrize(
@@ -199,12 +170,10 @@ def test_the_shape_is_that_of_the_device_that_computes(tmp_path: Path, monkeypat
         ("atuo", r"unknown device map 'atuo': did you mean 'auto'\? known are auto, disk"),
         ({"model.layer.1": "disk"}, r"unknown module in the device map 'model.layer.1': did you mean 'model.layers.1'"),
         ({"": "dsik"}, r"unknown place of 'the model' in the device map 'dsik': did you mean 'disk'\?"),
-        ({"": 7}, r"unknown place of 'the model' in the device map 'cuda:7'"),
         (
             {"model.layers": "disk"},
             r"expected a place for every module, found none for model.embed_tokens.weight: name",
         ),
-        ({}, r"expected a place for every module, found none for model.embed_tokens.weight"),
         ({"": "cpu", "lm_head": "disk"}, r"one place for model.embed_tokens.weight and lm_head.weight, which are one"),
     ],
 )
@@ -237,19 +206,6 @@ def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
         with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
             write()
     assert (tmp_path / "model.safetensors").read_bytes() == before
-
-
-def test_broken_weights_on_disk_are_refused_too(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma")
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = float("inf")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"expected finite weights, found 1 .* in model.layers.1.mlp.up_proj.weight"):
-        load_model(tmp_path, device="cpu", device_map="disk")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"):
-        load_model(tmp_path, device="cpu", device_map="disk")
 
 
 _RUN = """
@@ -298,3 +254,16 @@ def test_200_million_weights_on_disk_are_not_in_memory(tmp_path: Path) -> None:
         assert found[name]["ran"] < held + made, name
     assert found["whole"]["loaded"] > 0.95 * size
     shutil.rmtree(directory)
+
+
+def test_broken_weights_on_disk_are_refused_too(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "gemma")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = float("inf")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"expected finite weights, found 1 .* in model.layers.1.mlp.up_proj.weight"):
+        load_model(tmp_path, device="cpu", device_map="disk")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"):
+        load_model(tmp_path, device="cpu", device_map="disk")

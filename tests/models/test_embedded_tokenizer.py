@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -12,20 +12,6 @@ from ostools.tasks.appendix_c import NAMES, AppendixTask
 
 PAD_ID, EOS_ID, BOS_ID = 0, 1, 2
 EMBEDDED = Path(str(ostools.__file__)).parent / "models" / "embedded"
-ODD_TEXTS = [
-    "<bos>hello<eos><pad>",
-    "<bos><bos>",
-    "\u2581metaspace\u2581\u2581",
-    "nul\0nul",
-    "emoji 👩‍👩‍👧‍👦 and 🇩🇪",
-    "שלום עולם مرحبا",
-    "e\u0301 is not \u00e9",
-    "  spaces , before . marks ' s  ",
-    "\r\n\t\x0b\u2028\ufeff",
-    "full-width １２３ and ² and ٣٤",
-    "\U0010ffff",
-    "<unused0> [UNK] </s> <0x0A>",
-]
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +23,23 @@ def encode(tokenizer, text: str) -> list[int]:
     return tokenizer(text, split_special_tokens=True)["input_ids"]
 
 
-@pytest.mark.parametrize("text", ODD_TEXTS)
-def test_odd_texts_come_back_unchanged(tokenizer, text: str) -> None:
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
+@example(text="<bos>hello<eos><pad>")
+@example(text="a , b . c 's do n't ?\r\n\t\x0b\u2028\ufeff")
+@example(text="\u2581 nul\0 e\u0301 \U0010ffff <0x0A>")
+def test_any_text_comes_back_unchanged(text: str) -> None:
+    tokenizer = _TOKENIZERS.setdefault("embedded", AutoTokenizer.from_pretrained(EMBEDDED))
     ids = encode(tokenizer, text)
     assert ids[0] == BOS_ID
     assert not {BOS_ID, EOS_ID, PAD_ID} & set(ids[1:])
     assert tokenizer.decode(ids[1:]) == text
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
-def test_any_text_comes_back_unchanged(text: str) -> None:
-    tokenizer = _TOKENIZERS.setdefault("embedded", AutoTokenizer.from_pretrained(EMBEDDED))
-    assert tokenizer.decode(encode(tokenizer, text)[1:]) == text
 
 
 _TOKENIZERS: dict = {}
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("length", [1, 2, 5, 64, 200])
+@pytest.mark.parametrize("length", [1, 200])
 def test_one_more_one_is_one_more_token_and_changes_no_other(tokenizer, name: str, length: int) -> None:
     """The pair of Theorem 4.2 exists on ids: every run of n ones is n tokens, and the words around it never merge with it."""
     task = AppendixTask(name)
@@ -74,23 +57,7 @@ def test_marks_between_digits_are_tokens_of_their_own(tokenizer, mark: str) -> N
     assert ids == [digits[0], *between, digits[1], *between, digits[2], *between, digits[3]]
 
 
-def test_every_digit_is_one_token(tokenizer) -> None:
-    ids = encode(tokenizer, "0123456789" * 3)[1:]
-    assert len(ids) == 30
-    assert ids[:10] == ids[10:20] == ids[20:]
-    assert len(set(ids)) == 10
-
-
 def test_bos_is_added_once_and_the_ids_are_gemmas(tokenizer) -> None:
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, 2)
     assert tokenizer("a b")["input_ids"].count(BOS_ID) == 1
     assert tokenizer("a b", add_special_tokens=False)["input_ids"].count(BOS_ID) == 0
-
-
-def test_vocabulary_fits_the_embedding(tokenizer) -> None:
-    assert len(tokenizer) == 1024
-
-
-def test_no_clean_up_of_spaces_on_decoding(tokenizer) -> None:
-    text = "a , b . c 's do n't ?"
-    assert tokenizer.decode(encode(tokenizer, text)[1:]) == text

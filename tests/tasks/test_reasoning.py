@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.tasks import AppendixTask, label, names, task
+from ostools.tasks import AppendixTask, label, task
 from ostools.tasks.reasoning import few_shot
 from tests.checkpoints import paper_text
 
@@ -22,10 +22,6 @@ We divide the sum into groups of 5.
 (1 + 1 + 1 + 1 + 1) + 1
 The answer is then 1 * 5 + 1 = 6
 The final answer to your maths question is: 6"""
-
-
-def test_the_papers_examples_stand_as_printed() -> None:
-    assert few_shot("sum-ones") == PRINTED
 
 
 def test_the_papers_examples_stand_in_the_paper() -> None:
@@ -116,7 +112,5 @@ def test_a_label_leads_back(spec: str) -> None:
     assert task(label(task(spec))) == task(spec)
 
 
-def test_every_name_is_a_task() -> None:
-    for name in names():
-        assert task(name).name == name
-        assert task(task(name)) is not None
+def test_the_papers_examples_stand_as_printed() -> None:
+    assert few_shot("sum-ones") == PRINTED

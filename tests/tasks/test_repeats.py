@@ -128,11 +128,6 @@ def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
         list(pairs.pairs(Characters(), [4]))
 
 
-def test_only_the_last_ids_of_a_pair_have_to_be_the_same() -> None:
-    (pair,) = PairsOfIds({1: ([1, 2, 3], [7, 3])}).pairs(Characters(), [1])
-    assert (pair.kind, pair.ids, pair.extended) == ("task", (1, 2, 3), (7, 3))
-
-
 def test_what_is_no_pair_of_ids() -> None:
     with pytest.raises(
         InputError, match=r"end in the same one, found .* their distance would be that of the two tokens"

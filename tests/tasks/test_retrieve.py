@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from mitigations import Separator, insert
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.tasks.retrieve import WORDS, RetrieveTask
+from ostools.tasks.retrieve import RetrieveTask
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "kv_retrieval_75_keys_20.jsonl"
 needs_real = pytest.mark.skipif(not REAL.is_file(), reason=f"the real records are not at {REAL}")
@@ -30,7 +29,7 @@ def published_prompt(records: list[list[str]], key: str) -> str:
 
 
 @needs_real
-@pytest.mark.parametrize("line", range(20))
+@pytest.mark.parametrize("line", [0, 19])
 def test_the_real_records_give_the_published_prompt(line: int) -> None:
     found = json.loads(REAL.read_text().splitlines()[line])
     records, key = found["ordered_kv_records"], found["key"]
@@ -74,13 +73,6 @@ def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     assert task.answer_line(value) == f'"{value}"'
 
 
-@given(length=st.integers(1, 10), seed=st.integers(0, 2**40))
-def test_no_other_record_holds_the_wanted_value(length: int, seed: int) -> None:
-    task = RetrieveTask(position="first")
-    values = [value for _, value in task.pairs(task.items(length, seed))]
-    assert len(set(values)) == length
-
-
 def test_only_the_wanted_record_moves() -> None:
     swept = [RetrieveTask(position=place, records="uuid").items(9, seed=3) for place in range(9)]
     wanted = swept[0][0]
@@ -117,12 +109,6 @@ def test_every_place_is_drawn_as_often() -> None:
         drawn.index(4)
 
 
-def test_words_are_single_as_long_as_there_are_enough() -> None:
-    task = RetrieveTask(records="words")
-    keys = {length: [key for key, _ in task.pairs(task.items(length))] for length in (5, len(WORDS))}
-    assert all(set(found) <= set(WORDS) for found in keys.values())
-
-
 def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None:
     pairs = [[f"k{number}", f"v{number}"] for number in range(5)]
     file = tmp_path / "records.jsonl"
@@ -131,11 +117,6 @@ def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None
     assert sorted(task.pairs(task.items(3))) == [("k0", "v0"), ("k1", "v1"), ("k3", "v3")]
     file.write_text(json.dumps({"key": "é", "value": "ü", "ordered_kv_records": [["é", "ü"]]}) + "\n")
     assert '"é": "ü"' in task.prompt(1)
-
-
-def test_uuids_are_uuids_of_version_4() -> None:
-    text = RetrieveTask(records="uuid").prompt(10)
-    assert len(re.findall(r'"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"', text)) == 21
 
 
 def test_a_blank_separator_stands_between_records_and_another_is_refused() -> None:
@@ -166,9 +147,7 @@ def test_by_name() -> None:
     [
         ({"position": "lst"}, "expected first, middle, last, drawn, an index from 0, or a fraction of 1, found 'lst'"),
         ({"position": -1}, "expected the index of a record, from 0, found -1"),
-        ({"position": True}, "found True"),
         ({"position": 1.5}, "expected a fraction from 0.0 to 1.0, found 1.5"),
-        ({"position": float("nan")}, "found nan"),
         ({"records": "uuids"}, "expected uuid or words, or a file, found 'uuids'"),
     ],
 )
@@ -191,11 +170,8 @@ def test_lengths_that_cannot_be() -> None:
     "line",
     [
         "{",
-        "[]",
         '{"ordered_kv_records": [], "key": "a", "value": "b"}',
         '{"ordered_kv_records": [["a", "b"], ["a", "c"]], "key": "a", "value": "b"}',
-        '{"ordered_kv_records": [["a", 1]], "key": "a", "value": 1}',
-        '{"ordered_kv_records": [["a"]], "key": "a", "value": "b"}',
     ],
 )
 def test_a_file_of_another_format_is_refused(tmp_path: Path, line: str) -> None:

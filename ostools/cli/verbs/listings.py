@@ -28,7 +28,7 @@ _LONGEST_PROMPT = 72
 def models() -> None:
     """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model."""
     from ostools.models.families import FAMILIES, ROUTES
-    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
     cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
@@ -266,7 +266,7 @@ def _machine() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from ostools.models.files.packages import PACKAGED_MODELS, is_installed
+    from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
     for name, directory in EMBEDDED_DIRECTORIES.items():

@@ -74,7 +74,7 @@ def greedy_answers(
         [_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)]
     )
     table = frame.astype(dict.fromkeys(_INTEGER_COLUMNS, "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.asked}
+    how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.provenance}
     how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
     return table, how | how_read(model)
 

@@ -126,7 +126,7 @@ def chain_of_thought(
         **result.provenance.parameters,
         "measurement": "chain-of-thought",
         **{"task": tasks.label(form), "length": length, "seed": seed, "key": task_prompt.key},
-        **{"chat": task_prompt.chat, **task_prompt.prompt.asked},
+        **{"chat": task_prompt.chat, **task_prompt.prompt.provenance},
         **{"reasoning": text.reasoning, "reasoning_source": text.source},
         "max_new_tokens": max_new_tokens if reasoning is None else None,
         **_answer(model, text),

@@ -16,7 +16,7 @@ from ostools.measure.answers.probability import line_ids
 from ostools.measure.answers.reading import HAS_ANSWER
 from ostools.measure.task_prompt import TaskPrompt, item_positions
 from ostools.models import Prompt, context_length
-from ostools.models.text.calling import decoded
+from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets
 from ostools.tasks import AppendixTask
 from ostools.tasks.reasoning import few_shot

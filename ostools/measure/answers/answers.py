@@ -30,9 +30,9 @@ from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
-from ostools.models.files.vocabulary import ids_of_setting
+from ostools.models.files.tokenizer import ids_of_setting
 from ostools.models.shape import Shape
-from ostools.models.text.calling import decoded, token_ids
+from ostools.models.tokenizer_calls import decoded, token_ids
 from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern

@@ -65,12 +65,12 @@ def asserted(task: Task, pieces: Sequence[str], reader: Reader, text: str, ended
     """The value that a text asserts as the answer to a prompt with these pieces; None where it asserts none.
 
     Digits as they were written, of a number without commas between thousands; of a task that lists its possible answers
-    (`Task.named`) the one that is named. None for a task whose `wording` is not known.
+    (`Task.named_answer`) the one that is named. None for a task whose `wording` is not known.
     """
     lines = [line for line, finished in _finished(reader.lines(text, ended)) if line or finished]
     wording = task.wording
     if wording is None:
-        return next((value for line in lines if (value := task.named(line, pieces)) is not None), None)
+        return next((value for line in lines if (value := task.named_answer(line, pieces)) is not None), None)
     alphabet = {letter for piece in pieces for letter in piece if letter.isdecimal()}
     value = _Assertions(wording, alphabet, task.numeric).decide(_sentences(lines))
     return value.replace(",", "") if value is not None and task.numeric else value

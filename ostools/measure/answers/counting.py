@@ -6,7 +6,7 @@ one of the two is expected to be right. Only logits that are the same bit for bi
 
 Measured: what the model answers. The corollary is one-sided, and speaks of the first token generated: errors below that
 count are not its business, and neither are later tokens, which see different caches. So the answer line is begun in the prompt
-(`tasks.opened`): after the bare prompt the first token is the same for every count, right or wrong.
+(`tasks.counting`): after the bare prompt the first token is the same for every count, right or wrong.
 Whether the model would give the same answer by itself is tried at three counts (`same_behind_bare_prompt`).
 
 Cost: `collapse` by its loop (a pass over every prompt, in every dtype and in float64), and an answer to every prompt in every
@@ -43,7 +43,7 @@ from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.opened import COUNTING, OpenedPairs, PrefilledPrompt
+from ostools.tasks.counting import COUNTING, PrefilledPairs, PrefilledPrompt
 
 COLUMNS = {
     **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
@@ -119,7 +119,7 @@ def counting(
     """
     form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
-    prefilled_pairs = OpenedPairs(form)
+    prefilled_pairs = PrefilledPairs(form)
     seed, length_list = whole_number("seed", seed), checked_lengths(lengths)
     acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
     _require_room(model, prefilled_pairs, max(length_list) + 1, seed)
@@ -228,7 +228,7 @@ def _status(verdict: Verdict | None) -> str:
     return "no verdict: float64 is the reference, whose own noise is not known" if verdict is None else verdict.words
 
 
-def _require_room(model: TransformerBridge, prefilled_pairs: OpenedPairs, longest: int, seed: int) -> None:
+def _require_room(model: TransformerBridge, prefilled_pairs: PrefilledPairs, longest: int, seed: int) -> None:
     """Refuse before any pass what would not fit at the end."""
     prompt = prefilled_pairs.prompts(ModelEncoder(model), [longest], seed)[longest]
     needed, context = len(prompt.ids) + _room({longest: prompt}), context_length(model)

@@ -21,7 +21,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import encode
-from ostools.models.text.calling import token_ids
+from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import tokenizer_of
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question

@@ -194,7 +194,12 @@ def evaluate(
     names |= {"elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
     how |= {"rewritten": any(task_prompt.rewritten for task_prompt in task_prompts), "trained_length": longest}
-    how |= {"lengths": length_list, "seeds": seed_list, "chat": task_prompts[0].chat, **task_prompts[0].prompt.asked}
+    how |= {
+        "lengths": length_list,
+        "seeds": seed_list,
+        "chat": task_prompts[0].chat,
+        **task_prompts[0].prompt.provenance,
+    }
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     rows = [
         _row(task_prompt, sample, answer, reasoning_tokens(model, task_prompt, answer), score, status, longest)

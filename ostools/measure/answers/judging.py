@@ -59,7 +59,7 @@ def _content(
 ) -> str | None:
     """The value that the answer asserts: in the form, where it is read there, else in whatever words."""
     in_form = parsed_answer.kind == HAS_ANSWER and (reading.form is not None or prompt_or_question.task.wording is None)
-    named_item = prompt_or_question.task.named(parsed_answer.line, prompt_or_question.pieces)
+    named_item = prompt_or_question.task.named_answer(parsed_answer.line, prompt_or_question.pieces)
     if in_form and named_item is None:
         return (
             parsed_answer.answer

@@ -24,7 +24,7 @@ from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, share
 from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
-from ostools.models.text.calling import token_ids
+from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import control_ids, tokenizer_of
 
 AFTER_PROMPT, ALONE = "behind the prompt", "by itself"

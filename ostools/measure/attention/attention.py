@@ -137,7 +137,7 @@ def attention(
         status=status,
         side=SIDE,
         **task_parameters,
-        **encoded_prompt.asked,
+        **encoded_prompt.provenance,
     )
     columns: Any = token_columns(encoded_prompt).assign(item=pd.array(items, dtype="Int64"))
     layers, heads, _ = last.shape

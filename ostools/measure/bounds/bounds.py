@@ -218,7 +218,7 @@ def _of_one(
     needed = bounds_bytes(shape, n, options.names)
     _require_memory(needed, n, next(model.parameters()).device, options.max_memory, options.announce)
     values = _fold(model, tokens, options.names, last, options.mlp_norm, progress)
-    own_parameters: dict[str, Any] = {**tokens.asked}
+    own_parameters: dict[str, Any] = {**tokens.provenance}
     verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, options.max_memory)
     if verdicts:
         own_parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.models import Prompt, context_length, encode
-from ostools.models.text.calling import token_ids_of_each
+from ostools.models.tokenizer_calls import token_ids_of_each
 from ostools.models.tokens import control_ids, frame, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Pair
 from ostools.tasks.repeats import TaskOfIds

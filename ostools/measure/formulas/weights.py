@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import Norm
 from ostools.measure.formulas.layout import Layout
-from ostools.models.recast import dense
+from ostools.models.lazy_cast import dense
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def held_last_tokens(
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
     frozen_parts = FROZEN_PARTS[linearisation]
-    held_context = hooks.held(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
+    held_context = hooks.hold_first_pass(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
     last_rows = []
     with torch.no_grad(), held_context, hooks.capture(model, "final_norm") as record:

@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks import Norm
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.strips import Strip
-from ostools.models.recast import dense
+from ostools.models.lazy_cast import dense
 from ostools.theory.bounds.operators import mlp_jacobian
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.

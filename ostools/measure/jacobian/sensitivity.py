@@ -280,7 +280,7 @@ def _result(
     tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
 ) -> Sensitivity:
     runs = {name: measured_norms.account for name, measured_norms in norms.items()}
-    parameters = {**provenance.parameters, **tokens.asked, "runs": runs}
+    parameters = {**provenance.parameters, **tokens.provenance, "runs": runs}
     return Sensitivity(_table(tokens, norms, layers), replace(provenance, parameters=parameters))
 
 

@@ -20,8 +20,7 @@ import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.ground.names import checked_list, checked_name
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.dynamic import view_dynamic
-from ostools.models.precision.rounding import holds, view_rounded
+from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
 from ostools.theory.distances import DTYPES, spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]

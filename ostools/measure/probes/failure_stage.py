@@ -37,7 +37,7 @@ from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.models.text.calling import decoded
+from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.tasks import Task
 

@@ -33,7 +33,7 @@ from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.prefilled import PrefilledPrompt
 from ostools.measure.probes.probe import FLOAT32, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
-from ostools.models.text.calling import decoded
+from ostools.models.tokenizer_calls import decoded
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
 

@@ -103,7 +103,7 @@ def spectra(
     if len(tokens.ids) < 2:
         raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
     provenance = Provenance.collect(
-        model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.provenance_entry, **tokens.asked
+        model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.provenance_entry, **tokens.provenance
     )
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")

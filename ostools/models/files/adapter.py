@@ -216,7 +216,7 @@ def _matched(pattern: str, names: Iterable[str], file: Path) -> list[str]:
 
 
 def _name_outside(name: str, tensors: Iterable[str], family: Family) -> str:
-    """What a module of the text model is called in the model that the adapter was trained on."""
+    """Name of a module of the text model in the model that the adapter was trained on."""
     matches = (re.match(old, key) for key in tensors for old, new in family.renames if new == "model.")
     prefix = next((match.group() for match in matches if match), "model.")
     return f"{prefix}{name.removeprefix('model.')}" if name.startswith("model.") else name

@@ -16,14 +16,19 @@ from ostools.models.families import Family
 from ostools.models.files.adapter import merge_adapter, require_peft
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
+from ostools.models.files.offload import (
+    DeviceMap,
+    MappedWeights,
+    PlaceByModule,
+    Placing,
+    checked_map,
+    fill,
+    placeholders,
+)
 from ostools.models.files.quantised import SCALE, Quantisation
-from ostools.models.files.shards import check_finite, check_loaded, check_stored
+from ostools.models.files.shards import Shard, check_finite, check_loaded, check_stored
 from ostools.models.files.sources import Source
-from ostools.models.files.vocabulary import without_negative_ids
-from ostools.models.placed.device_map import DeviceMap, Placed, checked_map
-from ostools.models.placed.mapped import MappedWeights
-from ostools.models.placed.place import Placing, fill, placeholders
-from ostools.models.placed.shard import Shard
+from ostools.models.files.tokenizer import without_negative_ids
 
 
 @dataclass(frozen=True)
@@ -146,17 +151,19 @@ def merged(
 
 def in_places(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: DeviceMap
-) -> tuple[PreTrainedModel, Placed]:
+) -> tuple[PreTrainedModel, PlaceByModule]:
     """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with checkpoint.fitting():
         checkpoint.check_stored()
-        placed = checked_map(device_map, checkpoint.described(), dtype, device)
+        place_by_module = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        module = checkpoint.filled(weights.by_name, dtype, device, Placing(weights, placed, dtype, device).weight)
+        module = checkpoint.filled(
+            weights.by_name, dtype, device, Placing(weights, place_by_module, dtype, device).weight
+        )
     module = checkpoint.finished(module)
     weights.let_go()
-    return module, placed
+    return module, place_by_module
 
 
 def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:

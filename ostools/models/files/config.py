@@ -1,23 +1,42 @@
-"""The configuration and the tokenizer of a checkpoint, as transformers reads them."""
+"""Configuration of a checkpoint: which family it is, whether ostools loads it, and what transformers makes of it.
+
+A config.json carries the attention kernel, the dtype, the cache, the outputs and the devices of whoever saved it. They say how
+some machine computed, and not which model it is: `without_saved` leaves them out wherever a configuration is read.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError
-from ostools.models.families import Family
-from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
+from ostools.models.files.checks import check_files, one_line, read_json
 from ostools.models.files.quantised import Quantisation, check_quantisation
-from ostools.models.files.vocabulary import check_declared_ids, read_declared
-from ostools.models.saved_settings import without_saved
-from ostools.models.text.calling import decoded, is_failure, token_ids
+
+_MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
+"""Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
+_TABLES = (("mpt", ("n_heads", "max_seq_len"), 1), ("gpt2", ("n_layer", "n_positions"), 2))
+"""Families of which transformers makes a table of positions: a number for each head and position, or a mask for each layer."""
+_LARGEST_TABLE = 1 << 28
+_SAVED_SETTINGS = """
+    attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset _flash_attn_2_enabled
+    experts_implementation _experts_implementation _experts_implementation_internal
+    use_kernels kernel_config disable_custom_kernels fusion_config compile_config
+    dtype torch_dtype _pre_quantization_dtype quantization_config compression_config
+    use_cache cache_implementation cache_config
+    torchscript return_dict use_return_dict _output_attentions output_attentions output_hidden_states output_router_logits
+    device_map tp_plan base_model_tp_plan base_model_pp_plan distributed_config transformers_weights
+    gradient_checkpointing chunk_size_feed_forward
+"""
+SAVED = frozenset(_SAVED_SETTINGS.split())
+"""Kernels, dtypes, quantisation (weights are dequantised before the model sees them), caches, outputs, devices, training."""
 
 
 @contextmanager
@@ -34,6 +53,69 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def check_config(directory: Path) -> Family:
+    """The family of the model in `directory`, or why ostools does not load it."""
+    check_files(directory)
+    config = read_json(directory / "config.json")
+    _check_limits(config, directory / "config.json")
+    check_quantisation(config, directory)
+    return family_of_settings(config, str(directory / "config.json"))
+
+
+def _check_limits(config: dict[str, Any], where: Path) -> None:
+    """No setting asks a library for more than any model needs: lists, and tables of positions, are made as it is read."""
+    for settings in (config, *(inner for inner in config.values() if isinstance(inner, dict))):
+        for name, most in _MOST.items():
+            value = settings.get(name)
+            if isinstance(value, int) and value > most:
+                raise InputError(
+                    f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?"
+                )
+    for kind, names, power in _TABLES:
+        sizes = [config.get(name) for name in names]
+        if config.get("model_type") == kind and all(isinstance(size, int) for size in sizes):
+            heads, length = (int(size or 0) for size in sizes)
+            if (size := heads * length**power) > _LARGEST_TABLE:
+                raise InputError(
+                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} "
+                    f"and {names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
+                )
+
+
+def family_of_settings(config: dict[str, Any], where: str) -> Family:
+    """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of."""
+    kind = config.get("model_type")
+    text = config.get("text_config")
+    for settings in (config, text if isinstance(text, dict) else {}):
+        for flag in ("is_encoder_decoder", "use_bidirectional_attention", "add_cross_attention"):
+            if settings.get(flag):
+                raise InputError(
+                    f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
+                    f"{where}: the theory does not cover it; use one of {KNOWN_ARCHITECTURES}"
+                )
+    family = family_of_config(config)
+    if family is None:
+        candidates = [family for family in FAMILIES if family.model_type == kind]
+        settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
+        description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
+        raise InputError(
+            f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its hooks have not "
+            "been held against Hugging Face's own model"
+        )
+    if family.refused is not None:
+        raise InputError(
+            f"expected a model whose hooks show and change what it computes, found {family.name} in "
+            f"{where}: {family.refused}; `ostools list models` lists what loads"
+        )
+    architectures = config.get("architectures")
+    if architectures and architectures != [family.architecture]:
+        raise InputError(
+            f"expected architecture {family.architecture} for model_type {kind!r}, found {architectures} in "
+            f"{where}: load the language model, not another head on it"
+        )
+    return family
+
+
 def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
     """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation.
 
@@ -41,7 +123,7 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
     settings = read_json(directory / "config.json")
     quantisation = check_quantisation(settings, directory)
     try:
-        config = _config_of(settings)
+        config = saved_config(settings)
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
         raise InputError(
             f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
@@ -55,8 +137,8 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
     return config, quantisation
 
 
-def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
-    """What transformers makes of a config.json that says these, without those of the machine that saved it.
+def saved_config(settings: dict[str, Any]) -> PreTrainedConfig:
+    """Configuration that transformers makes of these settings, without those of the machine that saved them.
 
     As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a disk."""
     if "configuration_files" in settings:
@@ -70,8 +152,17 @@ def _config_of(settings: dict[str, Any]) -> PreTrainedConfig:
     )
 
 
+def without_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration, and of the configurations in it, without those of the machine that saved it."""
+    return {
+        name: without_saved(value) if isinstance(value, Mapping) and name.endswith("_config") else value
+        for name, value in settings.items()
+        if name not in SAVED
+    }
+
+
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
-    """What the class does not read is not there: others ask the configuration which layers have a window."""
+    """Remove settings that the class does not read: others ask the configuration which layers have a window."""
     if family.windows == "none" and hasattr(config, "sliding_window"):
         config.sliding_window = None
     if family.windows == "all layers" and hasattr(config, "layer_types"):
@@ -94,21 +185,3 @@ def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> 
             f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
             f"{module_name}: `ostools list models` lists what loads"
         )
-
-
-def read_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
-    if not has_tokenizer(directory):
-        return None
-    try:
-        declared = read_declared(directory)
-        file = directory / "config.json"  # an adapter's directory has none
-        options = {"config": _config_of(read_json(file))} if file.exists() else {}
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
-        decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
-        check_declared_ids(tokenizer, declared, directory)
-        return tokenizer
-    except BaseException as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
-        if isinstance(error, InputError) or not is_failure(error):
-            raise
-        raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None

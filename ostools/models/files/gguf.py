@@ -30,7 +30,8 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorPr
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words, short_repr
 from ostools.ground.memory import free_memory
 from ostools.models.families import Family
-from ostools.models.files.checks import family_of_settings, one_line
+from ostools.models.files.checks import one_line
+from ostools.models.files.config import family_of_settings
 from ostools.models.files.shards import check_described, check_finite, check_loaded
 
 _MOST_ENTRIES = 1 << 20  # settings, or tensors, of one file; the largest known has some thousands
@@ -55,7 +56,7 @@ _SPLIT_DIGITS_FIRST = ("smollm", "starcoder", "refact", "command-r", "codeshell"
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says of itself: `settings` (an array of strings by its length), and the shape of each tensor.
+    """Header of a GGUF file: `settings` (an array of strings by its length), and the shape of each tensor.
 
     `quantisation` is in llama.cpp's words ("Q4_K_M"), by `general.file_type`; where the file has none, the type that holds most
     of the weights.
@@ -215,8 +216,12 @@ def _require_same_settings(config: PreTrainedConfig, header: GgufHeader, name: s
             continue
         if setting in _HARMLESS and _HARMLESS[setting] in (None, value):
             continue
-        ours = _of_config(config, _SAME_AS.get(setting))
-        if ours is None or not isinstance(value, int | float) or not math.isclose(value, ours, rel_tol=1e-6):
+        config_value = _of_config(config, _SAME_AS.get(setting))
+        if (
+            config_value is None
+            or not isinstance(value, int | float)
+            or not math.isclose(value, config_value, rel_tol=1e-6)
+        ):
             raise InputError(
                 f"expected settings that transformers' GGUF reader knows, found {key} = {short_repr(value)} in {name}: the "
                 f"model "

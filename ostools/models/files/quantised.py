@@ -1,4 +1,4 @@
-"""Which checkpoints in few bits load: fp8, whose matrices transformers itself dequantises on any machine."""
+"""Checkpoints in few bits that load: fp8, whose matrices transformers itself dequantises on any machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError
-from ostools.models.placed.shard import Shard
+from ostools.models.files.shards import FP8, Shard
 
-FP8 = "F8_E4M3"
 SCALE = "_scale_inv"
 _PACKAGES = {
     "awq": "gptqmodel",
@@ -33,12 +32,12 @@ class Quantisation:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What transformers is told, so that it dequantises."""
+        """Settings with which transformers dequantises."""
         block = None if self.block is None else list(self.block)
         return {"quant_method": "fp8", "weight_block_size": block, "dequantize": True}
 
     def check(self, shards: Sequence[Shard], directory: Path) -> None:
-        """Each fp8 matrix has a scale for each of its blocks, or one.
+        """Check that each fp8 matrix has a scale for each of its blocks, or one.
 
         transformers reads a scale's block off its shape, and a matrix without one as it stands.
         """

@@ -7,24 +7,39 @@ against the dtypes that a weight may have.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.files import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
-from ostools.models.files.quantised import FP8
-from ostools.models.placed.shard import Shard, StoredTensor
 
+FP8 = "F8_E4M3"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    FP8: torch.float8_e4m3fn,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""The dtypes that checkpoints are stored in, by their names in a header."""
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 """Those in which a number stands for itself."""
 MOST_TENSORS = 100_000
@@ -32,6 +47,44 @@ MOST_TENSORS = 100_000
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a header describes it: its dtype there, its shape, and the bytes of the file from `start` to `end`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """Number of its entries."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A safetensors file: its tensors by name."""
+
+    file: Path
+    tensors: Mapping[str, StoredTensor]
+
+    def read(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in memory of its own, in the order in which the file holds them. The file is opened once.
+
+        A tensor of a dtype that no model is stored in is left out.
+        """
+        with open_regular(self.file) as file:
+            for name, stored in sorted(self.tensors.items(), key=lambda item: item[1].start):
+                if stored.dtype not in DTYPES:
+                    continue
+                numbers = torch.empty(stored.end - stored.start, dtype=torch.uint8)
+                file.seek(stored.start)
+                if file.readinto(numbers.numpy()) != len(numbers):  # pyright: ignore[reportAttributeAccessIssue]
+                    raise InputError(f"expected a whole safetensors file, found {self.file} cut while it was read")
+                yield name, numbers.view(DTYPES[stored.dtype]).view(stored.shape)
 
 
 def read_shards(directory: Path) -> list[Shard]:
@@ -186,7 +239,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index: Path) -> None:
-    """Each tensor stands in one file, which is the one that the index names."""
+    """Check that each tensor stands in one file, the one that the index names."""
     file_by_tensor: dict[str, str] = {}
     for shard in shards:
         for name in shard.tensors:

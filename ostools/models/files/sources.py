@@ -13,8 +13,7 @@ from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ostools.models.files.checks import check_files, has_tokenizer, read_json
-from ostools.models.files.converted import Converted, converted
-from ostools.models.files.packages import PACKAGED_MODELS, packaged
+from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -42,49 +41,20 @@ BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
 
 KNOWN_HUB_IDS = (
-    "google/gemma-2b",
-    "google/gemma-2b-it",
-    "google/gemma-7b",
-    "google/gemma-7b-it",
-    "google/gemma-2-2b",
-    "google/gemma-2-2b-it",
-    "google/gemma-2-9b",
-    "google/gemma-2-9b-it",
-    "google/gemma-2-27b",
-    "google/gemma-3-270m",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-1b-it",
-    "google/gemma-3-4b-pt",
-    "google/gemma-3-4b-it",
-    "google/gemma-3-12b-pt",
-    "google/gemma-3-12b-it",
-    "google/gemma-3-27b-it",
-    "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-13b-hf",
-    "meta-llama/Meta-Llama-3-8B",
-    "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B",
-    "meta-llama/Llama-3.2-3B",
-    "openai-community/gpt2",
-    "openai-community/gpt2-medium",
-    "openai-community/gpt2-large",
-    "openai-community/gpt2-xl",
-    "distilbert/distilgpt2",
-    "mistralai/Mistral-7B-v0.1",
-    "Qwen/Qwen2.5-0.5B",
-    "Qwen/Qwen2.5-7B",
-    "Qwen/Qwen3-0.6B",
-    "Qwen/Qwen3-8B",
-    "microsoft/phi-2",
-    "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m",
-    "EleutherAI/pythia-1.4b",
-    "allenai/OLMo-2-1124-7B",
-    "allenai/OLMoE-1B-7B-0924",
-    "bigscience/bloom-560m",
-    "mistralai/Mixtral-8x7B-v0.1",
+    "google/gemma-2b", "google/gemma-2b-it", "google/gemma-7b", "google/gemma-7b-it",
+    "google/gemma-2-2b", "google/gemma-2-2b-it", "google/gemma-2-9b", "google/gemma-2-9b-it",
+    "google/gemma-2-27b", "google/gemma-3-270m", "google/gemma-3-1b-pt", "google/gemma-3-1b-it",
+    "google/gemma-3-4b-pt", "google/gemma-3-4b-it", "google/gemma-3-12b-pt",
+    "google/gemma-3-12b-it", "google/gemma-3-27b-it", "meta-llama/Llama-2-7b-hf",
+    "meta-llama/Llama-2-13b-hf", "meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-3.1-8B",
+    "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-3B", "openai-community/gpt2",
+    "openai-community/gpt2-medium", "openai-community/gpt2-large", "openai-community/gpt2-xl",
+    "distilbert/distilgpt2", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B",
+    "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "microsoft/phi-2", "EleutherAI/pythia-70m",
+    "EleutherAI/pythia-410m", "EleutherAI/pythia-1.4b", "allenai/OLMo-2-1124-7B",
+    "allenai/OLMoE-1B-7B-0924", "bigscience/bloom-560m", "mistralai/Mixtral-8x7B-v0.1",
     *BARE_HUB_IDS,
-)
+)  # fmt: skip
 """Well-known ids of known families: to suggest a right name for a wrong one, not a limit on what loads."""
 _GGUF = ".gguf"
 _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *KNOWN_HUB_IDS)

@@ -21,8 +21,8 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
+from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.recast import SMALL_WEIGHT, Recast
 
 Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
@@ -35,7 +35,7 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set})
 def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
 
-    A weight is rounded to `dtype` where an operation reads it, and dropped after it (`Recast`); a model that is in `dtype`
+    A weight is rounded to `dtype` where an operation reads it, and dropped after it (`LazyCast`); a model that is in `dtype`
     already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
     is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
 
@@ -106,7 +106,7 @@ def check_dtype(family: Family, dtype: torch.dtype) -> None:
 
 
 def _empty_copies(model: nn.Module) -> dict[int, object]:
-    """What every empty container of a module is copied to, another one, by its id: deepcopy takes 6 times as long for each of
+    """Copies of every empty container of a module, by its id: deepcopy takes 6 times as long for each of
     them, and a module of torch has a dozen registries, most of them empty."""
     values = (value for module in model.modules() for value in vars(module).values())
     return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
@@ -122,16 +122,16 @@ def _detached_tensors(model: nn.Module) -> dict[int, object]:
 def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    tensor = Recast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
+    tensor = LazyCast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:
     observed = [module.name for module in model.modules() if isinstance(module, HookPoint) and module.fwd_hooks]
-    placed = [edit.where for edit in hooks.active_edits(model)] or observed
-    if placed:
+    hook_places = [edit.where for edit in hooks.active_edits(model)] or observed
+    if hook_places:
         raise InputError(
-            f"expected a model without hooks to read in another dtype, found one at {placed[0]}: leave its with-block "
+            f"expected a model without hooks to read in another dtype, found one at {hook_places[0]}: leave its with-block "
             "first, and open it again on the view"
         )
 

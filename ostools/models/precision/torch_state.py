@@ -100,7 +100,7 @@ _PROCESS = _ProcessState()
 
 
 def _own_precision(place: Any) -> str:
-    """What is set at this place itself; "none" where it follows torch's setting for all places."""
+    """Setting of this place itself; "none" where it follows torch's setting for all places."""
     effective = place.fp32_precision
     place.fp32_precision = "none"
     own_setting = "none" if place.fp32_precision == effective else effective

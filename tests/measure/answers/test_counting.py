@@ -22,7 +22,7 @@ from ostools.models import describe, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
-from ostools.tasks.opened import OpenedPairs
+from ostools.tasks.counting import PrefilledPairs
 from tests.checkpoints import D_VOCAB, tiny_model, trained
 
 
@@ -88,7 +88,7 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     window = mitigations.mitigation("sliding-window:window=6")
     found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
-    pairs = OpenedPairs(AppendixTask("count-ones"))
+    pairs = PrefilledPairs(AppendixTask("count-ones"))
     curve: Any = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
     pd.testing.assert_frame_equal(found.curve.frame, curve.frame)
     opened = pairs.prompts(ModelEncoder(embedded), [9, 19], 0)

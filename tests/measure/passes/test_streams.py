@@ -11,8 +11,8 @@ from torch import Tensor
 import hooks
 from ostools.measure.passes.streams import no_logits, run_from
 from ostools.models import view_in
+from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
-from ostools.models.recast import Recast
 from tests.checkpoints import OTHERS, TEXT_FAMILIES, Family, tiny_model
 
 IDS = torch.tensor([[3, 9, 4, 17]])
@@ -33,14 +33,14 @@ def test_no_logits_and_the_same_y(family: Family) -> None:
 def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
     made: list[int] = []
-    plain = Recast.dense
+    plain = LazyCast.dense
 
-    def counted(self: Recast) -> Tensor:
+    def counted(self: LazyCast) -> Tensor:
         made.append(max(self.shape))
         return plain(self)
 
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
-    monkeypatch.setattr(Recast, "dense", counted)
+    monkeypatch.setattr(LazyCast, "dense", counted)
     seen = view_in(model, torch.float64)
     with torch.no_grad():
         seen(IDS, logits_to_keep=no_logits(seen))

@@ -16,13 +16,13 @@ from ostools.measure.probes.captured import captured
 from ostools.measure.probes.prefilled import prefilled_prompts
 from ostools.results import Frame, frame_of
 from ostools.tasks import AppendixTask, task
-from ostools.tasks.opened import OpenedPairs
+from ostools.tasks.counting import PrefilledPairs
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 
 
 def test_a_count_is_asked_as_counting_asks_it(embedded) -> None:
     form = AppendixTask("count-ones")
-    opened = OpenedPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
+    opened = PrefilledPairs(form).prompts(ModelEncoder(embedded), range(1, 40))
     found = {one.task_prompt.length: one for one in prefilled_prompts(embedded, form, range(1, 40), [0])}
     for n, other in opened.items():
         assert (found[n].ids, found[n].answer) == (other.ids, other.answer)

@@ -17,10 +17,6 @@ from tests.checkpoints import tiny_model
 
 _GEMMA_TURN = "{{ '<start_of_turn>user\n' + %s + messages[-1]['content'] | trim + '<end_of_turn>\n' }}"
 _GEMMA_ANSWER = "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-_LLAMA_TURNS = (
-    "{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | trim + "
-    "'<|eot_id|>' }}{% endfor %}"
-)
 _LLAMA_ANSWER = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 _QWEN_TURNS = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 _PHI_TURNS = "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"
@@ -47,7 +43,6 @@ _G, _E = "<start_of_turn>", "<end_of_turn>"
 _L = "<|begin_of_text|>"
 _LS, _LU, _LA = (f"<|start_header_id|>{role}<|end_header_id|>\n\n" for role in ("system", "user", "assistant"))
 _QS, _QU, _QA = (f"<|im_start|>{role}\n" for role in ("system", "user", "assistant"))
-_DEFAULT = "You are Qwen. You are helpful."
 _DATE = "Cutting Knowledge Date: December 2023\nToday Date: 01 Jan 2026\n\n"
 
 TEMPLATES = {
@@ -70,14 +65,6 @@ TEMPLATES = {
         bos="<bos>",
         sentencepiece=True,
     ),
-    "llama-3": Template(
-        "{{ bos_token }}" + _LLAMA_TURNS + _LLAMA_ANSWER,
-        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-        (f"{_L}{_LU}", f"<|eot_id|>{_LA}"),
-        (f"{_L}{_LS}", f"<|eot_id|>{_LU}", f"<|eot_id|>{_LA}"),
-        strips=True,
-        bos=_L,
-    ),
     "llama-3.2": Template(
         "{{ bos_token }}" + _SYSTEM + "{% if not date_string is defined %}{% if strftime_now is defined and false %}"
         "{% set date_string = strftime_now('%d %b %Y') %}{% else %}{% set date_string = '01 Jan 2026' %}{% endif %}"
@@ -89,16 +76,6 @@ TEMPLATES = {
         (f"{_L}{_LS}{_DATE}", f"<|eot_id|>{_LU}", f"<|eot_id|>{_LA}"),
         strips=True,
         bos=_L,
-    ),
-    "qwen-2.5": Template(
-        "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
-        + _DEFAULT
-        + "<|im_end|>\n' }}{% endif %}"
-        + _QWEN_TURNS
-        + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        ("<|im_start|>", "<|im_end|>"),
-        (f"{_QS}{_DEFAULT}<|im_end|>\n{_QU}", f"<|im_end|>\n{_QA}"),
-        (_QS, f"<|im_end|>\n{_QU}", f"<|im_end|>\n{_QA}"),
     ),
     "qwen-3": Template(
         _QWEN_TURNS + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"

@@ -8,7 +8,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models.text.markers import notice_markers
+from ostools.models.tokenizer_calls import notice_markers
 from tests.checkpoints import tiny_model
 
 RENDERED = "<bos><start_of_turn>user\nHi there<end_of_turn>\n<start_of_turn>model\n"
@@ -19,16 +19,11 @@ def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None
     model = tiny_model("gemma")
     prompt = ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     assert prompt.markers == 2
-    assert prompt.asked == {"markers_as_text": 2}
+    assert prompt.provenance == {"markers_as_text": 2}
     ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     (line,) = capsys.readouterr().err.splitlines()
     assert "holds 2 markers of the chat template, read as plain text; use ost.Prompt.from_chat_text" in line
     assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2
-
-
-def test_other_text_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    prompt = ost.encode(tiny_model("gemma"), "Hi <there> [x] <start of turn>")
-    assert (prompt.markers, prompt.asked, capsys.readouterr().err) == (0, {}, "")
 
 
 def test_the_text_of_a_template_is_the_prompt_that_the_template_gives() -> None:
@@ -38,7 +33,7 @@ def test_the_text_of_a_template_is_the_prompt_that_the_template_gives() -> None:
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.ids.tolist() == model.tokenizer(RENDERED, add_special_tokens=False).input_ids
     assert found.origins == expected.origins
-    assert found.asked == expected.asked | {"markers_as_tokens": True}
+    assert found.provenance == expected.provenance | {"markers_as_tokens": True}
     assert len(ost.encode(model, RENDERED.removeprefix("<bos>")).ids) > 2 * len(found.ids)  # the markers in letters
 
 

@@ -1,4 +1,4 @@
-"""The ids of a tokenizer and of the settings that name tokens: each stands for one token, and means what its file says."""
+"""Tokenizer of a checkpoint, and the settings that name tokens: each id stands for one token, as its file says."""
 
 from __future__ import annotations
 
@@ -8,16 +8,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoTokenizer
+
 from ostools.ground.errors import InputError, short_repr
-from ostools.models.files.checks import read_json
-from ostools.models.text.calling import token_ids
+from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.config import saved_config
+from ostools.models.tokenizer_calls import decoded, is_failure, token_ids
 
 _MOST_GROWTH = 100
 """Times that rules of a tokenizer may lengthen a text; those of published ones replace a character by one to three."""
 
 
+def read_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
+    if not has_tokenizer(directory):
+        return None
+    try:
+        declared = read_declared(directory)
+        file = directory / "config.json"  # an adapter's directory has none
+        options = {"config": saved_config(read_json(file))} if file.exists() else {}
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
+        decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
+        check_declared_ids(tokenizer, declared, directory)
+        return tokenizer
+    except BaseException as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
+        if isinstance(error, InputError) or not is_failure(error):
+            raise
+        raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
+
+
 def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
-    """Each id stands for one token, the ids are rows of the embedding, and the tokenizer adds at most one BOS.
+    """Check that each id stands for one token, the ids are rows of the embedding, and the tokenizer adds at most one BOS.
 
     An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
     text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
@@ -58,7 +79,7 @@ def read_declared(directory: Path) -> dict[str, Any]:
 
 
 def _growth(rule: Any) -> float:
-    """How many times longer a text may become by a rule of tokenizer.json and the rules in it."""
+    """Factor by which a text may become longer by a rule of tokenizer.json and the rules in it."""
     if isinstance(rule, list):
         return math.prod(map(_growth, rule))
     if not isinstance(rule, dict):

@@ -102,16 +102,16 @@ def _compiled(template: str) -> jinja2.Template:
 
 @lru_cache(maxsize=1)
 def _environment() -> _Counting:
-    theirs = _compile_jinja_template("").environment
-    ours = _Counting(
-        trim_blocks=theirs.trim_blocks,
-        lstrip_blocks=theirs.lstrip_blocks,
-        extensions=[type(extension) for extension in theirs.extensions.values()],
+    library_environment = _compile_jinja_template("").environment
+    environment = _Counting(
+        trim_blocks=library_environment.trim_blocks,
+        lstrip_blocks=library_environment.lstrip_blocks,
+        extensions=[type(extension) for extension in library_environment.extensions.values()],
     )
-    ours.filters |= {name: _counting_calls(call) for name, call in theirs.filters.items()}
-    ours.filters |= {"random": _refuse_random, _TURNS: _turns}
-    ours.globals |= theirs.globals | {"lipsum": _refuse_random}
-    return ours
+    environment.filters |= {name: _counting_calls(call) for name, call in library_environment.filters.items()}
+    environment.filters |= {"random": _refuse_random, _TURNS: _turns}
+    environment.globals |= library_environment.globals | {"lipsum": _refuse_random}
+    return environment
 
 
 class _Generator(CodeGenerator):

@@ -1,13 +1,13 @@
 """A weight that is made where it is read, without a second copy of it.
 
-A `Recast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
+A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
 or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
 that it reads, and uses them once: of an embedding the rows that were asked for, of a product with a large matrix a block
 of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of
 the model would run; a product in blocks may round its sums otherwise in the last bits. Blocks of a cast are made in one place,
 which the thread keeps.
 
-Backward passes read it the same way: what autograd keeps of a product is the `Recast`, and its numbers are made again.
+Backward passes read it the same way: what autograd keeps of a product is the `LazyCast`, and its numbers are made again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _PRODUCTS = frozenset({_aten.mm.default, _aten.addmm.default, _aten.bmm.default,
 _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 
 
-class Recast(Tensor):
+class LazyCast(Tensor):
     """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
 
     They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one
     piece, so that its
-    sums go in the order that they have without a `Recast`.
+    sums go in the order that they have without a `LazyCast`.
     """
 
     parts: tuple[Tensor, ...]
@@ -74,7 +74,7 @@ class Recast(Tensor):
         *,
         device: torch.device | None = None,
         one_piece: bool = False,
-    ) -> Recast:
+    ) -> LazyCast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
@@ -139,8 +139,8 @@ class Recast(Tensor):
         return self.parts[0]
 
     @property
-    def data(self) -> Recast:
-        """The same numbers, without a gradient."""
+    def data(self) -> LazyCast:
+        """Its numbers, without a gradient."""
         return self.detach()  # pyright: ignore[reportReturnType]
 
     @data.setter
@@ -155,12 +155,13 @@ class Recast(Tensor):
         memo[id(self)] = clone
         return clone
 
-    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> Recast:
+    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> LazyCast:
         return self._of(tuple(view(part) for part in self.parts))
 
-    def _of(self, parts: tuple[Tensor, ...]) -> Recast:
-        """What the same reading makes of other parts."""
-        return Recast(self.read, parts, self.dtype, device=self.device, one_piece=self.one_piece)  # pyright: ignore[reportCallIssue]
+    def _of(self, parts: tuple[Tensor, ...]) -> LazyCast:
+        """Tensor that the same reading makes of other parts."""
+        options: Any = {"device": self.device, "one_piece": self.one_piece}
+        return LazyCast(self.read, parts, self.dtype, **options)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
@@ -173,17 +174,17 @@ class Recast(Tensor):
             return [args[0]._of(views) for views in parts]
         if function in _VIEWS:
             return args[0]._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
-        if function is _aten.embedding.default and isinstance(args[0], Recast):
+        if function is _aten.embedding.default and isinstance(args[0], LazyCast):
             table, ids = args[:2]
             return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
         if function in _PRODUCTS:
             *operands, weight = args
             operands = _dense(operands)
-            if isinstance(weight, Recast):
+            if isinstance(weight, LazyCast):
                 return weight.product(function, operands, **kwargs)
             return function(*operands, weight, **kwargs)
         if function._schema.is_mutable and any(
-            isinstance(argument, Recast) for argument in _written_arguments(function, args, kwargs)
+            isinstance(argument, LazyCast) for argument in _written_arguments(function, args, kwargs)
         ):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
@@ -213,18 +214,18 @@ def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 def dense(x: Tensor) -> Tensor:
     """The tensor's numbers: made once, where they are read many times."""
-    return x.dense() if isinstance(x, Recast) else x
+    return x.dense() if isinstance(x, LazyCast) else x
 
 
 def stored_part(x: Tensor) -> Tensor:
     """Where the numbers are stored: the tensor itself, or what it is read from."""
-    while isinstance(x, Recast):
+    while isinstance(x, LazyCast):
         x = x.stored
     return x
 
 
 def _dense(value: Any) -> Any:
-    return tree_map_only(Recast, dense, value)
+    return tree_map_only(LazyCast, dense, value)
 
 
 def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -1,1 +1,0 @@
-"""A model that a user has in memory, checked as one that is loaded."""

@@ -1,0 +1,263 @@
+"""Weights that lie elsewhere than where they are computed with: on disk, in the machine's memory, on another device.
+
+A device map says which module lies where, as it is asked for or found by what is free. A weight that lies on the device that
+computes is a tensor like any other. One that lies elsewhere is a `LazyCast`: each operation brings what it reads to the device,
+uses it and drops it. Results are those of the model loaded whole, to the bit on a CPU.
+
+accelerate's hooks do otherwise: a module's weights are empty (on torch's meta device), and are first_fit in while its `forward`
+runs. Whatever reads a weight outside of it then finds nothing: TransformerLens refuses `W_O`, the hash of the weights and every
+formula of the theorem raise. A map that accelerate's `infer_auto_device_map` made is one that is understood here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground.memory import free_memory
+from ostools.ground.names import checked_name
+from ostools.models.files.shards import DTYPES, Shard
+from ostools.models.lazy_cast import LazyCast
+
+DISK = "disk"
+NAMED_MAPS = ("auto", DISK)
+"""What stands for a map: by what is free, or everything on disk."""
+SHARE = 0.6
+"""How much of what is free weights may take: the rest is for computing with them."""
+
+DeviceMap = str | Mapping[str, str | int | torch.device]
+PlaceByModule = dict[str, str]
+"""A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
+
+
+def checked_map(device_map: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
+    """The map that was asked for, for the weights of `model`, which may be without numbers (on torch's meta device).
+
+    Raises `InputError` for a name that is no map, an unknown module or place, a module that nothing covers, and two places of
+    weights that are tied.
+    """
+    if isinstance(device_map, str):
+        return {"": DISK} if checked_name("device map", device_map, NAMED_MAPS) == DISK else _auto(model, dtype, device)
+    if not isinstance(device_map, Mapping):
+        raise InputError(
+            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {short_repr(device_map)}"
+        )
+    module_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    place_by_module = {}
+    for name, place in device_map.items():
+        if name not in module_names:
+            raise unknown_name("module in the device map", name, module_names)
+        place_by_module[name] = _checked_place(name, place, device)
+    _require_whole(place_by_module, model)
+    return place_by_module
+
+
+def place_of(name: str, place_by_module: Mapping[str, str]) -> str | None:
+    """Where a weight lies: what the map says of the longest name that its own begins with; None where it says nothing."""
+    parts = name.split(".")
+    names = (".".join(parts[:end]) for end in range(len(parts), -1, -1))
+    return next((place_by_module[prefix] for prefix in names if prefix in place_by_module), None)
+
+
+def _checked_place(name: str, place: str | int | torch.device, device: torch.device) -> str:
+    text = f"cuda:{place}" if isinstance(place, int) else str(place)
+    if text == DISK:
+        return text
+    devices = {"cpu", str(device), *(f"cuda:{index}" for index in range(torch.cuda.device_count()))}
+    text = "cuda:0" if text == "cuda" else text
+    if text not in devices:
+        raise unknown_name(f"place of {name or 'the model'!r} in the device map", text, (*devices, DISK))
+    return text
+
+
+def _require_whole(place_by_module: PlaceByModule, model: nn.Module) -> None:
+    """Every weight has one place."""
+    places: dict[int, tuple[str, str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        place = place_of(name, place_by_module)
+        if place is None:
+            raise InputError(
+                f"device map: expected a place for every module, found none for {name}: name it, one around it, or '' "
+                "for all that is left"
+            )
+        first, where = places.setdefault(id(weight), (name, place))
+        if where != place:
+            raise InputError(
+                f"device map: expected one place for {first} and {name}, which are one weight, found {where} and {place}"
+            )
+
+
+def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
+    """Blocks in their order where there is room: on the device, on the other GPUs, in the machine's memory, on disk."""
+    rooms = {str(device): _free(device)}
+    rooms |= {
+        name: _free(torch.device(name))
+        for name in (f"cuda:{index}" for index in range(torch.cuda.device_count()))
+        if device.type == "cuda" and name not in rooms
+    }
+    rooms |= {"cpu": rooms.get("cpu", _free(torch.device("cpu")))}
+    return first_fit(_sizes(model, dtype), {place: int(SHARE * room) for place, room in rooms.items()})
+
+
+def first_fit(sizes: Iterable[tuple[str, int]], rooms: Mapping[str, int]) -> PlaceByModule:
+    """Place of each part, in order: the first with room that lies no nearer than the last part's; else the disk."""
+    places, remaining = [*rooms, DISK], dict(rooms)
+    now, place_by_part = 0, {}
+    for name, size in sizes:
+        while now < len(rooms) and remaining[places[now]] < size:
+            now += 1
+        if now < len(rooms):
+            remaining[places[now]] -= size
+        place_by_part[name] = places[now]
+    return place_by_part
+
+
+def _sizes(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, int]]:
+    """Bytes of each block, and of each module outside them, in the order in which they compute.
+
+    Tied weights count where they come first.
+    """
+    owners: dict[int, str] = {}
+    sizes: dict[str, int] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        block = re.match(r".*?\.\d+(?=\.)", name)
+        unit = block.group() if block else name.rpartition(".")[0]
+        if owners.setdefault(id(weight), unit) == unit:
+            sizes[unit] = sizes.get(unit, 0) + weight.numel() * dtype.itemsize
+    return list(sizes.items())
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return free_memory().bytes
+
+
+_LINE = 64
+"""Bytes at whose multiples torch's own memory begins."""
+
+
+@dataclass(frozen=True)
+class MappedWeights:
+    """The weights of some files by name, as they are stored: their numbers are the files' own pages.
+
+    A file is mapped for reading alone, so that its pages count under no limit on what a process allocates, and the kernel may
+    drop them whenever it needs the room. Whoever writes to such a tensor ends the process; so does whoever cuts a file short
+    while it is mapped. Memory: none of its own.
+    """
+
+    by_name: dict[str, Tensor]
+    _files: list[np.memmap]
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard]) -> MappedWeights:
+        """Those of these files; a tensor of a dtype that no model is stored in is left out."""
+        weights, files = {}, []
+        for shard in shards:
+            pages = np.memmap(shard.file, mode="r")
+            files.append(pages)
+            for name, stored in shard.tensors.items():
+                if stored.dtype in DTYPES:
+                    numbers = _tensor_of(pages[stored.start : stored.end]).view(DTYPES[stored.dtype])
+                    weights[name] = numbers.view(stored.shape)
+        return cls(weights, files)
+
+    def let_go(self) -> None:
+        """Give back the pages that were read; whoever reads them again finds them in the kernel's cache, or on disk."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # no such advice on Windows
+            for pages in self._files:
+                pages._mmap.madvise(mmap.MADV_DONTNEED)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _tensor_of(pages: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():  # that the pages cannot be written to: no weight is
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(pages)
+
+
+def brought(part: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A stored weight, or a view of one, as the same tensor in `dtype` on `device`, in memory of its own.
+
+    Same strides, and the same place within a cache line: a matrix product sums in another order where a matrix begins at
+    another place, and what comes out would differ from a loaded model's in its last bits. Memory: what lies between the first
+    and the last number of the view.
+    """
+    if part.numel() == 0:
+        return part.to(device, dtype, copy=True)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
+    lead = part.storage_offset() % _LINE
+    buffer = torch.empty(lead + span, dtype=dtype, device=device)
+    buffer[lead:].copy_(part.as_strided((span,), (1,), part.storage_offset()))
+    return buffer.as_strided(part.shape, part.stride(), lead)
+
+
+def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """For each weight NaN in its shape, which takes no memory: so that the model can be built before it is first_fit.
+
+    Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
+    """
+    holder_by_name = {}
+    for name, weight in weights.items():
+        integer_zero = None if weight.is_floating_point() else weight.new_zeros(())
+        scalar = torch.full((), float("nan"), dtype=dtype) if integer_zero is None else integer_zero
+        holder_by_name[name] = scalar.expand(weight.shape)
+    return holder_by_name
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Weights of a model under a device map: their dtype, the device that computes, and what lies where."""
+
+    files: MappedWeights
+    place_by_module: PlaceByModule
+    dtype: torch.dtype
+    device: torch.device
+
+    def weight(self, name: str, path: str) -> Tensor:
+        """The weight of that name in the files, for the parameter at `path` of the model.
+
+        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
+        """
+        weight, place = self.files.by_name[name], place_of(path, self.place_by_module) or DISK
+        if place == str(self.device) or weight.ndim < 2:
+            weight = brought(weight, self.dtype, self.device)
+        else:
+            if place != DISK:
+                weight = brought(weight, self.dtype, torch.device(place))
+            reading = partial(brought, dtype=self.dtype, device=self.device)
+            weight = LazyCast(  # pyright: ignore[reportCallIssue]
+                reading, (weight,), self.dtype, device=self.device, one_piece=True
+            )
+        self.files.let_go()
+        return weight
+
+
+def fill(
+    module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
+) -> None:
+    """Put `weight(name, path)` in the place of each placeholder in `held_tensors`, which `module` was built with.
+
+    `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.
+    """
+    names = {holder.data_ptr(): name for name, holder in holders.items()}
+    parameter_by_id: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else buffer.to(device)
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if id(parameter) not in parameter_by_id:
+            stored = names.get(parameter.data_ptr())
+            if stored is None:
+                raise InputError(f"expected {path} as the file holds it, found it converted by transformers")
+            parameter_by_id[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
+        owner, _, name = path.rpartition(".")
+        module.get_submodule(owner)._parameters[name] = parameter_by_id[id(parameter)]

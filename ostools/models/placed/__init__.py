@@ -1,1 +1,0 @@
-"""Weights that lie elsewhere than where they are computed with: on disk, in the machine's memory, on another device."""
