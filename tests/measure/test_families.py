@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
@@ -17,17 +15,17 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
-from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
+from tests.checkpoints import make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.bounds import test_certified as chain
+from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
@@ -37,27 +35,12 @@ described = pytest.mark.parametrize("family", DESCRIBED)
 experts = pytest.mark.parametrize("family", EXPERTS)
 
 
-def by_autograd(model: TransformerBridge, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:
-    with true_arithmetic(model):
-        embedded = model.input_to_embed(IDS[None])[0][0]
-        return jacobian(model, embedded, freeze=freezing(model, linearisation))
-
-
-def linearised(model: TransformerBridge, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:
-    linear = Linearised(model, IDS, linearisation)
-    return linear.pull(torch.eye(int(model.cfg.d_model), dtype=torch.float64)).transpose(0, 1)
-
-
-def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
-
-
 @described
 def test_every_linearisation_is_autograds(family: str) -> None:
     """The quick law of each family: all that the formulas know of its blocks is in it."""
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
     for name in LINEARISATIONS:
-        assert_close(linearised(model, name), by_autograd(model, name), 1e-12)
+        assert_close(by_formulas(model, IDS, name), by_autograd(model, IDS, name), 1e-12)
 
 
 def spoiled(model: TransformerBridge, how: str) -> None:
@@ -80,7 +63,7 @@ def test_adversarial_weights_too(family: str, how: str) -> None:
     model = tiny_model(family, seed=5, scale=3.0, dtype=torch.float64, fresh=True)
     spoiled(model, how)
     for name in LINEARISATIONS:
-        assert_close(linearised(model, name), by_autograd(model, name), 1e-9)
+        assert_close(by_formulas(model, IDS, name), by_autograd(model, IDS, name), 1e-9)
 
 
 EDITS: dict[str, Any] = {
@@ -95,7 +78,7 @@ EDITS: dict[str, Any] = {
 def test_edits_of_scores_are_in_the_derivative(family: str, edit: str) -> None:
     model = tiny_model(family, seed=6, dtype=torch.float64)
     with EDITS[edit](model):
-        assert_close(linearised(model, "full"), by_autograd(model, "full"), 1e-11)
+        assert_close(by_formulas(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-11)
 
 
 @pytest.mark.slow
@@ -178,7 +161,7 @@ def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
         assert "found experts" in run["why"]
         assert run["certificate"]["informative"]
         rows: Any = found.frame[found.frame["linearisation"] == name]
-        expected = by_autograd(model, name).flatten(1).norm(dim=1).numpy()
+        expected = by_autograd(model, IDS, name).flatten(1).norm(dim=1).numpy()
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
     with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
         ost.bounds(model, prompt, variants="local")
@@ -194,7 +177,7 @@ def test_sensitivity_is_the_norm_of_autograds_jacobian(family: str) -> None:
     assert run["route"] == ("autograd" if family in EXPERTS else "analytic")
     rows: Any = found.frame[found.frame["linearisation"] == "full"]
     first = rows[rows["layer"] == 0]["operator_norm"].to_numpy()
-    expected = torch.linalg.matrix_norm(by_autograd(model, "full"), ord=2).numpy()
+    expected = torch.linalg.matrix_norm(by_autograd(model, IDS, "full"), ord=2).numpy()
     assert first == pytest.approx(expected, rel=1e-9)
 
 
@@ -250,9 +233,9 @@ def test_strips_are_the_whole_or_refused(family: str) -> None:
         torch.testing.assert_close(model(IDS[None]), plain, rtol=1e-9, atol=1e-9)
     if family in DESCRIBED:
         with true_arithmetic(model):
-            expected = linearised(model, "full")
+            expected = by_formulas(model, IDS, "full")
             with hooks.in_strips(model, 3):
-                assert_close(linearised(model, "full"), expected, 1e-12)
+                assert_close(by_formulas(model, IDS, "full"), expected, 1e-12)
 
 
 @pytest.mark.slow
@@ -300,22 +283,6 @@ def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
     torch.testing.assert_close(rounding.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-@every_family
-def test_keys_are_rounded_after_their_rotation_or_not_at_all(family: str) -> None:
-    model = tiny_model(family, seed=1)
-    if "rotary_cos" in hooks.available_sites(model) and "rotary_k" not in hooks.available_sites(model):
-        with (
-            pytest.raises(hooks.HookError, match="bfloat16-kv rounds keys behind their rotation"),
-            hooks.rounded(model, "kv", "bfloat16"),
-        ):
-            pass
-        return
-    with hooks.rounded(model, "kv", "bfloat16"):
-        edited = model(IDS[None])
-    assert not torch.equal(edited, model(IDS[None]))
-
-
 @pytest.mark.parametrize("length", [4, 5, 6])
 def test_a_window_that_starts_to_slide(length: int) -> None:
     """Window 5 and a token less, as many, and one more: the derivative is autograd's, the distance that of two passes."""
@@ -334,7 +301,3 @@ def test_a_window_that_starts_to_slide(length: int) -> None:
         model(longer[None])
         y_more = seen["final_norm"][0, -1]
     assert rows["mean"].tolist() == pytest.approx([float((y - y_more).norm())], rel=1e-6)  # norms round to float32
-
-
-def test_the_first_five_are_walked_by_the_tests_beside() -> None:
-    assert not set(TEXT_FAMILIES) & set(OTHERS)

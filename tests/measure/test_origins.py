@@ -13,8 +13,7 @@ from ostools import measure
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.models import Prompt, encode
-from ostools.reporting.charts.attention import attention_findings
-from ostools.reporting.findings.sensitivity import layers_finding, sensitivity_findings
+from ostools.reporting.findings.sensitivity import sensitivity_findings
 from ostools.reporting.style.prompt import TEMPLATE_NOTE
 from tests.checkpoints import trained
 from tests.models.chat.templates import on_template
@@ -84,14 +83,6 @@ def test_findings_speak_of_the_text_and_say_what_the_others_have() -> None:
     assert f"the 2 tokens of the system prompt have {everything[origins == 'system'].sum() / total:.1%}." in said
 
 
-def test_layers_compare_the_last_token_with_the_text() -> None:
-    frame: Any = _measured().frame.query("linearisation == 'full'")
-    medians = [
-        frame[(frame["layer"] == layer) & frame["position"].isin(_text())]["operator_norm"].median() for layer in (0, 1)
-    ]
-    assert layers_finding(_measured()).endswith(f"the others' median goes from {medians[0]:.3g} to {medians[1]:.3g}.")
-
-
 def test_the_profile_of_the_text() -> None:
     result = ost.profile(_embeddings())
     row: Any = result.summary.iloc[0]
@@ -119,15 +110,6 @@ def test_the_shape_of_the_text_is_that_of_the_text_alone() -> None:
     assert of_text.equals(whole.rename(of_text.name))
 
 
-def test_attention_says_how_much_of_it_is_on_the_text() -> None:
-    found = ost.attention(MODEL, _prompt())
-    share = float(found.last[..., _text()].sum(-1).mean())
-    assert found.origins == _prompt().origins
-    said = attention_findings(found)[-1]
-    assert f"Of the last token's attention {share:.1%} is on the {len(_text())} tokens of the text" in said
-    assert "of the text" not in " ".join(attention_findings(ost.attention(trained("embedded"), "1110")))
-
-
 def test_a_sink_at_the_templates_token_is_told_from_one_at_the_texts() -> None:
     chat = measure.head_scores(MODEL, _prompt()).frame
     assert set(chat["first_origin"]) == {"special"}
@@ -141,8 +123,7 @@ def test_a_sink_at_the_templates_token_is_told_from_one_at_the_texts() -> None:
 
 def test_charts_mark_what_is_not_the_text() -> None:
     """A band or a line at every run of such tokens, their names pale, and a note; nothing of it on a plain prompt."""
-    results: list[Any] = [_embeddings(), _measured(), ost.profile(_embeddings())]
-    results += [ost.attention(MODEL, _prompt())]
+    results: tuple[Any, ...] = (_embeddings(), ost.attention(MODEL, _prompt()))
     for result in results:
         spec = str(result.plot().to_dict())
         assert TEMPLATE_NOTE in spec, type(result)

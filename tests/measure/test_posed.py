@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from mitigations import Hint, Interleave, MitigationError, RepeatPrompt, Separator, compose
+from mitigations import Hint, MitigationError, Separator
 from mitigations import mitigation as named
 from ostools.ground.errors import InputError
 from ostools.measure.task_prompt import carrier_positions, render_prompt
@@ -47,12 +47,6 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
         found = carrier_positions(EMBEDDED, posed)
         shown = [posed.prompt.tokens[position].strip() for position in found]
         assert "".join(shown) == ("car" if name == "count-word" else "1") * int(posed.key)
-
-
-def test_interleaving_is_the_papers_sequence() -> None:
-    for name in ("copy-last", "copy-first"):
-        posed = render_prompt(EMBEDDED, task(name), 8, mitigation=Interleave())
-        assert posed.text == AppendixTask(name, interleave=True).prompt(14)
 
 
 def test_prompts_are_the_papers_own_behind_no_mitigation() -> None:
@@ -108,11 +102,6 @@ def _merging(merged: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", unk_token="<unk>")
 
 
-def test_a_prompt_over_the_context_is_refused() -> None:
-    with pytest.raises(InputError, match=r"expected at most \d+ tokens \(the model's context\), found"):
-        render_prompt(EMBEDDED, task("copy-last"), 5000, mitigation=RepeatPrompt(2))
-
-
 def test_a_right_answer_of_several_lines_is_refused() -> None:
     for text in ("\n", "\r\n", "\u2028"):
         with pytest.raises(InputError, match="copy: expected a right answer of one line, found '1111"):
@@ -132,20 +121,3 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
     none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
     with pytest.raises(InputError, match="no item carries the answer '0'"):
         carrier_positions(EMBEDDED, render_prompt(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
-
-
-def test_on_a_sentencepiece_tokenizer() -> None:
-    model = trained("stories")
-    posed = render_prompt(model, task("count-word"), 6, mitigation=compose(Separator(2), Hint()))
-    found = carrier_positions(model, posed)
-    assert "".join(posed.prompt.tokens[position] for position in found).replace(" ", "") == "car" * int(posed.key)
-
-
-@pytest.mark.parametrize("made", [None, "", 3])
-def test_a_rewrite_that_is_no_text_names_the_mitigation(made: object) -> None:
-    class Breaks(Hint):
-        def prompt(self, text: str) -> str:
-            return made  # pyright: ignore[reportReturnType]
-
-    with pytest.raises(MitigationError, match=f"Breaks.prompt: expected a text that is not empty, found {made!r}"):
-        render_prompt(EMBEDDED, task("copy-last"), 3, mitigation=Breaks())

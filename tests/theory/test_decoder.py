@@ -111,35 +111,6 @@ def test_one_causal_pass_holds_every_prefix(name: str, window: int | None) -> No
     torch.testing.assert_close(other.y[:, :30], whole.y[:, :30], rtol=0, atol=0)
 
 
-def test_without_the_mask_prefixes_are_not_held() -> None:
-    decoder = Decoder.random(2, n_layers=1, causal=False)
-    ids = tokens(1, 20)
-    assert (decoder.forward(ids[:, :10]).y - decoder.forward(ids).y[:, :10]).abs().amax() > 0.01
-
-
-@pytest.mark.parametrize("name", ["rope", "alibi", "none"])
-@pytest.mark.parametrize(("n_layers", "window"), [(1, 4), (3, 3), (4, 2), (2, 1)])
-def test_collapse_is_exact_under_windows_and_not_one_copy_earlier(name: str, n_layers: int, window: int) -> None:
-    """Windows at every layer, relative positions: the last token reads L (w - 1) + 1 tokens, and counts no others."""
-    decoder = Decoder.random(3, n_layers=n_layers, positions=name, window=window)
-    reach = n_layers * (window - 1) + 1
-    prefix, copy = tokens(1, 6) % 15, 15
-    ids = torch.cat([prefix, torch.full((1, reach + 20), copy)], dim=1)
-    y = decoder.forward(ids).y[0]
-    differences = (y[1:] - y[:-1]).norm(dim=-1)  # entry i: i + 1 tokens against i + 2
-    first = 6 + reach - 1
-    assert differences[first:].amax() < 1e-12
-    if reach > 1:
-        assert differences[first - 1] > 1e-6
-
-
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
-def test_absolute_positions_break_the_exact_collapse(name: str) -> None:
-    decoder = Decoder.random(3, n_layers=2, positions=name, window=3)
-    y = decoder.forward(torch.full((1, 60), 5)).y[0]
-    assert (y[-1] - y[-2]).norm() > 1e-3
-
-
 @pytest.mark.parametrize("n_layers", [1, 6])
 def test_equal_ratios_are_one_representation_without_positions_and_mask(n_layers: int) -> None:
     """Proposition 6.1, per token type; broken as soon as the mask, positions or a first token are put back."""

@@ -67,13 +67,3 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
         assert 2 * one.hidden > one.lengths_tried
         gaps = [index for index in range(start, end + 1) if index not in solid]
         assert all(any(near in solid for near in range(gap - IN_A_ROW, gap)) for gap in gaps)
-
-
-@given(hidden=st.lists(st.booleans(), min_size=1, max_size=80), more=st.lists(st.booleans(), max_size=40))
-def test_longer_lengths_never_take_a_range_back(hidden: list[bool], more: list[bool]) -> None:
-    """Where one stops decides how far a range is seen, and not whether there is one."""
-    lengths = list(range(1, len(hidden) + len(more) + 1))
-    short = hidden_ranges(hidden, lengths[: len(hidden)])
-    long = hidden_ranges([*hidden, *more], lengths)
-    assert [one.first for one in short] == [one.first for one in long][: len(short)]
-    assert all(one.last <= other.last for one, other in zip(short, long, strict=False))

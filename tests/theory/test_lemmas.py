@@ -174,12 +174,6 @@ def test_alternating_sequences_stay_apart(half: int) -> None:
     assert pytest.approx(0.924234314520, abs=1e-11) == softmax.ALTERNATING
 
 
-def test_alternating_sequences_that_agree_from_some_place_on_come_closer() -> None:
-    x, other = softmax.alternating(4096)
-    brief = torch.where(torch.arange(4096) < 20, other, x)
-    assert float(total_variation(x.softmax(0), brief.softmax(0))) < 0.01
-
-
 @pytest.mark.parametrize("n", [-2, 0, 1, 7, 4095])
 def test_odd_lengths_are_refused_in_one_line(n: int) -> None:
     with pytest.raises(InputError, match=f"Lemma B.4: expected an even length of at least 2, found {n}") as refused:
@@ -200,16 +194,6 @@ def test_a_chosen_diagonal_is_kept_and_the_matrix_is_what_the_lemmas_are_about(s
 def test_causal_softmax_of_hand_made_scores() -> None:
     found = stochastic.causal_softmax(tensor(5.0, 9.0, 0.0, math.log(3.0)).reshape(2, 2))
     assert found.flatten().tolist() == pytest.approx([1.0, 0.0, 0.25, 0.75])
-
-
-@given(st.integers(0, 1000), st.integers(1, 8), st.data())
-def test_the_fixed_space_grows_with_every_token_that_attends_to_itself_alone(
-    seed: int, n: int, data: st.DataObject
-) -> None:
-    alone = data.draw(st.sets(st.integers(1, n - 1))) if n > 1 else set()
-    diagonal = torch.full((n,), 0.5, dtype=torch.float64)
-    diagonal[[0, *alone]] = 1.0
-    assert stochastic.eigenvectors(stochastic.with_diagonal(diagonal, seed)) == 1 + len(alone)
 
 
 DIAGONALS = st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.6, 0.95]), min_size=1, max_size=7)
@@ -262,24 +246,11 @@ def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its
     assert stochastic.coupled_row(4096) == (1.0, 0.0, 0.0)
 
 
-def test_patterns_of_distinct_diagonals_have_as_many_eigenvectors_as_tokens() -> None:
-    """What B.8's proof has in mind: uniform attention, Lambda_ii = 1 / i."""
-    uniform = stochastic.causal_softmax(torch.zeros(6, 6, dtype=torch.float64))
-    found = [stochastic.eigenvectors(spectra.lazy(uniform), (1 + 1 / i) / 2) for i in range(1, 7)]
-    assert found == [1] * 6
-
-
 def test_two_non_zero_entries_a_row_are_enough_for_a_simple_one_and_not_needed() -> None:
     """Lemma B.6's condition: rows that attend to token 1 alone have one such entry, and 1 is simple all the same."""
     assert stochastic.eigenvectors(tensor(1.0, 0.0, 1.0, 0.0).reshape(2, 2)) == 1
     assert stochastic.eigenvectors(tensor(1.0, 0.0, 0.0, 1.0).reshape(2, 2)) == 2
     assert stochastic.eigenvectors(stochastic.coupled()) == 1
-
-
-def test_two_tokens_meet_the_bound_exactly() -> None:
-    matrix = stochastic.with_diagonal(tensor(1.0, 0.5), 0)
-    assert stochastic.remainder_bound(matrix, 10) == pytest.approx(0.75**10)
-    assert float(spectra.remainders(spectra.lazy(matrix), 10)[-1]) == pytest.approx(0.75**10)
 
 
 def test_the_bound_of_three_tokens_is_its_binomial_sum() -> None:
@@ -382,13 +353,6 @@ def test_copies_have_stopped_changing_at_every_layer_from_the_stated_number_on_a
         assert steps[start - 1 :].amax() <= 1e-12
         assert start == 1 or steps[start - 2] >= 1e-9
     assert windows.steps(passed.y[0], copies)[windows.exact_from(layers, window) - 1 :].amax() <= 1e-12
-
-
-@pytest.mark.parametrize(
-    ("layers", "window", "copies"), [(0, 9, 1), (1, 1, 1), (5, 1, 1), (1, 3, 3), (4, 3, 9), (2, 6, 11)]
-)
-def test_where_exact_collapse_begins(layers: int, window: int, copies: int) -> None:
-    assert windows.exact_from(layers, window) == copies
 
 
 @pytest.mark.parametrize(("layers", "window"), [(-1, 3), (2, 0)])

@@ -91,11 +91,6 @@ def test_intervals_of_short_prompts_hold(count: int, correlation: float) -> None
     assert np.mean(held) >= 0.91
 
 
-def test_a_short_prompt_shows_a_deep_u_in_about_half_of_cases() -> None:
-    """Two decades deep over 38 tokens that scatter by 0.3: what short prompts cannot show is not called a shape."""
-    assert 0.4 <= rate(simulated(lambda x: 16 * (x - 0.5) ** 2, 38, 0.3), "U-shape") <= 0.75
-
-
 def test_correlation_of_neighbours_is_found() -> None:
     assert np.mean([shape.neighbours for shape in simulated(np.zeros_like, 256, 0.5)]) == pytest.approx(0.48, abs=0.05)
 

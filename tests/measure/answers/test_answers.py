@@ -12,10 +12,10 @@ from jaxtyping import TypeCheckError
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers, require_limit
-from ostools.models import Prompt, encode, view_in
+from ostools.measure.answers.answers import answers
+from ostools.models import encode
 from ostools.tasks import AppendixTask
-from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
 
 TEXTS = ("How many ones? 1111", "How many ones? 1101", "the in he a the")
 
@@ -51,27 +51,7 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     assert len({answer.ids for answer in found}) > 1
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [
-        ("gemma", torch.float64),
-        ("gemma2", torch.float32),
-        ("gemma3", torch.float64),
-        ("llama", torch.float32),
-        ("gpt2", torch.float32),
-    ],
-)
-def test_batched_and_cached_equals_the_whole_text_one_by_one(family: Family, dtype: torch.dtype) -> None:
-    model = tiny_model(family, seed=5, scale=1.5, dtype=dtype, fresh=True)
-    without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in torch.randint(6, 260, (3, 11)).tolist()]
-    prompts += [Prompt.from_ids(model, prompts[0].ids[:7])]
-    for prompt, answer in zip(prompts, answers(model, prompts, max_new_tokens=6), strict=True):
-        assert answer.ids == tuple(whole_text(model, prompt.ids.tolist(), 6))
-        assert answers(model, [prompt], max_new_tokens=6) == [answer]
-
-
-@pytest.mark.parametrize("family", ["gemma", "gemma3", "llama"])
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_edits_act_as_on_the_whole_text(family: Family) -> None:
     model = tiny_model(family, seed=7, scale=1.5, fresh=True)
     without_ends(model)
@@ -86,9 +66,8 @@ def test_edits_act_as_on_the_whole_text(family: Family) -> None:
     assert edited != plain
 
 
-@pytest.mark.parametrize("family", ["gemma", "llama"])
-def test_a_pattern_that_is_replaced_is_that_of_the_whole_text(family: Family) -> None:
-    model = tiny_model(family, seed=7, scale=1.5, fresh=True)
+def test_a_pattern_that_is_replaced_is_that_of_the_whole_text() -> None:
+    model = tiny_model("llama", seed=7, scale=1.5, fresh=True)
     without_ends(model)
     plain = answers(model, TEXTS, max_new_tokens=6)
 
@@ -143,17 +122,6 @@ def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
     assert seen == [length, length + 1, length + 2, length + 3]
 
 
-def test_the_embedded_model_counts_and_its_answers_score(embedded) -> None:
-    task = AppendixTask("count-ones")
-    found = answers(embedded, [task.prompt(n) for n in (3, 12, 12)], max_new_tokens=24)
-    assert [answer.ended for answer in found] == ["eos"] * 3
-    assert found[1] == found[2]
-    assert found[1].text == "\n" + task.answer_line("12")
-    assert [answer.text for answer in found] == ["\n" + task.answer_line(key) for key in ("3", "12", "12")]
-    low = answers(view_in(embedded, torch.bfloat16), [task.prompt(12)], max_new_tokens=24)
-    assert low[0].text == found[1].text
-
-
 def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -> None:
     prompt = AppendixTask("count-ones").prompt(12)
     (whole,) = answers(embedded, [prompt], max_new_tokens=24)
@@ -165,12 +133,6 @@ def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -
     (short,) = answers(embedded, [prompt], max_new_tokens=3)
     assert (short.ids, short.ended) == (whole.ids[:3], "length")
     assert whole.ids[-1] == embedded.tokenizer.eos_token_id
-
-
-def test_progress_counts_prompts(embedded) -> None:
-    told: list[tuple[int, int]] = []
-    answers(embedded, ["a", "b", "a b c"], max_new_tokens=1, progress=lambda *found: told.append(found))
-    assert told == [(2, 3), (3, 3)]
 
 
 @pytest.mark.parametrize(
@@ -188,13 +150,6 @@ def test_refuses(options: dict, words: str) -> None:
         answers(model, **({"prompts": ["1111111"], "max_new_tokens": 4} | options))
 
 
-@pytest.mark.parametrize("found", [2.5, 2.0, True, "3", None, 0])
-def test_a_limit_is_a_whole_number_of_tokens(found: object) -> None:
-    with pytest.raises(InputError, match=f"max_new_tokens: expected a whole number of at least 1, found {found!r}"):
-        require_limit(found)
-    require_limit(1)
-
-
 def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
     model = tiny_model("gemma", fresh=True)
     with pytest.raises((InputError, TypeCheckError)):
@@ -204,11 +159,4 @@ def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
     with pytest.raises(InputError, match="expected a Prompt of this model, found one of another"):
         answers(model, [prompt], max_new_tokens=4)
     with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
-        answers(model, ["11"], max_new_tokens=4)
-
-
-def test_refuses_logits_that_are_not_finite() -> None:
-    model = tiny_model("gemma", fresh=True)
-    model.blocks[1].ln1.weight.data[0] = float("inf")
-    with pytest.raises(InputError, match="prompt of 3 tokens are not finite in float32"):
         answers(model, ["11"], max_new_tokens=4)

@@ -51,12 +51,6 @@ def test_the_strict_reading_and_the_content_stand_beside_each_other() -> None:
     assert retrieved.content is None
 
 
-def test_a_value_named_in_a_sentence_is_the_retrieved_one() -> None:
-    asked = posed("retrieve-at-position:records=uuid", 5)
-    found = judge(asked, answer(f'The value is "{asked.key}".'))
-    assert (found.correct, found.content, found.content_correct) == (False, asked.key, True)
-
-
 MATHS = "The final answer to your maths question is:"
 LONG: dict[str, Callable[[int], str]] = {
     "letters": lambda size: "x" * size,

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import hooks
 import mitigations
 import ostools as ost
 from ostools.ground.errors import InputError
@@ -18,12 +17,12 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Curve as MadeCurve
 from ostools.measure.collapse.verdicts import Limits, Verdict, judge
-from ostools.models import describe, encode
+from ostools.models import encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from ostools.tasks.counting import PrefilledPairs
-from tests.checkpoints import D_VOCAB, tiny_model, trained
+from tests.checkpoints import D_VOCAB, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -103,31 +102,11 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     [
         ("separator:every=3", "counting: expected a mitigation of the forward pass, found separator, which rewrites"),
         ("sliding-window:window=400", "counting: expected a mitigation that changes this prompt"),
-        ("sliding-windov:window=4", "did you mean"),
     ],
 )
 def test_a_mitigation_that_cannot_act_is_refused(embedded, given: str, words: str) -> None:
     with pytest.raises((InputError, mitigations.MitigationError), match=words):
         ost.counting(embedded, "count-ones", lengths=(9,), dtypes=("float32",), mitigation=given)
-
-
-def test_short_runs_predict_nothing_and_say_why(counted: Counting) -> None:
-    summary: Any = counted.summary
-    for _, row in summary.iterrows():
-        assert pd.isna(row["impossible_from"])
-        assert "hidden" in row["impossible_status"]
-        assert pd.isna(row["first_error"])
-        assert pd.isna(row["always_errs_from"])
-        assert (row["errors"], row["something_else"], row["counts"], row["verdict"]) == (0, 0, 3, "not tested")
-
-
-def test_the_provenance_says_what_was_run(embedded, counted: Counting) -> None:
-    parameters = counted.provenance.parameters
-    assert parameters["measurement"] == "counting"
-    assert parameters["lengths"] == [9, 10, 19]
-    assert parameters["dtypes"] == ["float32"]
-    assert "count-ones" in parameters["options"]
-    assert counted.provenance.model["weight_hash"] == describe(embedded).weight_hash
 
 
 def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collapsed) -> None:
@@ -157,52 +136,25 @@ def test_the_reference_has_no_noise_to_predict_from() -> None:
     assert found["verdict"] == "not tested"
 
 
-def test_the_users_model_stays_as_it_was() -> None:
-    model = tiny_model("llama")
-    before = describe(model).weight_hash
-    told: list[tuple[int, int]] = []
-    task = AppendixTask("count-ones-figure-5", uniform=True)
-    options: dict[str, Any] = {"lengths": [2, 7], "dtypes": ["bfloat16-residual", "float64"], "seed": 5}
-    found = counting(model, task, **options, progress=lambda *p: told.append(p))
-    assert describe(model).weight_hash == before
-    assert hooks.active_edits(model) == ()
-    assert found.frame["key"].tolist() == [task.answer(n, 5) for n in (2, 7)] * 2
-    assert found.frame["dtype"].tolist() == ["bfloat16-residual"] * 2 + ["float64"] * 2
-    assert found.frame["noise"].isna().tolist() == [False, False, True, True]
-    assert told == sorted(told)
-    assert told[-1] == (100, 100)
-
-
 OPTIONS: dict[str, Any] = {"lengths": [1]}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"task": "copy-first"}, "unknown counting task 'copy-first'"),
         ({"task": "count-wrd"}, "unknown counting task 'count-wrd': did you mean 'count-word'"),
         ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
-        ({"lengths": [200]}, "at most 256 tokens .the model's context., found 406"),
         (
             {"lengths": [46, 47]},
             "47 items and one more take 258 tokens with their answer, the model's context holds 256",
         ),
         ({"dtypes": ["float8"]}, "unknown dtype 'float8'"),
-        ({"dtypes": []}, "dtypes: expected at least one"),
         ({"seed": True}, "seed: expected a whole number, found True"),
     ],
 )
 def test_refuses(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         counting(tiny_model("gemma"), **(OPTIONS | options))
-
-
-def test_refuses_under_an_edit_that_would_not_reach_the_copies() -> None:
-    model = tiny_model("gemma")
-    with hooks.mask_scores(model, lambda query, key: query - key < 4):
-        with pytest.raises(InputError, match="mask_scores"):
-            counting(model, lengths=[1])
-        model(torch.tensor([[2, 3]]))
 
 
 class Curve(Collapse):
@@ -274,31 +226,10 @@ def test_different_first_tokens_below_the_noise_are_no_consistency() -> None:
     assert found["verdict"] == "differs below the noise"
 
 
-def test_never_right_beyond_it_tests_nothing() -> None:
-    found = verdict([*RIGHT[:24], *["7"] * 17], Curve(y=25))
-    assert (found["tested_pairs"], found["right_once"], found["verdict"]) == (2, 0, "not tested")
-
-
-def test_the_right_number_in_other_words_is_no_error() -> None:
-    found = verdict(["1", "2.", "8.", "x", "9"], Curve(y=None))
-    assert (found["errors"], found["something_else"], found["first_error"]) == (1, 1, 3)
-
-
-def test_errors_before_it_are_not_the_corollarys_business() -> None:
-    wrong = ["7"] * 24 + RIGHT[24:28] + ["28"] * 13
-    found = verdict(wrong, Curve(y=28))
-    assert (found["first_error"], found["verdict"]) == (1, "consistent")
-
-
 def test_same_logits_with_different_first_tokens_are_a_contradiction() -> None:
     assert verdict(RIGHT, Curve(y=None), identical=(12,))["verdict"] == "not tested"  # 12 and 13 begin alike
     found = verdict(RIGHT, Curve(y=None), identical=(12, 19))
     assert (found["same_logits_differ"], found["verdict"]) == (1, "contradicted")
-
-
-def test_where_no_pair_asks_for_different_tokens_nothing_is_tested() -> None:
-    found = verdict(RIGHT[:39], Curve(y=30, n_max=38))
-    assert (found["pairs_hidden"], found["tested_pairs"], found["verdict"]) == (9, 0, "not tested")
 
 
 @pytest.mark.parametrize(
@@ -320,10 +251,3 @@ def test_first_error_and_always(
     for name, wanted in (("first_error", first), ("always_errs_from", always)):
         assert pd.isna(found[name]) if wanted is None else found[name] == wanted
     assert (found["errors"], found["something_else"], found["counts"]) == (errors, something_else, len(said) - 1)
-
-
-def test_a_pretrained_model_that_cannot_count() -> None:
-    result = counting(trained("stories"), "sum-ones", lengths=[4, 5], dtypes=["float32"])
-    row: Any = result.summary.iloc[0]
-    assert (row["errors"], row["something_else"] + row["cut_off"], row["same_behind_bare_prompt"]) == (0, 2, "0 of 3")
-    assert result.frame["absolute_error"].tolist() == [pd.NA] * 2

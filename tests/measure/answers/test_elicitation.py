@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.elicitation import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
 from ostools.measure.answers.probability import answer_scores, answer_text, line_ids
-from ostools.tasks import APPENDIX_NAMES, Task, task
+from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
 
@@ -83,28 +83,6 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     bare: Any = ost.evaluate(model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4).frame
     assert bare["rank"].isna().all()
     assert bare["tokens"].iloc[0] < frame["tokens"].iloc[0]
-
-
-def test_a_task_without_enough_examples_is_refused() -> None:
-    class Long(Task):
-        name = "long"
-
-        def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
-            if length < 20:
-                raise InputError("too short")
-            return ("1",) * length
-
-        def parts(self, pieces: Any) -> tuple[str, str, str]:
-            return "Say ", "".join(pieces), "."
-
-        def key(self, pieces: Any) -> str:
-            return "1"
-
-        def carriers(self, items: Any) -> tuple[int, ...]:
-            return (0,)
-
-    with pytest.raises(InputError, match="elicitation='zero-shot'"):
-        worked_examples(question(Long(), 30), None)
 
 
 def test_an_exact_cycle_stops_an_answer_and_is_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.judging import answer_columns, judge
+from ostools.measure.answers.judging import judge
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt
 from ostools.tasks import Task, task
@@ -85,9 +85,3 @@ def test_exactly_the_right_line_is_right_whatever_the_answer_looks_like() -> Non
     assert (found.kind, found.correct, found.number, found.absolute_error) == ("answered", True, None, None)
     assert judge(asked, answer("1.5", "length")).kind == "cut off"
     assert judge(asked, answer("2.5")).kind == "something else"
-
-
-def test_the_columns_of_a_table_say_what_was_judged() -> None:
-    row = answer_columns(posed("count-ones"), answer(f"Sure!\n{MATHS}11\nBye", "stop"))
-    assert row["text"] == f"Sure!\n{MATHS}11\nBye"
-    assert (row["answer"], row["kind"], row["number"], row["correct"]) == (MATHS + "11", "answered", 11, False)

@@ -27,24 +27,13 @@ COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
     # Gemma, instruction-tuned
     "gemma plain": (f"{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "gemma bold": (f"**{MATHS} 12**", "eos", A, f"{MATHS} 12**", 12, True),
-    "gemma bold number": (f"{MATHS} **12**\n", "eos", A, f"{MATHS} **12**", 12, True),
-    "gemma bold words": (f"**{MATHS}** 12", "eos", A, f"{MATHS}** 12", 12, True),
     "gemma preamble": (f"Sure, here is the answer:\n\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
-    "gemma preamble, same line": (f"Sure! {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "gemma goes on": (f"{MATHS} 12\n\nI hope this helps! Ask me 3 more.", "eos", A, f"{MATHS} 12", 12, True),
     "gemma goes on, same line": (f"{MATHS} 12. I hope this helps!", "eos", A, None, 12, True),
     "gemma explains": (f"{MATHS} 12\n\n**Explanation:**\n\nThere are 6 + 6 ones.", "eos", A, f"{MATHS} 12", 12, True),
-    "gemma miscounts": (f"{MATHS} 10", "eos", A, f"{MATHS} 10", 10, False),
     "gemma other words": (f"{MATHS} 12 ones", "eos", A, None, 12, True),
     "gemma in words": (f"{MATHS} twelve", "eos", E, f"{MATHS} twelve", None, False),
-    "gemma no form": (
-        "There are 12 ones in the sequence.",
-        "eos",
-        E,
-        "There are 12 ones in the sequence.",
-        None,
-        False,
-    ),
+    "gemma no form": ("There are 12 ones.", "eos", E, "There are 12 ones.", None, False),
     "gemma refuses": ("I cannot count that.\nSorry!", "eos", E, "Sorry!", None, False),
     # Llama, chat
     "llama latex": (f"{MATHS} $12$", "eos", A, f"{MATHS} $12$", 12, True),
@@ -52,26 +41,16 @@ COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
     "llama boxed line": (f"\\boxed{{{MATHS} 12}}", "eos", A, f"{MATHS} 12}}", 12, True),
     "llama boxed text": (f"$\\boxed{{\\text{{{MATHS} }} 12}}$", "eos", A, None, 12, True),
     "llama display": (f"{MATHS}\n\n\\[\n\\boxed{{12}}\n\\]\n", "eos", A, f"{MATHS} \\boxed{{12}}", 12, True),
-    "llama inline maths": (f"{MATHS} \\(12\\)", "eos", A, None, 12, True),
     "llama next line": (f"{MATHS}\n\n**12**", "eos", A, f"{MATHS} **12**", 12, True),
-    "llama period": (f"{MATHS} 12.", "eos", A, f"{MATHS} 12.", 12, True),
-    "llama quotes": (f"'{MATHS} 12'", "eos", A, f"{MATHS} 12'", 12, True),
-    "llama curly quotes": (f"\u201c{MATHS} 12.\u201d", "eos", A, None, 12, True),
-    "llama lower case": (f"the {MATHS[4:].lower()} 12", "eos", A, None, 12, True),
     "llama no colon": (f"{MATHS[:-1]} 12.", "eos", A, None, 12, True),
-    "llama heading": (f"## Answer\n\n### {MATHS} 12", "eos", A, None, 12, True),
-    "llama bullet": (f"* {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
-    "llama code": (f"```\n{MATHS} 12\n```", "eos", A, f"{MATHS} 12", 12, True),
     "llama equation": (f"{MATHS} 2 * 5 + 2 = 12", "eos", A, None, 12, True),
     "llama thousands": (f"{MATHS} 1,012", "eos", A, None, 1012, False),
-    "llama latex thousands": (f"{MATHS} $1{{,}}012$", "eos", A, None, 1012, False),
     "llama corrects itself": (f"{MATHS} 10\nWait, no. {MATHS} 12\n", "eos", A, f"{MATHS} 12", 12, True),
     "llama corrects itself, same line": (f"{MATHS} 10. No: {MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "llama quotes the form": (f"I write '{MATHS} xxxx'.\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "llama only quotes the form": (f"{MATHS} xxxx", "eos", E, f"{MATHS} xxxx", None, False),
     "llama two numbers": (f"{MATHS} 12 or 13", "eos", E, f"{MATHS} 12 or 13", None, False),
     "llama fraction": (f"{MATHS} 12.5", "eos", E, None, None, False),
-    "llama negative": (f"{MATHS} -12", "eos", E, None, None, False),
     "llama thinks": (f"<think>\n{MATHS} 7\nNo.\n</think>\n\n{MATHS} 12", "eos", A, f"{MATHS} 12", 12, True),
     "llama thinks on": (f"<think>\n{MATHS} 12\nNo.\n", "length", C, "", None, False),
     # base models
@@ -96,12 +75,10 @@ COUNTED: dict[str, tuple[str, str, str, str | None, int | None, bool]] = {
     "base, on one line": (f"We divide. (1 + 1) The answer is then 2 * 5 + 2 = 12 {MATHS} 12", "eos", A, None, 12, True),
     "base, sequence": ("1111111\n1111111\n", "length", C, "1111111", None, False),
     "base, asked again": (f" {ASKED}, where 'xxxx' is your answer.\n\n{MATHS} 12\n", "length", A, None, 12, True),
-    "base, nothing": ("\n\n", "eos", E, "", None, False),
     "cut in the number": (f"{MATHS} 1", "length", C, f"{MATHS} 1", None, False),
     "cut in the line": (f"{MATHS} 12 as", "length", C, f"{MATHS} 12 as", None, False),
     "cut before it": ("We divide the sum into groups of 5.\n(1 + 1", "length", C, "(1 + 1", None, False),
     "cut behind it": (f"{MATHS} 12\nI ho", "length", A, f"{MATHS} 12", 12, True),
-    "cut in another": (f"{MATHS} 12\nThe final answer to", "length", A, f"{MATHS} 12", 12, True),
 }
 
 
@@ -118,19 +95,14 @@ def test_counts_as_models_write_them(name: str) -> None:
 
 COPIED = {
     "plain": (f"{COPY} 0", A, True),
-    "placeholder kept": (f"{COPY} <0>", A, True),
     "tags": (f"{COPY} <ANSWER>0</ANSWER>", A, True),
-    "tag": (f"{COPY} <ANSWER> 0", A, True),
     "the placeholder itself": (f"{COPY} <ANSWER>", E, False),
     "the form, quoted": (f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", A, True),
-    "bold": (f"**{COPY} 0**", A, True),
     "quotes": (f'{COPY} "0".', A, True),
-    "wrong": (f"{COPY} 1", A, False),
     "in words": (f"{COPY} zero", A, False),
     "twice": (f"{COPY} 00", A, False),
     "other words": (f"{COPY} the digit 0", A, False),
     "bare": ("0", E, False),
-    "empty": (COPY, E, False),
     "another sequence": (f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", E, False),
 }
 
@@ -233,16 +205,9 @@ def test_a_third_partys_form(form: str) -> None:
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        *(("1,000", 1000), ("12,345,678", 12345678), ("1{,}000", 1000), ("1\\,000", 1000), ("1,00", None)),
-        *(("1,0000", None), ("1 000", None), ("1.5", None), ("-3", None), ("\u22123", None), ("12th", None)),
-        *(
-            ("n = 12", 12),
-            ("3 = 4", 4),
-            ("", None),
-            ("\u0661\u0662", None),
-            ("1" * 18, int("1" * 18)),
-            ("1" * 19, None),
-        ),
+        *(("12,345,678", 12345678), ("1{,}000", 1000), ("1\\,000", 1000), ("1,00", None), ("1,0000", None)),
+        *(("1 000", None), ("1.5", None), ("-3", None), ("\u22123", None), ("12th", None), ("3 = 4", 4), ("", None)),
+        *(("\u0661\u0662", None), ("1" * 18, int("1" * 18)), ("1" * 19, None)),
     ],
 )
 def test_numbers(text: str, number: int | None) -> None:
@@ -307,13 +272,6 @@ def test_reading_an_answer_line_again_gives_it_again(spec: str, text: str, ended
     if found.kind == A:
         again = judge(asked, answer(found.line))
         assert (again.kind, again.line, again.number, again.correct) == (A, found.line, found.number, found.correct)
-
-
-@pytest.mark.parametrize(
-    "text", ["x" * 20_000, "(" * 3000, "1" * 20_000, f"{MATHS} " * 500, "\n" * 20_000, "\\boxed{" * 2000]
-)
-def test_texts_that_no_model_should_write_are_read_at_once(text: str) -> None:
-    judge(posed("count-ones"), answer(text))
 
 
 def test_the_right_line_is_right_for_every_task() -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from mitigations import Hint, MitigationError, SlidingWindow
-from ostools.ground.pooling import bins_of, max_pool, pooling_rule
+from mitigations import Hint, SlidingWindow
+from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, attention
 from ostools.measure.attention.difference import aligned, attention_difference, distinct_labels
 from ostools.measure.prompts import partners
-from ostools.models import Prompt, encode
+from ostools.models import encode
 from tests.checkpoints import tiny_model
 
 LONG = "Consider the following sequence: 1111111111111111111111111111111110. What is the last digit in this sequence?"
@@ -30,15 +28,6 @@ def test_bins_cover_every_position_once_and_keep_the_last_alone(length: int, mos
     assert len(bins) <= most
     assert [place for start, end in bins for place in range(start, end)] == list(range(length))
     assert bins[-1] == (length - 1, length)
-
-
-def test_a_short_prompt_is_not_reduced() -> None:
-    assert bins_of(SIDE, SIDE) == tuple((place, place + 1) for place in range(SIDE))
-    assert pooling_rule(SIDE, SIDE) == ""
-
-
-def test_a_long_prompt_says_how_it_was_reduced() -> None:
-    assert pooling_rule(100, 48) == "100 positions are max-pooled to 34: 3 neighbours in one, the last token alone"
 
 
 def test_pooling_keeps_the_greatest_of_each_bin() -> None:
@@ -88,23 +77,12 @@ def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None
         ({}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
         ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
-        ({"prompt": "1", "length": 3}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
-        ({"prompt": ""}, "found empty text"),
-        ({"task": "copy-lst", "length": 3}, "did you mean 'copy-last'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
         attention(tiny_model("llama"), **arguments)
-
-
-def test_tokens_cannot_be_rewritten_and_unknown_mitigations_are_refused() -> None:
-    model = tiny_model("llama")
-    with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
-        attention(model, Prompt.from_ids(model, [2, 40, 41]), mitigation="repeat-prompt")
-    with pytest.raises(MitigationError, match="did you mean 'hint'"):
-        attention(model, "1", mitigation="hnt")
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:
@@ -156,56 +134,16 @@ def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
     assert {second.tokens[place] for place in without} == {","}
 
 
-@pytest.mark.parametrize("task", ["count-ones", "copy-last"])
-def test_a_hint_is_not_held_against_the_question(task: str) -> None:
+def test_a_hint_is_not_held_against_the_question() -> None:
     """What stands behind the sequence keeps its partners though the hint comes last: only the hint has none."""
     model = tiny_model("gemma")
-    first = attention(model, task=task, length=10)
-    second = attention(model, task=task, length=10, mitigation="hint")
+    first = attention(model, task="copy-last", length=10)
+    second = attention(model, task="copy-last", length=10, mitigation="hint")
     pairs = aligned(first, second)
     assert [one for one, _ in pairs] == list(range(len(first.tokens)))
     assert all(first.tokens[one] == second.tokens[other] for one, other in pairs)
     alone = sorted(set(range(len(second.tokens))) - {other for _, other in pairs})
     assert "".join(second.tokens[place] for place in alone) == f" {Hint().text}"
-
-
-def test_of_a_bare_prompt_only_the_hint_has_no_partner(embedded: TransformerBridge) -> None:
-    model = embedded
-    first = attention(model, task="copy-last", length=10)
-    second = attention(model, task="copy-last", length=10, mitigation="hint")
-    assert second.tokens[: len(first.tokens)] == first.tokens
-    assert aligned(first, second) == [(place, place) for place in range(len(first.tokens))]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "pairs"),
-    [
-        ("abc", "abc", [(0, 0), (1, 1), (2, 2)]),
-        ("abc", "abcxy", [(0, 0), (1, 1), (2, 2)]),  # put behind
-        ("abc", "xyabc", [(0, 2), (1, 3), (2, 4)]),  # put before
-        ("abc", "axybc", [(0, 0), (1, 3), (2, 4)]),  # put between
-        ("abcxy", "abc", [(0, 0), (1, 1), (2, 2)]),  # taken out
-        ("abcd", "axyd", [(0, 0), (3, 3)]),  # put in another's place
-        ("ab.", "ab.xy.", [(0, 0), (1, 1)]),  # "." is the one or the other
-        ("aa", "aaa", []),
-        ("aaa", "aa", []),
-        ("ab", "abab", []),
-        ("abc", "xyz", []),
-        ("", "abc", []),
-    ],
-)
-def test_words_around_the_sequence_are_matched_from_both_ends(
-    one: str, other: str, pairs: list[tuple[int, int]]
-) -> None:
-    assert partners(tuple(one), tuple(other)) == pairs
-
-
-@given(st.text("ab", max_size=8), st.text("ab", max_size=8))
-def test_matches_are_of_the_same_token_and_never_cross(one: str, other: str) -> None:
-    found = partners(tuple(one), tuple(other))
-    assert all(one[a] == other[b] for a, b in found)
-    assert all(a < c and b < d for (a, b), (c, d) in pairwise(found))
-    assert found == [(b, a) for a, b in partners(tuple(other), tuple(one))]
 
 
 def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:

@@ -41,22 +41,6 @@ def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
     assert frame["last_to_carriers"].to_numpy() == pytest.approx(2 / N, rel=1e-6)
 
 
-def test_a_previous_token_head_and_a_sink() -> None:
-    model = tiny_model("gemma", **TINY)
-    previous = torch.eye(N).roll(-1, 1).tril()
-    previous[0, 0] = 1
-    frame = injected(model, previous)
-    assert (frame["previous_token"] == 1).all()
-    assert (frame[["entropy", "last_to_itself", "last_to_first"]] == 0).all(axis=None)
-    assert not frame["is_sink"].any()
-    sink = torch.zeros(N, N)
-    sink[:, 0] = 1
-    frame = injected(model, sink)
-    assert (frame[["first_token", "sink_rate", "last_to_first"]] == 1).all(axis=None)
-    assert frame["is_sink"].all()
-    assert frame["previous_token"].to_numpy() == pytest.approx(1 / (N - 1))
-
-
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_score_against_loops(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)

@@ -119,12 +119,8 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        ("12<|eot_id|>", "12"),
-        ("12 <end_of_turn> <eos>\n", "12"),
-        ("</s>", ""),
-        ("12\n", "12\n"),
-        ("</s> 12", "</s> 12"),
-        ("1</s>2", "1</s>2"),
+        *(("12<|eot_id|>", "12"), ("12\n<|im_end|>", "12"), ("12 <end_of_turn> <eos>\n", "12"), ("</s>", "")),
+        *(("12\n", "12\n"), ("</s> 12", "</s> 12"), ("1</s>2", "1</s>2"), ("x < /s>", "x < /s>")),
     ],
 )
 def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
@@ -212,19 +208,13 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "not among the 2 questions"),
         ([{"id": changed, "text": "x"}], "the prompt has changed since"),
         ([good | {"prompt": one.text + " "}], "changed prompt"),
-        ([{"id": 3, "text": "x"}], "expected an id"),
         ([{"id": one.id, "txt": "x"}], "did you mean 'txt'"),
         ([{"id": one.id, "text": 3}], "found int"),
         ([good | {"finish_reason": "lenght"}], "did you mean 'length'"),
-        ([good | {"prompt_tokens": -1}], "prompt_tokens"),
         ([good | {"seconds": float("nan")}], "seconds"),
-        ([good | {"temperature": "hot"}], "temperature"),
-        ([good | {"seconds": 10**400}], "line 1: expected seconds"),
-        ([good | {"served": ["a"]}], "line 1: expected served to be text"),
         ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: expected text to be text in Unicode"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
-        ([good | {"temperature": 0}, {"id": other.id, "text": "x"}], "made in one way"),
-        ([["id"]], "line 1: expected a JSON object"),
+        (["x"], "line 1: expected a JSON object"),
     ]
     for rows, words in wrong:
         with pytest.raises(InputError) as refused:

@@ -26,11 +26,9 @@ from ostools.measure.jacobian.estimate import (
 )
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
-from ostools.models import encode
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
-TEXT = "First Citizen: Before we proceed any further, hear me speak. All: Speak, speak."
 NORMS = ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower")
 
 
@@ -69,14 +67,8 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
     return (scale[:, None, None] * left * singular[:, None, :]) @ right
 
 
-def of_trained(name: str, linearisation: str) -> Tensor:
-    model = trained(name)
-    embedded = embedding(model, encode(model, TEXT).ids[:12])
-    return jacobian(model, embedded, freeze=freezing(model, linearisation)).double()
-
-
 @pytest.mark.parametrize("linearisation", LINEARISATIONS)
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_pull_gives_rows_of_the_jacobian(family: Family, linearisation: str) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float64)
     embedded = embedding(model, torch.tensor(IDS))
@@ -99,23 +91,6 @@ def test_a_route_is_whole_after_its_context_and_respects_edits(linearisation: st
     torch.testing.assert_close(
         route.pull(cotangents), torch.einsum("cd,pde->cpe", cotangents, expected), rtol=1e-4, atol=1e-5
     )
-
-
-def test_sketches_through_a_model_are_unbiased() -> None:
-    """The mean square over seeds is the exact one, within four standard errors of the mean."""
-    jacobians = of_trained("stories", "full")
-    exact = torch.linalg.matrix_norm(jacobians).square()
-    squares = torch.stack([estimates_of(jacobians, seed, cotangents=8).frobenius for seed in range(400)]).square()
-    assert bool(((squares.mean(0) - exact).abs() <= 4 * squares.std(0) / 20).all())
-
-
-def test_a_cotangent_for_every_component_gives_the_exact_norms() -> None:
-    jacobians = low_rank()
-    found = estimates_of(jacobians, cotangents=48)
-    for name in ("frobenius", "frobenius_lower", "frobenius_upper"):
-        torch.testing.assert_close(getattr(found, name), torch.linalg.matrix_norm(jacobians), rtol=1e-13, atol=0)
-    torch.testing.assert_close(found.operator_lower, torch.linalg.matrix_norm(jacobians, ord=2), rtol=1e-13, atol=0)
-    assert found.relative_error == 0.0
 
 
 def _coverage(jacobians: Tensor, repetitions: int = 500, **stop: Any) -> tuple[float, set[int]]:
@@ -159,14 +134,6 @@ def test_all_looks_together_spend_one_minus_confidence(
     assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cotangents", [8, None])
-@pytest.mark.parametrize("linearisation", ["full", "frozen"])
-@pytest.mark.parametrize("name", ["embedded", "stories"])
-def test_intervals_hold_on_trained_weights(name: str, linearisation: str, cotangents: int | None) -> None:
-    assert _coverage(of_trained(name, linearisation), cotangents=cotangents)[0] >= 0.93
-
-
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
     route = Dense(low_rank())
     with sketched(route, route.jacobians, Stop(relative_error=1e-9), seeded(3)) as found:
@@ -191,16 +158,6 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts.squares.shape == whole.squares.shape
     cotangents = found.cotangents @ found.cotangents.T
     torch.testing.assert_close(cotangents, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-14)
-
-
-def test_a_token_that_does_not_reach_the_last_has_norms_zero() -> None:
-    jacobians = low_rank()
-    jacobians[1] = 0.0  # products with zeros are exact zeros, and so are their sums
-    found = estimates_of(jacobians, cotangents=8)
-    for name in NORMS:
-        assert getattr(found, name)[1] == 0.0
-        assert bool((getattr(found, name)[2:] > 0).all())
-    assert estimates_of(torch.zeros(3, 48, 48), cotangents=8).relative_error == 0.0
 
 
 def test_norms_over_many_orders_of_magnitude_do_not_overflow_float32() -> None:

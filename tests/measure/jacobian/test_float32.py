@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pandas as pd
 import pytest
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.models.precision.torch_state import float32_products
-from ostools.results import Result
-from tests.checkpoints import tiny_model, trained
+from tests.checkpoints import tiny_model
 
 
 def allowed() -> bool:
@@ -58,25 +52,3 @@ def test_measurements_are_in_float32_whatever_is_allowed_elsewhere(
         assert allowed()
     finally:
         setting.fp32_precision = before
-
-
-@pytest.mark.parametrize(
-    "measure",
-    [
-        lambda model: ost.sensitivity(model, "1110", linearisations=["full"], method="sketch"),
-        lambda model: ost.collapse(model, "figure-5a", lengths=[1, 2, 3], dtypes=["float32"]),
-        pytest.param(lambda model: ost.bounds(model, "1110"), marks=pytest.mark.slow),
-    ],
-)
-def test_a_cpu_rounds_no_products_either(measure: Callable[[TransformerBridge], Result]) -> None:
-    """`torch.set_float32_matmul_precision` reaches a CPU's products too: the numbers are those without it, to the bit."""
-    model = trained("embedded")
-    expected, before = measure(model).frame, torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        found = measure(model).frame
-        cpu: Any = torch.backends.mkldnn
-        assert cpu.matmul.fp32_precision == "bf16"
-    finally:
-        torch.set_float32_matmul_precision(before)
-    pd.testing.assert_frame_equal(found, expected, check_exact=True)

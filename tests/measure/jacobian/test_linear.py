@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,23 +11,21 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure import jacobian
 from ostools.measure.formulas import devices as devices_of
 from ostools.measure.formulas import forward
 from ostools.measure.formulas.strips import strip_bounds, whole_strips
 from ostools.measure.jacobian import linearised
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import view_in
 from ostools.models.describe import Metadata, remember
 from ostools.models.precision import casting
-from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
+from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 from tests.sets import quick
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
@@ -36,27 +34,11 @@ every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 every_linearisation = pytest.mark.parametrize("linearisation", LINEARISATIONS)
 
 
-def by_autograd(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
-    with true_arithmetic(model):
-        embedded = model.input_to_embed(ids[None])[0][0]
-        return jacobian(model, embedded, freeze=freezing(model, linearisation))
-
-
-def rows(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
-    linear = Linearised(model, ids, linearisation)
-    return linear.pull(torch.eye(int(model.cfg.d_model), dtype=model.W_E.dtype)).transpose(0, 1)
-
-
-def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
-
-
 @every_family
 @every_linearisation
 def test_every_row_is_autograds(family: Family, linearisation: str) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
-    same(rows(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+    assert_close(by_formulas(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
@@ -68,7 +50,7 @@ def test_every_row_of_several_strips_is_autograds(family: Family, linearisation:
     assert strip_bounds(401) == [(0, 101), (101, 202), (202, 303), (303, 401)]
     model = tiny_model(family, seed=3, dtype=torch.float64, d_model=16, d_mlp=16)
     ids = torch.randint(10, 200, (70,), generator=torch.Generator().manual_seed(1))
-    same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-9)
+    assert_close(by_formulas(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-9)
 
 
 @pytest.mark.parametrize(("queries", "window"), [(33, 33), (70, 5), (150, 40), (200, 200)])
@@ -97,28 +79,7 @@ def test_adversarial_models_too(family: Family) -> None:
     for block in model.blocks:
         block.attn.q.weight.mul_(5.0)
     for linearisation in ("full", "frozen"):
-        same(rows(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-8)
-
-
-@pytest.mark.parametrize("grouped", [1, 2, 4])
-def test_grouped_heads(grouped: int) -> None:
-    model = tiny_model("gemma3", seed=4, dtype=torch.float64, n_key_value_heads=grouped)
-    same(rows(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-9)
-
-
-EDITS = {
-    "mask": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
-    "temperature": lambda model: hooks.scale_scores(model, 1.7),
-    "log n": lambda model: hooks.scale_scores(model, lambda query: (query + 2.0).log()),
-}
-
-
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
-def test_known_edits_are_in_the_derivative(edit: str, family: Family) -> None:
-    model = tiny_model(family, seed=6, dtype=torch.float64)
-    with EDITS[edit](model):
-        same(rows(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-9)
+        assert_close(by_formulas(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-8)
 
 
 def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
@@ -126,7 +87,7 @@ def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
     uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
     uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, 8, 8)
     with hooks.replace_pattern(model, uniform):
-        same(rows(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
+        assert_close(by_formulas(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
         with pytest.raises(
             InputError, match=r"which the active edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
         ):
@@ -156,28 +117,6 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
     torch.testing.assert_close(found, torch.cat([gradient[0] for gradient in expected]), rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.slow
-def test_blocks_that_run_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt whose patterns do not fit the budget: each block alone, under the same edits, to the last bit."""
-    for family in TEXT_FAMILIES:
-        model = tiny_model(family, seed=2, dtype=torch.float64)
-        context: AbstractContextManager[None] = EDITS["mask"](model) if family != "gemma" else nullcontext()
-        with context:
-            kept = rows(model, IDS, "full")
-            with monkeypatch.context() as patch:
-                patch.setattr("ostools.measure.formulas.forward.KEPT_BYTES", 0)
-                again = rows(model, IDS, "full")
-        assert torch.equal(kept, again)
-
-
-@pytest.mark.parametrize("source", quick(["embedded", "stories"], "embedded"))
-def test_trained_models_in_float32(source: str) -> None:
-    model = trained(source)
-    ids = ost.encode(model, "Once upon a time there was a little girl who had 12 apples and 3 pears").ids
-    for linearisation in ("full", "frozen"):
-        same(rows(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-5)
-
-
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 @pytest.mark.parametrize("linearisation", quick(["full", "frozen"], "full"))
 def test_blocks_read_again_give_the_same_bits(
@@ -199,14 +138,7 @@ def test_blocks_read_again_give_the_same_bits(
         assert torch.equal(again.pull(eye), expected)
     monkeypatch.setattr(forward, "KEPT_BYTES", 0)
     again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
-    same(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
-
-
-def test_rows_through_a_block_are_told_as_they_go() -> None:
-    told: list[tuple[int, int]] = []
-    model = tiny_model("llama", n_layers=3)
-    Linearised(model, IDS, "full", (1,), chunk=10).pull(torch.eye(32), lambda *done: told.append(done))
-    assert told == [(step, 8) for step in range(1, 9)]
+    assert_close(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
 
 
 @pytest.mark.parametrize("linearisation", LINEARISATIONS)

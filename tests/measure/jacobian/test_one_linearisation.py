@@ -18,7 +18,7 @@ from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -69,7 +69,7 @@ def test_every_layer_out_of_one_set_of_passes() -> None:
     assert last["operator_norm"].iloc[-1] == pytest.approx(float(gain / record["final_norm_scale"][0, -1]), rel=1e-12)
 
 
-@pytest.mark.parametrize("layers", [[3], [-1], [], "first", [True], 1.5])
+@pytest.mark.parametrize("layers", [[3], [], [True], "first"])
 def test_layers_that_are_not_there_are_refused(layers: Any) -> None:
     model = tiny_model("gemma")
     with pytest.raises((ost.InputError, TypeError) if isinstance(layers, list) else Exception, match=r"0\.\.2|layers"):
@@ -103,7 +103,7 @@ def test_a_plan_takes_smaller_blocks_before_it_takes_a_file() -> None:
     assert less.peak < plenty.peak
 
 
-@two_families
+@pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gpt2"))
 def test_as_many_cotangents_as_components_give_the_exact_norms(family: Family) -> None:
     """Orthogonal ones lose nothing, in every linearisation and at every layer; the operator norm is bounded, never named."""
     model = tiny_model(family, seed=5, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_as_many_cotangents_as_components_give_the_exact_norms(family: Family) -
     assert found["operator_norm"].isna().all()
 
 
-@two_families
+@pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gemma3"))
 def test_sketches_and_estimates_hold_the_exact_norms(family: Family) -> None:
     """At a confidence of 1 - 1e-6 a token no interval may miss; the lower end of the operator norm never."""
     model = tiny_model(family, seed=5, dtype=torch.float64, d_model=64, d_head=16)
@@ -134,31 +134,6 @@ def test_sketches_and_estimates_hold_the_exact_norms(family: Family) -> None:
     assert runs(result)["full"]["relative_error_reached"] <= 0.1
 
 
-@pytest.mark.parametrize("linearisation", quick(LINEARISATIONS, "full", "detached"))
-def test_sketches_go_through_autograd_too(linearisation: str) -> None:
-    model = tiny_model("llama", seed=5, dtype=torch.float64, d_model=64, d_head=16)
-    settings: Any = {"method": "sketch", "linearisations": [linearisation], "layers": [0, 2], "seed": 3}
-    fast = ost.sensitivity(model, prompt_of(model), **settings).frame
-    point = model.hook_dict["blocks.0.hook_mlp_out"]
-    point.add_hook(lambda tensor, hook: tensor)
-    generic = ost.sensitivity(model, prompt_of(model), **settings).frame
-    point.remove_hooks()
-    for column in ("operator_lower", "frobenius_lower", "frobenius_norm", "frobenius_upper"):
-        np.testing.assert_allclose(generic[column], fast[column], rtol=1e-7)
-
-
-def test_a_sketch_of_an_earlier_position_is_that_of_the_prompts_beginning() -> None:
-    model = tiny_model("llama", seed=5, dtype=torch.float64)
-    whole = ost.sensitivity(model, prompt_of(model), method="sketch", position=5).frame
-    beginning = ost.sensitivity(model, Prompt.from_ids(model, IDS[:6]), method="sketch").frame
-    np.testing.assert_allclose(whole["frobenius_norm"], beginning["frobenius_norm"], rtol=1e-12)
-
-
-def test_unknown_method() -> None:
-    with pytest.raises(ost.InputError, match="unknown method 'exactly': did you mean 'exact'"):
-        ost.sensitivity(tiny_model("gemma"), "ab", method="exactly")
-
-
 def test_norms_of_jacobians_are_singular_values() -> None:
     """Rank one, zero, tiny and huge ones too: nothing overflows in float32."""
     generator = torch.Generator().manual_seed(0)
@@ -173,28 +148,14 @@ def test_norms_of_jacobians_are_singular_values() -> None:
     torch.testing.assert_close(norms.frobenius, torch.linalg.matrix_norm(found.double()), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [
-        *((family, torch.float32) for family in TEXT_FAMILIES),
-        *(pytest.param(family, torch.float64, marks=pytest.mark.slow) for family in TWO_FAMILIES),
-    ],
-)
+@two_families
+@pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
 def test_every_run_is_certified_by_finite_differences(family: Family, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=3, dtype=dtype)
     result = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS)
     for run in runs(result).values():
         assert run["certificate"]["informative"]
         assert run["certificate"]["error"] < (1e-2 if dtype == torch.float32 else 1e-6)
-
-
-@pytest.mark.parametrize("source", ["embedded", "stories"])
-def test_trained_models_are_certified(source: str) -> None:
-    model = trained(source)
-    result = ost.sensitivity(model, "Once upon a time there was a cat")
-    for run in runs(result).values():
-        assert run["certificate"]["informative"]
-        assert run["certificate"]["error"] < 1e-2
 
 
 def _without_projection(self: linear.LinearNorm, x: torch.Tensor) -> torch.Tensor:
@@ -308,7 +269,3 @@ def test_settings_of_an_estimate_are_checked_whatever_the_method() -> None:
     model = tiny_model("gemma")
     with pytest.raises(ost.InputError, match="cotangents: expected 2 to d_model = 32, found 33"):
         ost.sensitivity(model, prompt_of(model), cotangents=33)
-    with pytest.raises(ost.InputError, match="relative_error"):
-        ost.sensitivity(model, prompt_of(model), relative_error=-1.0)
-    with pytest.raises(ost.InputError, match="confidence"):
-        ost.sensitivity(model, prompt_of(model), confidence=7.0)

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
 from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -79,7 +79,7 @@ def test_every_linearisation_meets_functional_jacobian_and_the_adjoint_identity(
     assert float(cotangent @ forward) == pytest.approx(float((backward * tangent).sum()), rel=1e-9)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_prediction_equals_perturbation(family: Family) -> None:
     """y(v + eps u) - y(v) = J u eps + O(eps^2): halving eps quarters what the first order misses."""
     model = tiny_model(family, seed=8, dtype=torch.float64)
@@ -127,21 +127,6 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
         assert rows["frobenius_norm"].iloc[-1] == pytest.approx(float(expected.norm()), rel=1e-9)
 
 
-def test_columns_and_rows_are_as_promised() -> None:
-    model = tiny_model("gemma")
-    result: Any = ost.sensitivity(model, "ab 12", linearisations=("frozen", "full", "frozen"))
-    columns = ["position", "token_id", "token", "origin", "linearisation", "layer", "method"]
-    columns += [f"{norm}_{end}" for norm in ("operator", "frobenius") for end in ("norm", "lower", "upper")]
-    assert list(result.frame.columns) == columns
-    ids = ost.encode(model, "ab 12").ids.tolist()
-    assert result.frame["token_id"].tolist() == ids * 2
-    assert result.frame["linearisation"].unique().tolist() == ["frozen", "full"]
-    assert set(result.frame["method"]) == {"exact"}
-    assert (result.frame["operator_norm"] <= result.frame["frobenius_norm"] * (1 + 1e-6)).all()
-    assert result.provenance.token_ids == tuple(ids)
-    assert result.provenance.model["architecture"] == "GemmaForCausalLM"
-
-
 def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -153,15 +138,6 @@ def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model = tiny_model("gemma3")
-    before = model(torch.tensor([IDS]))
-    ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS)
-    assert torch.equal(model(torch.tensor([IDS])), before)
-    assert hooks.active_edits(model) == ()
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
 def test_measured_under_an_edit_is_the_edited_network() -> None:
     """Each token sees only itself: nothing of the others arrives."""
     model = tiny_model("llama")
@@ -170,14 +146,6 @@ def test_measured_under_an_edit_is_the_edited_network() -> None:
     others = frame[frame["position"] < len(IDS) - 1]
     assert (others["operator_norm"] == 0).all()
     assert (frame[frame["position"] == len(IDS) - 1]["operator_norm"] > 0).all()
-
-
-def test_progress_reaches_the_whole() -> None:
-    model = tiny_model("gemma")
-    seen: list[tuple[int, int]] = []
-    ost.sensitivity(model, prompt_of(model), progress=lambda done, total: seen.append((done, total)))
-    assert seen == sorted(seen)
-    assert seen[-1][0] == seen[-1][1]
 
 
 def test_refusals() -> None:
@@ -220,14 +188,3 @@ def test_train_mode_is_refused() -> None:
     model.train()
     with pytest.raises(ost.InputError, match="found one in train mode"):
         ost.sensitivity(model, "ab")
-
-
-def test_under_no_grad_and_inference_mode_the_numbers_are_the_same() -> None:
-    model = tiny_model("llama")
-    plain = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"].to_numpy()
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            found = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"].to_numpy()
-            bounds = ost.bounds(model, prompt_of(model), variants="local").frame["value"].to_numpy()
-            assert (bounds >= 0).all()
-        assert found == pytest.approx(plain)

@@ -12,18 +12,23 @@ import hooks
 import ostools as ost
 from hooks import strips as attention_in_strips
 from ostools.ground.errors import InputError
-from ostools.measure import jacobian
 from ostools.measure.formulas.forward import forward
-from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes import strips as passes
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 from tests.sets import quick
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
 LONG = 4  # queries a strip
+
+
+def in_strips(model: TransformerBridge, ids: torch.Tensor, linearisation: str, size: int = LONG) -> torch.Tensor:
+    with hooks.in_strips(model, size), true_arithmetic(model):
+        return by_formulas(model, ids, linearisation, chunk=7)
+
 
 EDITS = {
     "none": lambda model: nullcontext(),
@@ -35,29 +40,11 @@ EDITS = {
 }
 
 
-def by_autograd(model: TransformerBridge, ids: torch.Tensor, linearisation: str) -> torch.Tensor:
-    """Of whole patterns."""
-    with true_arithmetic(model):
-        embedded = model.input_to_embed(ids[None])[0][0]
-        return jacobian(model, embedded, freeze=freezing(model, linearisation))
-
-
-def in_strips(model: TransformerBridge, ids: torch.Tensor, linearisation: str, size: int = LONG) -> torch.Tensor:
-    eye = torch.eye(int(model.cfg.d_model), dtype=model.W_E.dtype)
-    with hooks.in_strips(model, size), true_arithmetic(model):
-        return Linearised(model, ids, linearisation, chunk=7).pull(eye).transpose(0, 1)
-
-
-def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
-
-
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 @pytest.mark.parametrize("linearisation", LINEARISATIONS)
 def test_every_row_in_strips_is_autograds(family: Family, linearisation: str) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
-    same(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+    assert_close(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -66,14 +53,14 @@ def test_edits_are_in_the_derivative_of_strips(edit: str, family: Family) -> Non
     model = tiny_model(family, seed=6, dtype=torch.float64)
     with EDITS[edit](model):
         for linearisation in ("full", "frozen"):
-            same(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
+            assert_close(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
 
 
 @pytest.mark.parametrize("size", quick([1, 2, 10, 11, 50], 1, 10))
 def test_strips_of_any_size_and_a_prompt_of_one_token(size: int) -> None:
     model = tiny_model("gemma2", seed=5, scale=4.0, dtype=torch.float64)
     for ids in (IDS, IDS[:1]):
-        same(in_strips(model, ids, "full", size), by_autograd(model, ids, "full"), 1e-8)
+        assert_close(in_strips(model, ids, "full", size), by_autograd(model, ids, "full"), 1e-8)
 
 
 def long(monkeypatch: pytest.MonkeyPatch, heads: int, pos: int, element: int) -> None:
@@ -97,7 +84,7 @@ def test_long_prompts_are_measured_and_certified_as_short_ones(
     columns = ["operator_lower", "frobenius_norm", "frobenius_upper"]
     tolerance = 1e-4 if dtype == torch.float32 else 1e-8
     for name in columns:
-        same(torch.tensor(found.frame[name]), torch.tensor(short.frame[name]), tolerance)
+        assert_close(torch.tensor(found.frame[name]), torch.tensor(short.frame[name]), tolerance)
     for name in LINEARISATIONS:
         run = found.provenance.parameters["runs"][name]
         assert run["route"] == "analytic"

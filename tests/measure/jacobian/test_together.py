@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,7 @@ import ostools as ost
 from ostools.measure.jacobian import certificate, memory, together
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.models import Prompt, context_length
+from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
@@ -171,18 +170,3 @@ def test_progress_rises_to_the_whole_and_a_length_is_announced_once() -> None:
 def test_what_is_no_list_of_prompts_is_refused(prompts: Any, words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
         ost.sensitivity(tiny_model("gemma"), prompts)
-
-
-def test_a_long_prompt_is_named_by_its_start() -> None:
-    of = tiny_model("llama")
-    prompt = Prompt.from_ids(of, [10] * 60)
-    text = "".join(prompt.tokens)
-    assert len(text) > 40
-    assert together._start_of(prompt) == repr(text[:39] + "…")
-    assert together._start_of(replace(prompt, text="short")) == "'short'"
-
-
-def test_one_prompt_too_long_is_named() -> None:
-    model = tiny_model("gemma")
-    with pytest.raises(ost.InputError, match="prompt 2 of 2: expected at most"):
-        ost.sensitivity(model, ["ab", "a " * (context_length(model) + 1)])

@@ -16,8 +16,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
-from ostools.models import Prompt, encode, view_in
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from ostools.models import Prompt, view_in
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
@@ -102,7 +102,7 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
         assert shared_prefix(model, [ids, ids]) == 0
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
 def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
     model = tiny_model(family, seed=6, scale=1.5)
     prompts = random_ids()
@@ -135,23 +135,6 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
         assert answers(model, [prompt], seeds=[seed], **options) == [answer]
     # Whatever the company: another order, another batch.
     assert answers(model, prompts[::-1], seeds=seeds[::-1], **options) == together[::-1]
-
-
-@pytest.mark.parametrize("temperature", quick([0.0, 0.8], 0.0))
-@pytest.mark.parametrize("name", ["embedded", "stories260K"])
-def test_batched_answers_of_trained_models_are_those_of_each_prompt_alone(name: str, temperature: float) -> None:
-    model = trained(name)
-    texts = [
-        "Once upon a time, there was a little",
-        "Please count the ones in 1101",
-        "The",
-        "Lily and Ben went to the park to play. They",
-    ]
-    options: Any = {"max_new_tokens": 16, "temperature": temperature}
-    together = answers(model, texts, seeds=[3, 4, 5, 6], **options)
-    assert len({len(batch) for batch in batches([len(encode(model, text).ids) for text in texts], True)}) > 1
-    for text, seed, answer in zip(texts, (3, 4, 5, 6), together, strict=True):
-        assert answers(model, [text], seeds=[seed], **options) == [answer]
 
 
 def test_equal_lengths_need_neither_mask_nor_positions() -> None:
@@ -231,12 +214,6 @@ def test_batches_hold_every_prompt_once(lengths: list[int], padded: bool, tokens
         assert max(here) <= 1.5 * min(here) if padded else max(here) == min(here)
     waste = sum(max(lengths[index] for index in batch) - lengths[index] for batch in found for index in batch)
     assert waste <= 0.5 * sum(lengths)
-
-
-def test_batches_are_as_large_as_they_may_be() -> None:
-    assert batches([7] * 10, padded=False, tokens=35) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert batches([8, 9, 8], padded=True) == [[0, 2, 1]]
-    assert batches([8, 9, 8], padded=False) == [[0, 2], [1]]
 
 
 def test_refuses_logits_that_are_not_finite() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
 from ostools.measure.passes.trees import Group, PrefixTree, prefix_tree
@@ -34,7 +32,7 @@ def random_prompts(seed: int, n: int = 40, longest: int = 30) -> list[tuple[int,
     return sorted(prompts)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_tree_of_prompts(seed: int, size: int) -> None:
     """Every prompt is a path of the tree, and every node sees its own path and nothing else."""
@@ -76,9 +74,10 @@ def test_prefixes_of_each_other_make_a_chain() -> None:
 def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Branches of any length, from the first token on, and prompts of unequal beginnings; windows of 5 tokens."""
     monkeypatch.setattr(PrefixTree.groups, "__defaults__", (size,))
-    model = tiny_model(family, seed=2, scale=2.0, dtype=torch.float64)
+    model = tiny_model(family, seed=2, scale=2.0, context=40, dtype=torch.float64)
     prompts = random_prompts(1)
     everything = prefix_tree(prompts)
+    assert len(everything.ids) > 40  # more than the context and GPT-2's table of positions hold
     packed = last_rows(model, prompts, everything, batching_of(model, [everything]), (0, 1))
     looped = last_rows(model, prompts, everything, Batching("loop", "test"), (0, 1))
     assert list(packed.residuals) == list(looped.residuals) == [0, 1, 2]
@@ -86,18 +85,3 @@ def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytes
         torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
     for layer, rows in looped.residuals.items():
         torch.testing.assert_close(packed.residuals[layer], rows, rtol=1e-9, atol=1e-9)
-
-
-def test_no_row_depends_on_what_else_is_packed() -> None:
-    """The same prompt in another company, to rounding."""
-    model: TransformerBridge = tiny_model("gemma2", seed=2, dtype=torch.float64)
-    prompts = random_prompts(4)
-    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
-    found = []
-    for chosen in (list(range(len(prompts))), [*range(0, len(prompts), 2), longest]):
-        some = [prompts[index] for index in dict.fromkeys(chosen)]
-        rows = last_rows(model, some, prefix_tree(some), Batching("packed pass", "test"))
-        found.append(dict(zip(some, rows.y, strict=True)))
-    for prompt, row in found[1].items():
-        torch.testing.assert_close(row, found[0][prompt], rtol=1e-11, atol=1e-11)
-    assert any(bool((a != b).any()) for a, b in itertools.pairwise(found[0].values()))

@@ -13,7 +13,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import view_in
 from ostools.models.describe import named_weights
-from ostools.models.precision.rounding import view_rounded
 from ostools.theory.distances import DTYPES, spacing
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -97,18 +96,6 @@ def test_running_is_the_rounding_of_that_part(part: str) -> None:
         # Exact: the same pass under the same hooks.
         assert torch.equal(run(PRECISIONS[f"{format}-{part}"], model), expected)
     assert hooks.active_edits(model) == ()
-
-
-def test_casts_and_weights_run_without_hooks() -> None:
-    model = tiny_model("llama")
-    # Exact: the same pass over copies with the same weights.
-    assert torch.equal(run(PRECISIONS["bfloat16"], model), view_in(model, torch.bfloat16)(IDS)[0, -1].double())
-    assert torch.equal(run(PRECISIONS["int4-weights"], model), view_rounded(model, "int4")(IDS)[0, -1].double())
-    assert PRECISIONS["float32"].prepared(model) is model
-    assert PRECISIONS["int8-kv"].prepared(model) is model
-    prepared = PRECISIONS["bfloat16"].prepared(model)
-    with PRECISIONS["bfloat16"].running(prepared, IDS[0].tolist()):
-        assert hooks.active_edits(prepared) == ()
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])

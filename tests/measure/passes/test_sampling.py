@@ -9,9 +9,7 @@ import torch
 from scipy.stats import chisquare
 
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers
-from ostools.measure.passes.sampling import Sampler, chooser, greedy, require_temperature
-from tests.checkpoints import tiny_model
+from ostools.measure.passes.sampling import Sampler, chooser, greedy
 
 LOGITS = torch.tensor([1.0, -2.0, 0.5, float("-inf"), 0.0, 3.0])
 
@@ -55,17 +53,6 @@ def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> N
         assert sampler(logits, [0]).tolist() == [token]
 
 
-def test_the_most_likely_first_token_of_a_model_is_drawn_as_often_as_it_is_likely() -> None:
-    model = tiny_model("gemma", seed=1)
-    n = 600
-    drawn = answers(model, ["one two"] * n, max_new_tokens=1, temperature=1.0, seeds=range(n))
-    with torch.no_grad():
-        p = torch.softmax(model(model.tokenizer("one two", return_tensors="pt").input_ids)[0, -1].double(), dim=-1)
-    top = int(p.argmax())
-    share = sum(answer.ids == (top,) for answer in drawn) / n
-    assert share == pytest.approx(float(p[top]), abs=4 * math.sqrt(float(p[top] * (1 - p[top])) / n))
-
-
 @pytest.mark.parametrize(
     ("temperature", "seeds", "words"),
     [
@@ -79,11 +66,3 @@ def test_the_most_likely_first_token_of_a_model_is_drawn_as_often_as_it_is_likel
 def test_refuses(temperature: float, seeds: tuple | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         chooser(temperature, seeds, 2)
-
-
-@pytest.mark.parametrize("found", ["1", None, True, -0.5, float("inf"), float("nan")])
-def test_a_temperature_is_a_number(found: object) -> None:
-    with pytest.raises(InputError, match=f"temperature of 0 .greedy. or more, found {found!r}"):
-        require_temperature(found)
-    for good in (0, 1, 0.5):
-        require_temperature(good)

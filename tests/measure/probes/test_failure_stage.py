@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 import ostools as ost
 from mitigations import MitigationError
-from ostools.measure import Decodability, FailureStage, ProbeIntervention
-from ostools.measure.probes.captured import Place
+from ostools.measure import Decodability, FailureStage
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
     READ,
@@ -26,19 +23,10 @@ from ostools.measure.probes.failure_stage import (
     _verdict,
     untrained_as_good,
 )
-from ostools.measure.probes.scores import rows_of, said_by_probes, steps_of
-from ostools.measure.probes.splits import TESTS
 from ostools.reporting.findings.probes import (
     failure_stage_findings,
-    failure_stage_in_short,
-    intervention_in_short,
-    probe_findings,
-    probe_in_short,
 )
 from ostools.results import Provenance, frame_of
-from tests.measure.probes.planted import asked
-from tests.reporting.charts.test_charts import rows_in
-from tests.reporting.every import EVERY
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
@@ -157,75 +145,6 @@ def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
         "read to undecodable at n = 2 (float32)." in said
     )
     assert "hint: changes no verdict." in said
-
-
-def test_the_sublayer_that_writes_an_answer_and_the_one_that_overwrites_it_are_named() -> None:
-    """The number stands behind the attention of block 0, and its MLP takes it away; the next block leaves all as it is."""
-    given = asked()
-    code = torch.from_numpy(given.labels)[:, None].double()
-    sites = ("embedding", 0), ("residual_mid", 0), ("residual", 1), ("residual_mid", 1), ("residual", 2), ("y", 2)
-    places = [Place(depth, site, layer) for depth, (site, layer) in enumerate(sites)]
-    found = dict(zip(places, (0 * code, code, 0 * code, 0 * code, 0 * code, 0 * code), strict=True))
-    said = said_by_probes(given, found, ("none", "shuffled")).assign(dtype="float32")
-    origin = Provenance({}, {}, None, {}, (), "")
-    frame = rows_of(said, "number").assign(task="t", target="number", mitigation="none")
-    whole, none = (
-        "the share that is decoded rises most at the attention of block 0, ",
-        "the share that is decoded falls most at the mlp of block 0, from 100% before it ",
-    )
-    found = Decodability(frame, origin, said, steps_of(said))
-    words = " ".join(probe_findings(found))
-    assert whole in words
-    assert none in words
-    (short,) = probe_in_short(found)
-    own: Any = frame[(frame["control"] == "none") & (frame["site"] == "residual_mid") & (frame["layer"] == 0)]
-    right = dict(zip(own["test"], own["accuracy"], strict=True))
-    shares = ", ".join(f"{right[test]:.0%} ({test})" for test in TESTS)
-    finding = own["finding"].iloc[0]
-    assert short == f"Probes: {finding}; most often right between attention and MLP of block 0, {shares}."
-
-
-@pytest.mark.slow
-def test_what_the_length_alone_says_is_drawn_in_the_panel_of_its_test() -> None:
-    result: Any = EVERY["Decodability"]()
-    spec, drawn = result.plot().to_dict(), {}
-    for panel in spec["vconcat"][0]["hconcat"]:
-        shares = [row["value"] for row in rows_in(spec, panel) if row["series"] == "length alone"]
-        drawn[panel["title"]["text"].partition(", ")[2]] = shares
-    alone: Any = frame_of(result)[frame_of(result)["site"] == "length"]
-    shares = zip(alone["test"], alone["accuracy"], strict=True)
-    assert drawn == {test: [pytest.approx(share, abs=1e-6)] for test, share in shares}
-    assert len(drawn) == 3
-
-
-def test_a_chart_names_the_verdicts_of_every_length_where_one_arm_has_them() -> None:
-    none = pd.DataFrame()
-    alone = made({"none": [READ, READ, READ, NOT_READ, READ, NOT_READ, NOT_READ]})
-    assert failure_stage_in_short(alone) == ["Verdict: read at n = 1 to 3, 5; unread at n = 4, 6, 7."]
-    both = FailureStage(
-        pd.concat([alone.frame, alone.frame.assign(dtype="bfloat16")]), alone.provenance, none, alone.probes
-    )
-    assert [line.split(":")[0] for line in failure_stage_in_short(both)] == ["float32", "bfloat16"]
-    assert failure_stage_in_short(made(ARMS)) == []  # a grid has them
-
-
-def test_a_intervention_in_short_says_where_each_direction_moves_the_answer_most() -> None:
-    rows = [
-        {"dtype": "float32", "direction": direction, "site": "residual", "layer": layer, "intervention": moved,
-         "predicted": 1.0, "asked": asked, "followed": 0.25}
-        for direction, asked, moves in (("probe", 8, (0.5, -2.0)), ("data", 0, (3.0, 1.0)))
-        for layer, moved in enumerate(moves)
-    ]  # fmt: skip
-    assert intervention_in_short(ProbeIntervention(pd.DataFrame(rows), made(ARMS).provenance)) == [
-        "Along the probe: the expected answer moves most at v^(1), by -2.00; 25% of 8 right prompts then answer the next.",
-        "Along the data: the expected answer moves most at v^(0), by +3.00.",
-    ]
-
-
-def test_a_mitigation_that_did_not_act_repairs_nothing() -> None:
-    found = made(ARMS, status="inactive")
-    assert found.repaired().empty
-    assert "separator is inactive: it changed nothing." in failure_stage_findings(found)
 
 
 def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from ostools.ground.errors import InputError
 from ostools.measure.probes.ridge import PENALTIES, fitted
-from ostools.measure.probes.scores import LENGTH, rows_of, said_by_probes, steps_of
+from ostools.measure.probes.scores import said_by_probes, steps_of
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS, splits
 from ostools.theory.statistics.bootstrap import bootstrap_share
 from ostools.theory.statistics.intervals import wilson
@@ -33,15 +33,6 @@ def test_a_planted_code_is_read_whole(target: str, classes: int) -> None:
         missed = 1 - wilson(float(here["groups"]), float(here["groups"])).low
         assert here["low"] == pytest.approx(1 - missed * np.sqrt(1 + here["tested"] / here["trained"]))
         assert found.loc[(test, "shuffled")]["finding"].startswith("not linearly decodable from")
-
-
-def test_noise_is_not_probe_and_nothing_says_lost() -> None:
-    given = asked("token", classes=4)
-    found = probed(given, noise(given, 6))
-    for test in TESTS:
-        here = found.loc[(test, "none")]
-        assert here["low"] <= 0.25 <= here["high"]
-        assert here["finding"] == f"not linearly decodable from {here['trained']} examples"
 
 
 @pytest.mark.slow
@@ -154,13 +145,6 @@ def test_a_constant_has_no_code_whatever_its_rounding() -> None:
     rows = torch.full((len(given.labels), 4), 0.1).double() * (1 + 1e-16 * noise(given, 4))
     probe = fitted("token", rows.numpy(), given.labels, given.groups)
     assert not probe.weights.any()
-
-
-def test_length_alone_knows_a_count_that_is_the_length() -> None:
-    given = asked(lengths=12, drawn=False)
-    given = replace(given, labels=given.lengths)
-    said = said_by_probes(given, {LENGTH: given.of_length()}, ("none",)).assign(dtype="none")
-    assert set(rows_of(said, "number")["accuracy"]) == {1.0}
 
 
 def test_steps_are_the_differences_of_what_stands_beside() -> None:

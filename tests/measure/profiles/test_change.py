@@ -113,17 +113,6 @@ def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
         assert "1 tokens have no partner" in str(found.plot().to_dict(validate=False)["title"])
 
 
-def test_what_corresponds_of_one_prompt_is_all_of_it_and_of_strangers_nothing() -> None:
-    compare: Any = ost.compare
-    one, other = profile(measured=[4.0, 1.0, 2.0, 8.0]), profile(measured=[2.0, 1.0, 8.0, 8.0])
-    assert compare(one, other, corresponding=True).frame.equals(compare(one, other).frame)
-    stranger = replace(other, frame=other.frame.assign(token=["x", "b", "c", "y"]))
-    with pytest.raises(ost.InputError, match="found none that correspond"):
-        compare(one, stranger, corresponding=True)
-    with pytest.raises(ost.InputError, match="found corresponding=True: leave it out"):
-        compare(one, path("local", "certified", "operator", [1.0] * 4), corresponding=True)
-
-
 @given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))
 def test_partners_are_what_both_begin_and_both_end_with(first: str, second: str) -> None:
     both = set()

@@ -87,11 +87,6 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
     assert reverse["spearman"] == pytest.approx(-1.0)
 
 
-def test_one_position_below_breaks_a_certified_bound() -> None:
-    row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 1.99, 800.0])))
-    assert not bool(row["holds"])
-
-
 @pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-4), ("float64", 1e-9), ("bfloat16", 1e-4)])
 @pytest.mark.parametrize(("short_by", "holds"), [(0.5, True), (2.0, False)])
 def test_a_bound_holds_to_the_rounding_of_its_dtype(dtype: str, rounding: float, short_by: float, holds: bool) -> None:
@@ -121,12 +116,6 @@ def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bo
     assert (exact["method"], bool(exact["holds"])) == ("exact", bound >= 1)
 
 
-def test_an_estimate_is_not_shown_as_measured() -> None:
-    bound = path("local", "certified", "operator", [9.0] * 4)
-    frame: Any = ost.compare(profile(method="estimate", width=2.0), bound).frame
-    assert set(frame.loc[frame["source"] == "frozen", "kind"]) == {"estimated"}
-
-
 def test_only_the_embeddings_are_compared() -> None:
     """A profile of every layer: the rows of layer 0 count, and without them there is nothing to compare."""
     deeper, embeddings = profile(measured=[100.0] * 4, layer=1), profile()
@@ -146,16 +135,6 @@ def test_a_matrix_of_last_positions_is_compared_in_its_last_row() -> None:
     assert ost.compare(profile(), both).summary.equals(ost.compare(profile(), every).summary)
 
 
-def test_windows_of_any_length_have_a_scale() -> None:
-    row = only(ost.compare(profile(), path("windowed(7)", "certified", "operator", [10 * v for v in MEASURED])))
-    assert row["median_log10_looseness"] == pytest.approx(1.0)
-
-
-def test_what_promises_nothing_has_no_verdict() -> None:
-    row = only(ost.compare(profile(), path("proof", "paper", "operator", [0.1] * 3 + [0.2])))
-    assert row["holds"] is pd.NA
-
-
 def test_shape_only_variants_have_ranks_and_no_looseness() -> None:
     row = only(ost.compare(profile(), path("theorem-5.1", "paper", "operator", MEASURED)))
     assert np.isnan(row["median_log10_looseness"])
@@ -173,17 +152,6 @@ def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
 
 def test_flat_profiles_have_no_rank_correlation() -> None:
     assert np.isnan(only(ost.compare(profile(), path("local", "certified", "operator", [9.0] * 4)))["spearman"])
-
-
-def test_one_axis_keeps_the_kinds_apart() -> None:
-    frame = ost.compare(profile(), path("local", "certified", "operator", [9.0] * 4)).frame
-    columns = ["position", "token_id", "token", "source", "kind", "linearisation", "norm", "value"]
-    assert list(frame.columns) == columns
-    assert frame.groupby("kind")["source"].unique().map(list).to_dict() == {
-        "measured": ["frozen"],
-        "certified": ["local"],
-    }
-    assert len(frame) == 4 * 2 + 4
 
 
 def test_refusals() -> None:

@@ -46,12 +46,6 @@ def test_the_summary_and_frozen_beside_full() -> None:
     assert full["effective_tokens_without_sink"] == pytest.approx(np.exp(entropy))
 
 
-def test_without_frozen_there_is_no_ratio() -> None:
-    result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 3.0]}))
-    assert np.isnan(result.frame["over_frozen"].to_numpy()).all()
-    assert np.isnan(result.summary["over_frozen_median"][0])
-
-
 def test_the_norm_is_the_one_asked_for() -> None:
     measured = made_sensitivity({"full": [1.0, 2.0, 3.0]})
     assert ost.profile(measured, norm="frobenius").frame["value"].tolist() == [2.0, 4.0, 6.0]
@@ -104,12 +98,6 @@ def test_where_there_is_nothing_to_test_the_verdict_says_so(values: np.ndarray, 
     row = shape_of(ost.profile(made_sensitivity({"full": list(values)})), "without the sink")
     assert row["verdict"] == verdict
     assert np.isnan(row["start_contrast"])
-
-
-def test_one_token_is_its_own_profile() -> None:
-    row: Any = ost.profile(made_sensitivity({"full": [2.0]})).summary.iloc[0]
-    assert (row["sink_share"], row["last_share"]) == (1.0, 1.0)
-    assert np.isnan(float(row["largest_share_between"]))
 
 
 def test_refusals() -> None:

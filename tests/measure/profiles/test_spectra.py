@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity, Spectra
 from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
@@ -102,15 +102,6 @@ def test_where_the_first_token_is_out_of_the_window_it_is_reached_by_depth() -> 
     assert limit["remainder"].iloc[-1] < 0.05
 
 
-def test_a_window_of_one_key_has_eigenvalue_1_everywhere_and_moves_nothing() -> None:
-    model = tiny_model("llama", **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    with hooks.mask_scores(model, lambda query, key: query == key):
-        found = ost.spectra(model, prompt, powers=10)
-    assert value(found, 0, "mean", "multiplicity") == len(IDS)
-    assert set(found.limit["remainder"]) == set(found.limit["predicted_rate"]) == {1.0}
-
-
 def test_the_measured_share_and_the_ranks_are_those_of_the_profile() -> None:
     model = tiny_model("gemma3", n_layers=3, **TINY)
     prompt = Prompt.from_ids(model, IDS)
@@ -154,20 +145,6 @@ def test_each_layer_stands_beside_the_product_above_it() -> None:
     assert set(zip(against["norm"], against["method"], strict=True)) == {("frobenius", "estimate")}
 
 
-def test_every_layer_of_a_real_sensitivity() -> None:
-    model = tiny_model("gemma3", n_layers=3, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    measured = ost.sensitivity(model, prompt, layers="all")
-    against: Any = ost.spectra(model, prompt, measured=measured).against
-    assert len(against) == 3 * 2 * 2 * 2
-    frame: Any = measured.frame[(measured.frame["layer"] == 2) & (measured.frame["linearisation"] == "frozen")]
-    chosen = against[(against["layer"] == 2) & (against["linearisation"] == "frozen") & (against["norm"] == "operator")]
-    share = frame["operator_norm"].iloc[0] / frame["operator_norm"].sum()
-    assert chosen["measured_first_share"].to_numpy() == pytest.approx(share)
-    top = patterns(model, prompt).mean(1)[2]
-    assert chosen["rollout_first_share"].to_numpy() == pytest.approx([top[-1, 0], top[-1, 0] / 2], abs=1e-7)
-
-
 def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
@@ -196,19 +173,3 @@ def test_refusals() -> None:
         ost.spectra(tiny_model("llama", seed=1, **TINY), prompt, measured=measured)
     with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
         ost.spectra(model, prompt, measured=measured)
-
-
-def test_a_16_bit_model_is_read_in_float32() -> None:
-    half = tiny_model("llama", dtype=torch.bfloat16, **TINY)
-    found = ost.spectra(half, Prompt.from_ids(half, IDS))
-    assert found.depth["defect"].to_numpy().max() < 1e-6
-
-
-def test_a_pretrained_model_moves_mass_to_the_first_token_with_depth() -> None:
-    model = trained("stories")
-    found = ost.spectra(model, "Once upon a time there was a little girl called Lily. She liked to play in the park.")
-    depth: Any = found.depth[found.depth["matrix"] == "lazy"]
-    assert depth["first_mass_mean"].is_monotonic_increasing
-    assert found.depth["defect"].to_numpy().max() < 1e-6
-    frame: Any = found.frame
-    assert (frame.loc[frame["quantity"] == "multiplicity", "value"] == 1).all()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ostools.theory.bounds import paths
-from ostools.theory.spectra import lazy
 
 
 def patterns(layers: int, n: int, seed: int = 0) -> list[Tensor]:
@@ -60,21 +59,6 @@ def test_the_printed_sum_equals_its_enumeration(layers: int, n: int, seed: int) 
     assert found.tolist() == pytest.approx([as_printed(edges, i) for i in range(n)], rel=1e-10, abs=1e-10)
 
 
-def test_the_printed_sum_of_whole_numbers_is_exact() -> None:
-    """Three layers of whole numbers, by hand; one layer is read twice; two have no product between them."""
-    one, two, three = (
-        torch.tensor(rows, dtype=torch.float64).tril()
-        for rows in ([[2, 0], [1, 3]], [[1, 0], [4, 2]], [[5, 0], [6, 7]])
-    )
-    assert paths.printed_row([one, two, three]).tolist() == [
-        # tails of (6, 7) are (13, 7): (13 * 1 + 7 * 4, 7 * 2) = (41, 14); then (41 * 2 + 14 * 1, 14 * 3)
-        96.0,
-        42.0,
-    ]
-    assert paths.printed_row([one, two]).tolist() == [6 * 2 + 2 * 1, 2 * 3]
-    assert paths.printed_row([one]).tolist() == (one @ one)[-1].tolist()
-
-
 @given(st.integers(2, 5), st.integers(1, 7), st.integers(0, 10_000))
 def test_the_printed_sum_is_the_product_only_for_the_last_token(layers: int, n: int, seed: int) -> None:
     """k_L free of k_{L-1} adds paths that are none: never less than the product, the same for i = n, more for every i < n."""
@@ -111,40 +95,6 @@ def test_bound_equals_the_measured_derivative_without_weights_norms_and_mlp(laye
     torch.testing.assert_close(jacobian, torch.einsum("i,od->oid", row, torch.eye(3, dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("layers", [5, 20, 60])
-def test_proposition_52_the_mass_moves_to_the_first_token_at_the_stated_rate(layers: int) -> None:
-    attention = patterns(1, 6, seed=3)[0]
-    row = paths.path_row([lazy(attention)] * layers)
-    rate = float((1 + attention.diagonal()[1:]).max() / 2)
-    assert float(row[1:].sum()) <= 100 * rate**layers
-    assert float(row[0]) == pytest.approx(1 - float(row[1:].sum()), abs=1e-12)
-
-
-def test_proposition_52_needs_a_diagonal_below_one() -> None:
-    """What "at least two non-zero elements" a row excludes: Lambda = I has the limit I, and nothing moves."""
-    row = paths.path_row([lazy(torch.eye(4, dtype=torch.float64))] * 200)
-    assert row.tolist() == [0.0, 0.0, 0.0, 1.0]
-
-
-@given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 10_000))
-def test_lemma_b7_products_stay_row_stochastic_and_triangular(layers: int, n: int, seed: int) -> None:
-    edges = [lazy(a) for a in patterns(layers, n, seed)]
-    for last in range(n):
-        row = paths.path_row(edges, last)
-        assert float(row.sum()) == pytest.approx(1.0)
-        assert float(row[last + 1 :].abs().sum()) == 0.0
-
-
-def test_the_printed_form_of_equation_4_is_below_one_for_the_identity_network() -> None:
-    """Attention whose values are 0 leaves y_n = v_n, sensitivity 1; sigma = 1, beta = 4, L = 4, uniform attention."""
-    n, layers = 50, 4
-    uniform = torch.tril(torch.ones(n, n, dtype=torch.float64))
-    uniform = uniform / uniform.sum(-1, keepdim=True)
-    b5 = paths.path_row([paths.theorem_b5_edges(uniform, 4.0)] * layers)[-1]
-    assert float(b5) == pytest.approx(((1 / n + 1) / 4) ** layers)
-    assert float(b5) < 1.0
-
-
 def test_constants_of_the_printed_forms() -> None:
     attention = patterns(1, 3)[0]
     eye = torch.eye(3, dtype=torch.float64)
@@ -163,18 +113,3 @@ def test_an_edge_of_local_is_its_formula(n: int, seed: int) -> None:
     local = paths.local_edges(weighted, r1, rp1, mlp)
     by_hand = (1 + mlp[-1]) * (sum(omega[h] * heads[h, -1, 0] for h in range(3)) / (rp1[-1] * r1[0]))
     assert float(local[-1, 0]) == pytest.approx(float(by_hand))
-
-
-@given(st.integers(2, 7), st.integers(0, 10_000), st.booleans())
-def test_lemma_b6_eigenvalue_one_is_simple_exactly_when_later_diagonals_are_below_one(
-    n: int, seed: int, stuck: bool
-) -> None:
-    """A triangular matrix has its diagonal for eigenvalues; a row that attends only to itself adds another 1."""
-    attention = patterns(1, n, seed)[0]
-    if stuck:
-        attention[-1] = torch.eye(n, dtype=torch.float64)[-1]
-    eigenvalues = torch.linalg.eigvals(attention)
-    assert float(eigenvalues.abs().max()) == pytest.approx(1.0)
-    multiplicity = int((eigenvalues.real > 1 - 1e-9).sum())
-    later = bool((attention.diagonal()[1:] < 1 - 1e-9).all())
-    assert (multiplicity == 1) == later

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from ostools.theory.statistics.estimates import Sketch, gram, orthonormal_rows
+from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 D, REPETITIONS = 128, 2000
 
@@ -46,14 +46,6 @@ def sketches(eigenvalues: Tensor, rows: int, repetitions: int = REPETITIONS) -> 
 def covered(sketch: Sketch, level: float) -> Tensor:
     found = sketch.trace_interval(level)
     return (found.lower <= 1 + 1e-12) & (found.upper >= 1 - 1e-12)
-
-
-def test_gram_is_that_of_the_rows_of_each_position() -> None:
-    rows = torch.randn(3, 5, 7, generator=seeded(0))
-    found = gram(rows)
-    for position in range(5):
-        here = rows[:, position].double()
-        torch.testing.assert_close(found[position], here @ here.T)
 
 
 def test_rows_are_orthonormal_beside_all_that_were_drawn_before() -> None:

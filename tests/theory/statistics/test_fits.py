@@ -63,16 +63,6 @@ def test_plain_laws_are_least_squares_in_the_log() -> None:
     assert (fit.exponential.rate, fit.exponential.log_amplitude) == pytest.approx((-slope, intercept))
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
-def test_units_of_the_values_do_not_matter(scale: float) -> None:
-    values = 0.5 * N**-1.1 * np.exp(noise(0, 0.6, 0.3))
-    one, other = fit_decay(N, values), fit_decay(N, scale * values)
-    assert one.verdict == other.verdict == "power"
-    assert one.power is not None
-    assert other.power is not None
-    assert (other.power.rate, other.power.low) == pytest.approx((one.power.rate, one.power.low), rel=1e-6)
-
-
 @pytest.mark.parametrize("rho", quick([0.0, 0.5, 0.9], 0.5))
 @pytest.mark.parametrize("name", ["power", "exponential"])
 def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: str) -> None:
@@ -87,12 +77,6 @@ def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: st
         assert (law.high - law.low) / 2 == pytest.approx(textbook, rel=0.5)
 
 
-def test_an_interval_that_ignores_the_correlation_would_be_far_too_narrow() -> None:
-    laws = [fits._plain("exponential", N, noise(seed, 0.9, 0.4), 0.95) for seed in range(15)]
-    textbook = 1.972 * 0.4 / ((N - N.mean()) ** 2).sum() ** 0.5
-    assert np.median([law.high - law.low for law in laws]) / 2 > 3 * textbook
-
-
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_noise_without_decay_is_called_no_decay(rho: float) -> None:
     found = [fit_decay(N, np.exp(noise(seed, rho, 0.3))) for seed in range(20)]
@@ -105,29 +89,15 @@ def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
     """The last bits of a constant decide where the fit of a level ends: often at a law that is nowhere on the curve."""
     lengths = 2.0 ** np.arange(4, 14)
     for level in (0.0171, 0.3, 1.1, 2.5, 7.7):
-        for seed in range(60):
+        for seed in range(12):
             last_bits = np.random.default_rng(seed).integers(0, 3, len(lengths)) * np.finfo(float).eps
             assert fit_decay(lengths, level * (1 + last_bits)).verdict == "no decay"
-
-
-def test_a_rising_curve_does_not_decay() -> None:
-    fit = fit_decay(N, N**0.5)
-    assert fit.verdict == "no decay"
-    assert fit.power is not None
-    assert fit.power.rate == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("verdict", CURVES)
 def test_the_law_is_found_in_correlated_noise(verdict: str) -> None:
     found = [fit_decay(N, CURVES[verdict](N) * np.exp(noise(seed, 0.7, 0.1))).verdict for seed in range(20)]
     assert found.count(verdict) >= 17
-
-
-def test_a_range_too_short_to_tell_the_laws_apart_is_undecided() -> None:
-    n = np.arange(100, 140, dtype=float)
-    found = [fit_decay(n, 1 / n * np.exp(noise(seed, 0.0, 0.05, 40))) for seed in range(20)]
-    assert sum(fit.verdict == "undecided" for fit in found) >= 12
-    assert all(abs(fit.evidence) < fits.DECISIVE for fit in found if fit.verdict == "undecided")
 
 
 @pytest.mark.parametrize("parameters", [2, 3])

@@ -28,20 +28,6 @@ def test_against_brute_force(points: Points) -> None:
     assert any(found)  # the best in the first objective, and among those in the second, has nobody above it
 
 
-def test_ties_by_hand() -> None:
-    points = torch.tensor([[1.0, 3.0], [1.0, 2.0], [1.0, 3.0], [0.0, 3.0], [2.0, 0.0], [2.0, 0.0]])
-    assert pareto_front(points).tolist() == [True, False, True, False, True, True]
-
-
-def test_one_objective_is_its_maximum_and_order_does_not_matter() -> None:
-    values = torch.tensor([[0.3], [0.7], [0.7], [-1.0]])
-    assert pareto_front(values).tolist() == [False, True, True, False]
-    generator = torch.Generator().manual_seed(0)
-    points = torch.randn(40, 3, generator=generator)
-    order = torch.randperm(40, generator=generator)
-    assert torch.equal(pareto_front(points[order]), pareto_front(points)[order])
-
-
 def test_what_is_unknown_has_no_front() -> None:
     with pytest.raises(InputError, match="finite objectives, found NaN"):
         pareto_front(torch.tensor([[1.0, float("nan")]]))
