@@ -65,8 +65,8 @@ def _read_all() -> Iterator[tuple[str, Record]]:
 
 def _read(text: str) -> Iterator[tuple[str, Record]]:
     """Name and record of each decorated function of a module."""
-    for function in ast.parse(text).body:
-        for decorator in function.decorator_list if isinstance(function, ast.FunctionDef) else ():
+    for function in (part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)):
+        for decorator in function.decorator_list:
             match decorator:
                 case ast.Call(func=ast.Name(id="measurement"), keywords=keywords):
                     yield function.name, Record(**{str(part.arg): ast.literal_eval(part.value) for part in keywords})

@@ -17,6 +17,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion, served
+from tests.sets import quick
 
 MARKER = "sk-marker-0123456789"
 PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")

@@ -210,8 +210,8 @@ _COPIES, _DISTANCE = "copies n of the repeated token", "L2 distance at y (float6
 def repeats_chart(result: Repeats) -> Any:
     """||y - y*||_2 in float64 against the number of copies, log-log; thin: the law of the table `summary`, where one holds.
 
-    What is below its rounding stands below the axis, and is told as at most that. With untrained models: the model's curve, and of
-    each kind the median and the range over its draws, a panel a prompt and sink.
+    What is below its rounding stands below the axis, and is told as at most that. With untrained models: the model's curve, and
+    of each kind the median and the range over its draws, a panel a prompt and sink.
     """
     frame: Frame = frame_of(result)
     if frame["source"].nunique() > 1:
