@@ -186,10 +186,10 @@ def ablation(arguments: Arguments) -> None:
 
 def panels(arguments: Arguments) -> None:
     """Panels of Figures 3, 4, 6 and 7, and how they ask."""
-    from ostools.experiments.figures.figure3 import asked_tasks
+    from ostools.experiments.figures.counting import figure_tasks
 
     names = ("panels", "mode", "examples", "tidy")
-    asked_tasks(**{name: arguments[name] for name in names if name in arguments})
+    figure_tasks(**{name: arguments[name] for name in names if name in arguments})
 
 
 def figure_5(arguments: Arguments) -> None:

@@ -16,7 +16,7 @@ _SENSITIVITY = "measure.jacobian.sensitivity:sensitivity"
 _BOUNDS = "measure.bounds.bounds:bounds"
 _ATTENTION = "measure.attention.attention:attention"
 _FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
-_FIGURE_3 = "experiments.figures.figure3:figure_3"
+_FIGURE_3 = "experiments.figures.counting:figure_3"
 LISTS = ("models", "tasks", "mitigations", "measurements")
 
 
@@ -57,7 +57,8 @@ class Command(Record):
 
 def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None) -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
-    target = f"experiments.figures.{maker.replace('_', '')}:{maker}"
+    modules = {"figure_2": "copying", "figure_5": "figure5", "figure_8": "synthetic", "figure_9": "synthetic"}
+    target = f"experiments.figures.{modules.get(maker, 'counting')}:{maker}"
     form = ("seeds", "panels", "mode", "examples", "tidy")
     asked, counted = number in (2, 3, 4, 6, 7), number in (3, 4, 6, 7)
     return Command(

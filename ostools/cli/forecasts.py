@@ -17,7 +17,7 @@ from ostools.cli.checks import pairs_of
 from ostools.cli.commands import Command
 from ostools.cli.prompts import Prompts, rewritten
 from ostools.cli.signature import UNKNOWN, signature_of
-from ostools.experiments.figures import figure2, figure3
+from ostools.experiments.figures import copying, counting
 from ostools.experiments.reproduce.parts import CERTIFIED, EQUATION_4, PRINTED
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.answers.answers import answers_bytes
@@ -186,11 +186,11 @@ def figure(model: Unloaded, name: str, options: Mapping[str, Any]) -> int:
         forms = (tasks.task(form, CollapseTask) for form in tasks.FIGURE_5)
         return max(pairs(model, form, lengths, dtypes) for form in forms)
     if name == "figure_2":
-        seeds_of, lengths = figure2.asked_tasks(), options.get("lengths", figure2.LENGTHS)
+        seeds_of, lengths = copying.figure_tasks(), options.get("lengths", copying.LENGTHS)
     else:
         names = ("seeds", "panels", "mode", "examples", "tidy")
-        seeds_of = figure3.asked_tasks(**{key: options[key] for key in names if key in options})
-        lengths = options.get("lengths", figure3.LENGTHS)
+        seeds_of = counting.figure_tasks(**{key: options[key] for key in names if key in options})
+        lengths = options.get("lengths", counting.LENGTHS)
     limit = options.get("max_new_tokens")
     return max(
         answers(model, task, list(lengths), per_length=len(seeds), max_new_tokens=limit)
@@ -400,7 +400,7 @@ def _part(model: Unloaded, name: str, options: Mapping[str, Any]) -> int:
             settings = {**options, "lengths": lengths, "seeds": seeds}
             return figure(model, name.replace("-", "_"), settings)
         case "answer-only":
-            forms = [AppendixTask(form, mode="answer-only") for form in figure3.TASKS]
+            forms = [AppendixTask(form, mode="answer-only") for form in counting.TASKS]
             return max(answers(model, form, lengths, per_length=len(seeds)) for form in forms)
         case "attention":
             return variation(model, ones, lengths)

@@ -1,17 +1,14 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
-from ostools.experiments.figures.figure2 import Figure2, figure_2
-from ostools.experiments.figures.figure3 import Figure3, figure_3
-from ostools.experiments.figures.figure4 import Figure4, figure_4, figure_4_of
+from ostools.experiments.chain_of_thought import ChainOfThought, chain_of_thought
+from ostools.experiments.figures.copying import Figure2, figure_2
+from ostools.experiments.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
 from ostools.experiments.figures.figure5 import Figure5, figure_5
-from ostools.experiments.figures.figure8 import Figure8, figure_8
-from ostools.experiments.figures.figure9 import Figure9, figure_9
-from ostools.experiments.figures.prompts import figure_prompts
-from ostools.experiments.position.position_effect import PositionEffect, position_effect
-from ostools.experiments.reasoning.chain_of_thought import ChainOfThought, chain_of_thought
+from ostools.experiments.figures.synthetic import Figure8, Figure9, figure_8, figure_9
+from ostools.experiments.position import PositionEffect, position_effect
 from ostools.experiments.repeats import Repeats, repeats
-from ostools.experiments.reproduce.reproduction import Reproduction
+from ostools.experiments.reproduce.claims import Reproduction
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
 from ostools.experiments.study.windows import WindowStudy, windows

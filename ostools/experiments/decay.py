@@ -1,4 +1,4 @@
-"""What Figures 8 and 9 share: a quantity that falls with length, over seeds, and the law by which it falls."""
+"""The law by which a quantity falls with length, over seeds (Figures 8 and 9, `repeats`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
 def fits(
     frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = (), floor: float = 0.0
 ) -> pd.DataFrame:
-    """How the mean over seeds falls, a row for each quantity and each value of the columns `by`.
+    """Fit how the mean over seeds falls, a row for each quantity and each value of the columns `by`.
 
     Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict (of
     `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a
@@ -45,28 +45,28 @@ def fits(
 
 def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
     mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
-    decay_fit = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
-    law, unknown = decay_fit.law, float("nan")
-    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(mean.index[: decay_fit.used])], quantity, law)
+    fitted = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
+    law, used = fitted.law, mean.index.to_numpy(float)[: fitted.used]
+    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
+    values = {
+        name: getattr(law, name) if law else math.nan for name in ("rate", "low", "high", "log_amplitude", "level")
+    }
     return {
         "fitted_from": fitted_from,
-        "verdict": decay_fit.verdict,
+        "verdict": fitted.verdict,
         "law": law.name if law else "none",
-        "rate": law.rate if law else unknown,
-        "low": law.low if law else unknown,
-        "high": law.high if law else unknown,
+        **{name: values[name] for name in ("rate", "low", "high")},
         "seeds_low": seeds_low,
         "seeds_high": seeds_high,
-        "log_amplitude": law.log_amplitude if law else unknown,
-        "level": law.level if law else unknown,
-        "falls_to": float(np.divide(*law(mean.index.to_numpy(float)[: decay_fit.used][[-1, 0]]))) if law else unknown,
-        "used": decay_fit.used,
+        **{name: values[name] for name in ("log_amplitude", "level")},
+        "falls_to": float(np.divide(*law(used[[-1, 0]]))) if law else math.nan,
+        "used": fitted.used,
     }
 
 
 def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
-    """The interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
-    unknown = float("nan"), float("nan")
+    """Interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
+    unknown = math.nan, math.nan
     if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
         return unknown
     curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()

@@ -36,7 +36,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the relation holds; never for a figure that is not a number."""
+        """True if the relation holds; never for a figure that is not a number."""
         return self.figure <= self.required if self.relation == "<=" else self.figure >= self.required
 
 

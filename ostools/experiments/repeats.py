@@ -8,7 +8,7 @@ which law, and does it need the BOS, the token that attention sinks into?
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -62,10 +62,10 @@ class Repeats(Result):
 
     @property
     def band(self) -> Frame:
+        """Range of the distance over the draws of each untrained model: columns low, median, high."""
         table: Any = self.frame
-        grouped = table[table["source"] != TRAINED].groupby(["source", "task", "sink", "length"], sort=False)[
-            "distance"
-        ]
+        by = ["source", "task", "sink", "length"]
+        grouped = table[table["source"] != TRAINED].groupby(by, sort=False)["distance"]
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
 
@@ -112,8 +112,8 @@ def repeats(
         if untrained
         else []
     )
-    cases: list[tuple[str, int | None]] = [(TRAINED, None)]
-    cases += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
+    sources: list[tuple[str, int | None]] = [(TRAINED, None)]
+    sources += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(
             f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained models would "
@@ -121,14 +121,13 @@ def repeats(
             "this edit; leave its block, or leave untrained= out"
         )
     parts = []
-    for steps_done, (source, seed) in enumerate(cases):
-        measured_model = model if seed is None else untrained_model(model, source, seed=seed)
-        part_progress = part_of(progress, steps_done, steps_done + 1, len(cases), units=100)
-        parts.append(
-            _model_curves(measured_model, task_list, length_list, dtypes, fitted_from, part_progress).with_source(
-                source, seed
-            )
-        )
+    for index, (source, seed) in enumerate(sources):
+        subject = model if seed is None else untrained_model(model, source, seed=seed)
+        part_progress = part_of(progress, index, index + 1, len(sources), units=100)
+        parts.append(_curves(subject, task_list, length_list, dtypes, fitted_from, part_progress))
+        for table in (parts[-1].frame, parts[-1].summary):
+            table.insert(0, "draw", pd.array([pd.NA if seed is None else seed] * len(table), dtype="Int64"))
+            table.insert(0, "source", source)
     provenance = Provenance.collect(
         model,
         None,
@@ -138,72 +137,58 @@ def repeats(
         lengths=length_list,
         dtypes=list(dtypes),
         fitted_from=fitted_from,
-        untrained=[source if seed is None else f"{source} {seed}" for source, seed in cases[1:]],
+        untrained=[source if seed is None else f"{source} {seed}" for source, seed in sources[1:]],
         difference_at_probed_lengths=parts[0].differences,
     )
-    table, summary = (
+    frame, summary = (
         pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in ("frame", "summary")
     )
-    lengths = [name for name in summary if name.endswith((f"_{SITE}", "_logits", "_top_token"))]
-    return Repeats(table, provenance, summary.astype(dict.fromkeys(lengths, "Int64")))
+    starts = [name for name in summary if name.endswith((f"_{SITE}", "_logits", "_top_token"))]
+    return Repeats(frame, provenance, summary.astype(dict.fromkeys(starts, "Int64")))
 
 
 @dataclass(frozen=True)
-class _ModelCurves:
-    """The rows of one model."""
+class _Curves:
+    """Rows of one model, and how far its prompts' passes were from separate ones."""
 
     frame: pd.DataFrame
     summary: pd.DataFrame
     differences: dict[str, Any]
 
-    def with_source(self, source: str, seed: int | None) -> _ModelCurves:
-        return replace(
-            self, frame=_with_source(self.frame, source, seed), summary=_with_source(self.summary, source, seed)
-        )
 
-
-def _with_source(table: pd.DataFrame, source: str, seed: int | None) -> pd.DataFrame:
-    table = table.copy()
-    table.insert(0, "draw", pd.array([pd.NA if seed is None else seed] * len(table), dtype="Int64"))
-    table.insert(0, "source", source)
-    return table
-
-
-def _model_curves(
+def _curves(
     model: TransformerBridge,
     task_list: Sequence[CollapseTask],
     length_list: Sequence[int],
     dtypes: Sequence[str],
     fitted_from: int,
     progress: Progress | None,
-) -> _ModelCurves:
+) -> _Curves:
     has_bos = _adds_bos(model)
-    sinks = [True, False] if has_bos else [False]
+    runs: list[tuple[CollapseTask, bool]] = []
+    for task in task_list:
+        if isinstance(task, TaskOfIds):
+            runs.append((task, _begins_with_bos(model, task, length_list[0])))
+        else:
+            runs += [(task, bos) for bos in ((True, False) if has_bos else (False,))]
+    for task, bos in runs:  # what one of them refuses is refused before any is measured
+        PromptSet.build(model, task, list(length_list), 0, _keeps_bos(task, bos, has_bos))
     curves: list[Any] = []
     rows: list[dict[str, Any]] = []
     differences: dict[str, Any] = {}
-    runs: list[tuple[CollapseTask, bool]] = []
-    for task in task_list:
-        bos_choices = [_begins_with_bos(model, task, length_list[0])] if isinstance(task, TaskOfIds) else sinks
-        runs += [(task, bos) for bos in bos_choices]
-    for task, bos in runs:  # what one of them refuses is refused before any is measured
-        PromptSet.build(model, task, list(length_list), 0, _keeps_bos(task, bos, has_bos))
-    for steps_done, (task, bos) in enumerate(runs):
-        tell(progress, steps_done, len(runs))
+    for index, (task, bos) in enumerate(runs):
+        tell(progress, index, len(runs))
         result = collapse(model, task, lengths=length_list, dtypes=dtypes, bos=_keeps_bos(task, bos, has_bos))
-        _require_theorem(result, task)
+        if "theorem" not in set(result.frame["pair"]):
+            raise InputError(
+                f"repeats: {task.name} makes no theorem pairs: give a prompt that ends in what is repeated"
+            )
         key = {"task": task.name, "sink": PRESENT if bos else ABSENT}
-        items = {"items": task.items}
         curve = result.reference_curve("theorem", SITE)
         curves.append(curve.reset_index().assign(**key))
         exact = exact_from(curve)
-        rows.append(
-            key
-            | items
-            | _first_token(model, result)
-            | _hidden(result)
-            | {"exact_from": pd.NA if exact is None else exact}
-        )
+        row = key | {"items": task.items} | _first_token(model, result) | _hidden(result)
+        rows.append(row | {"exact_from": pd.NA if exact is None else exact})
         differences[f"{task.name}, BOS {key['sink']}"] = result.provenance.parameters["difference_at_probed_lengths"]
     table: Any = pd.concat(curves, ignore_index=True)[["task", "sink", "length", "distance", "relative"]]
     table = table.assign(rounding=float64_rounding(table))
@@ -212,11 +197,11 @@ def _model_curves(
     laws = fits(table, ["distance"], fitted_from, ["task", "sink"], floor).drop(columns="quantity")
     tell(progress, len(runs), len(runs))
     summary = pd.DataFrame(rows).merge(laws, on=["task", "sink"], validate="one_to_one")
-    return _ModelCurves(table, summary, differences)
+    return _Curves(table, summary, differences)
 
 
 def _keeps_bos(task: CollapseTask, bos: bool, has_bos: bool) -> bool:
-    """Whether nothing is taken out of the prompt: it is to have its BOS, or has none of the tokenizer's."""
+    """True if nothing is taken out of the prompt: it is to have its BOS, or has none of the tokenizer's."""
     return bos or not has_bos or isinstance(task, TaskOfIds)
 
 
@@ -224,14 +209,11 @@ def _checked_prompts(
     model: TransformerBridge, prompts: Sequence[CollapseTask | str], lengths: list[int]
 ) -> list[CollapseTask]:
     """The tasks; each name with items that this tokenizer keeps apart."""
-    prompt_list = (
-        [prompts]
-        if isinstance(prompts, (str, CollapseTask))
-        else checked_list("prompts", prompts, "['figure-5a', 'text']")
-    )
+    if isinstance(prompts, (str, CollapseTask)):
+        prompts = [prompts]
     task_list = [
         _kept_apart(model, prompt, lengths) if isinstance(prompt, str) else tasks.task(prompt, CollapseTask)
-        for prompt in prompt_list
+        for prompt in checked_list("prompts", prompts, "['figure-5a', 'text']")
     ]
     names = [task.name for task in task_list]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -258,27 +240,21 @@ def _adds_bos(model: TransformerBridge) -> bool:
 
 
 def _begins_with_bos(model: TransformerBridge, task: TaskOfIds, length: int) -> bool:
-    """Whether the user put the tokenizer's BOS before the ids, to which nothing is added."""
+    """True if the user put the tokenizer's BOS before the ids, to which nothing is added."""
     first = next(iter(task.pairs(ModelEncoder(model), [length]))).ids[0]
     return first == getattr(model.tokenizer, "bos_token_id", None)
 
 
-def _require_theorem(result: Collapse, task: CollapseTask) -> None:
-    if "theorem" not in set(result.frame["pair"]):
-        raise InputError(f"repeats: {task.name} makes no theorem pairs: give a prompt that ends in what is repeated")
-
-
 def _first_token(model: TransformerBridge, result: Collapse) -> dict[str, Any]:
-    """What stands first in the longest prompt, and its share of the last token's attention there."""
+    """First token of the longest prompt, and its share of the last token's attention there."""
     ids = result.provenance.token_ids
     if not ids:
         raise InputError("repeats: the collapse has no prompt to look at")
-
-    def of_last_on_first(pattern: torch.Tensor, layer: int | None) -> torch.Tensor:
-        return pattern[0, :, -1, 0].clone()
-
     device = next(model.parameters()).device
-    with torch.no_grad(), hooks.capture(model, "pattern", reduce=of_last_on_first) as record:
+    with (
+        torch.no_grad(),
+        hooks.capture(model, "pattern", reduce=lambda pattern, _: pattern[0, :, -1, 0].clone()) as record,
+    ):
         model(torch.tensor([ids], device=device), use_cache=False)
     share = torch.stack([value.double().cpu() for value in record["pattern"].values()]).mean()
     tokenizer: Any = model.tokenizer
@@ -287,14 +263,14 @@ def _first_token(model: TransformerBridge, result: Collapse) -> dict[str, Any]:
 
 
 def _hidden(result: Collapse) -> dict[str, Any]:
-    """Where the first hidden range begins, by dtype at y, of the logits and of the top token; the verdicts at y in words."""
-    every = {
+    """Start of the first hidden range by dtype, at y, of the logits and of the top token; the verdicts at y in words."""
+    verdicts = {
         (dtype, site): v for (kind, dtype, site, _), v in result.verdicts_over_seeds().items() if kind == "theorem"
     }
     columns = {
         f"{dtype}_{site.replace('-', '_')}": verdict.ranges[0].first if verdict.ranges else pd.NA
-        for (dtype, site), verdict in every.items()
+        for (dtype, site), verdict in verdicts.items()
         if site in (SITE, "logits", TOP_TOKEN)
     }
-    sentences = [f"{dtype} {verdict.words}" for (dtype, site), verdict in every.items() if site == SITE]
+    sentences = [f"{dtype} {verdict.words}" for (dtype, site), verdict in verdicts.items() if site == SITE]
     return columns | {"status": "; ".join(sentences)}

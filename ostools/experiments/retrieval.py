@@ -1,4 +1,4 @@
-"""The U-shape (Section 5): is a record retrieved, and how sensitive is the last token to it, by where it stands?
+"""Retrieval by position (Section 5, the U-shape): is a record found, and how sensitive is the last token to it?
 
 The prompts of one seed hold the same records and the same question; only the wanted record moves. So positions are compared
 within a seed. Measured at each: whether the answer names the value, how likely the value is
@@ -20,7 +20,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.ground.names import known_norm
+from ostools.ground.names import checked_name, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number
 from ostools.measure.answers.answers import Answer, answers, how_read
@@ -38,7 +38,7 @@ from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95
-_NORMS = ("operator", "frobenius")
+NORMS = ("operator", "frobenius")
 _MOST_POSITIONS = 11
 
 
@@ -103,30 +103,30 @@ def retrieval(
     Raises `InputError` for a position at which there is no record, and for what `sensitivity` refuses. Cost: one exact (or
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
-    chosen_seeds, places = checked_seeds(seeds), _checked_positions(positions, length)
-    if norm not in (None, *_NORMS):
-        raise InputError(f"retrieval: expected norm operator or frobenius, found {norm!r}")
-    norm = norm or known_norm(
-        [choose_method(int(model.cfg.d_model), exact_fits=True).method if method == "auto" else method]
-    )
+    seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
+    if norm is None:
+        auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
+        norm = known_norm([auto if method == "auto" else method])
+    checked_name("norm", norm, NORMS)
     task_prompts = [
         render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
-        for seed in chosen_seeds
+        for seed in seed_list
         for place in places
     ]
     room = answer_room(right_lines(model, task_prompts))
-    answer_list, likely = _greedy_answers(model, task_prompts, room)
+    answer_list, log_probabilities = _greedy_answers(model, task_prompts, room)
     rows = []
-    for steps_done, (task_prompt, answer, log_p) in enumerate(zip(task_prompts, answer_list, likely, strict=True)):
-        rows.append(_row(task_prompt, answer, log_p) | _sensitive(model, task_prompt, linearisation, norm, method))
-        tell(progress, steps_done + 1, len(task_prompts))
+    for index, task_prompt in enumerate(task_prompts):
+        row = _answer_row(task_prompt, answer_list[index], log_probabilities[index])
+        rows.append(row | _sensitivity_row(model, task_prompt, linearisation, norm, method))
+        tell(progress, index + 1, len(task_prompts))
     frame = pd.DataFrame(rows)
     provenance = Provenance.collect(
         model,
         measurement="retrieval",
         positions=places,
         length=length,
-        seeds=chosen_seeds,
+        seeds=seed_list,
         records=records,
         linearisation=linearisation,
         norm=norm,
@@ -158,22 +158,18 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
 def _greedy_answers(
     model: TransformerBridge, task_prompts: Sequence[TaskPrompt], room: int
 ) -> tuple[list[Answer], list[float]]:
-    """Every prompt's greedy answer, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts, lines = (
-        [task_prompt.prompt for task_prompt in task_prompts],
-        [answer_text(task_prompt) for task_prompt in task_prompts],
-    )
+    """Greedy answer to every prompt, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
+    prompts = [task_prompt.prompt for task_prompt in task_prompts]
     answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
     if any(task_prompt.thinks for task_prompt in task_prompts):  # the answer does not stand right after the prompt
         return answer_list, [math.nan] * len(task_prompts)
-    return answer_list, answer_log_probability(model, prompts, lines)
+    return answer_list, answer_log_probability(model, prompts, list(map(answer_text, task_prompts)))
 
 
-def _row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
+def _answer_row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
     verdict, task = judge(task_prompt, answer), cast(RetrieveTask, task_prompt.task)
-    records = task.pairs(task_prompt.pieces)
     return {
-        "position": task.index(len(records)),
+        "position": task.index(len(task.pairs(task_prompt.pieces))),
         "length": task_prompt.length,
         "seed": task_prompt.seed,
         "tokens": len(task_prompt.prompt.ids),
@@ -186,11 +182,10 @@ def _row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any
     }
 
 
-def _sensitive(
+def _sensitivity_row(
     model: TransformerBridge, task_prompt: TaskPrompt, linearisation: str, norm: str, method: str
 ) -> dict[str, Any]:
-    """The norms of the wanted record's tokens, and of the others."""
-    carriers = list(carrier_positions(model, task_prompt))
+    """Norms of the wanted record's tokens, and of the text's other tokens."""
     profile: Any = sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
     if norm == "operator" and known_norm(profile["method"]) != norm:
         raise InputError(
@@ -198,13 +193,13 @@ def _sensitive(
         )
     norms = profile[f"{norm}_norm"].to_numpy()
     is_carrier = np.zeros(len(norms), dtype=bool)
-    is_carrier[carriers] = True
-    other_rows: Any = of_text(profile[~is_carrier])
+    is_carrier[list(carrier_positions(model, task_prompt))] = True
+    other_tokens: Any = of_text(profile[~is_carrier])
     return {
-        "carriers": len(carriers),
+        "carriers": int(is_carrier.sum()),
         "sensitivity_mean": float(norms[is_carrier].mean()),
         "sensitivity_max": float(norms[is_carrier].max()),
-        "sensitivity_others": float(other_rows[f"{norm}_norm"].mean()),
+        "sensitivity_others": float(other_tokens[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }
 

@@ -24,7 +24,7 @@ from ostools.ground.progress import bar
 from ostools.results import Result
 from studies.laboratory import random_lab, summary
 from studies.laboratory.charts import random_chart, trained_chart
-from studies.laboratory.grid import grid
+from studies.laboratory.config import grid
 from studies.laboratory.trained_lab import TABLE, measured_grid, trained_lab
 from studies.laboratory.training import train_lab
 

@@ -15,7 +15,7 @@ import pandas as pd
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import Law
-from studies.laboratory.grid import BASE
+from studies.laboratory.config import BASE
 from studies.laboratory.random_lab import RandomLab
 from studies.laboratory.trained_lab import TrainedLab
 
@@ -29,12 +29,12 @@ _PANELS = {
 }
 """By study: the quantity, the title, the axis."""
 _SERIES = {"depth": "depth", "precision": "precision"}
-"""What the lines of a panel are, where they are no encodings."""
-_APART = {"layers": "depth", "validation": "precision", "depth": "encoding", "precision": "encoding"}
-"""What the panels of a row are, where they are no quantities."""
+"""Column of the lines of a panel, where they are no encodings."""
+_FACETS = {"layers": "depth", "validation": "precision", "depth": "encoding", "precision": "encoding"}
+"""Column of the panels of a row, where they are no quantities."""
 _X = {"assumption": "n, or the distance r of the key (tokens)"}
 _POSITIONS = {"none": "no positions"}
-_BESIDE = {
+_SECOND = {
     "positions": ("l1", "The same before the final norm (Theorem B.3)", "L1 distance at v^(L)"),
     "assumption": ("total_variation", "Total variation, one layer, random tokens", "delta of rows n and n + 1"),
 }
@@ -45,7 +45,7 @@ _EXACT = "distance, float64"
 _WIDTH, _HEIGHT = 330, 230
 _NARROW = 200
 """The width of a panel in a row of more than two."""
-_DISTANCE, _RIGHT = "L2 distance at y, float64", "share of right answers"
+_DISTANCE, _ACCURACY = "L2 distance at y, float64", "share of right answers"
 _LENGTH = "length n (items of the sequence)"
 _CHANGED = ["sinks", "norm", "trained_in"]
 _TRAINED_FLOOR = 1e-6  # below it a float64 distance of y is rounding
@@ -55,84 +55,91 @@ _SMALL_WIDTH, _SMALL_HEIGHT = 190, 160  # five panels in a row
 def random_chart(result: RandomLab) -> alt.VConcatChart:
     """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
     frame = frame_of(result)
-    rows = [_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
-    zeros = axes.ROUNDING_NOTE if any(has_zeros for _, has_zeros in rows) else ""
-    if zeros and (frame["study"] == "validation").any():
-        zeros += " In a low precision, rounding is the noise of the difference from float64."
+    rows = [_random_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
+    note = axes.ROUNDING_NOTE if any(has_zeros for _, has_zeros in rows) else ""
+    if note and (frame["study"] == "validation").any():
+        note += " In a low precision, rounding is the noise of the difference from float64."
     subtitle = [
         "One random pre-norm decoder, d = 64, 4 heads: 16 random tokens, then one token n times, against n + 1 times.",
         "Lines: geometric mean over seeds; bands: minimum to maximum; thin dotted lines: the law, where one was found.",
-        *([zeros] if zeros else []),
+        *([note] if note else []),
     ]
-    title = alt.TitleParams("What positions, depth and precision do to the last representation", subtitle=subtitle)
-    chart = alt.vconcat(*(row for row, _ in rows), title=title, spacing=30).resolve_scale(color="independent")
-    return axes.themed(chart)
+    return _page(
+        [row for row, _ in rows], "What positions, depth and precision do to the last representation", subtitle
+    )
 
 
-def _row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
+def _page(rows: list[alt.HConcatChart], title: str, subtitle: list[str]) -> alt.VConcatChart:
+    titled = alt.TitleParams(title, subtitle=subtitle)
+    return axes.themed(alt.vconcat(*rows, title=titled, spacing=30).resolve_scale(color="independent"))
+
+
+def _random_row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
     """A study's panels, and whether one draws what is below its rounding."""
     quantity, title, y = _PANELS[study]
-    here = frame[(frame["study"] == study) & (frame["question"] > 0)]
-    if study in _BESIDE:
-        quantities = ((quantity, title, y), _BESIDE[study])
-        panels = {name: (here[here["quantity"] == one], axis) for one, name, axis in quantities}
-    else:
-        apart = " " if study in ("layers", "validation") else ": "
+    rows = frame[(frame["study"] == study) & (frame["question"] > 0)]
+    if study in _SECOND:
         panels = {
-            f"{title}{apart}{_POSITIONS.get(part, part)}": (_beside(study, group, quantity), y)
-            for part, group in here.groupby(_APART[study], sort=False)
+            name: (rows[rows["quantity"] == drawn_quantity], axis)
+            for drawn_quantity, name, axis in ((quantity, title, y), _SECOND[study])
         }
-    names = _in_order(study, pd.concat([data for data, _ in panels.values()]))
+    else:
+        separator = " " if study in ("layers", "validation") else ": "
+        panels = {
+            f"{title}{separator}{_POSITIONS.get(part, part)}": (_facet_rows(study, group, quantity), y)
+            for part, group in rows.groupby(_FACETS[study], sort=False)
+        }
+    series = pd.concat([data[_SERIES.get(study, "encoding")] for data, _ in panels.values()])
+    names = [str(name) for name in (sorted(set(series)) if study == "depth" else dict.fromkeys(series))]
     width = _WIDTH if len(panels) <= 2 else _NARROW
-    charts = [_panel(study, name, data, axis, fits, names, width) for name, (data, axis) in panels.items()]
+    charts = [_random_panel(study, name, data, axis, fits, names, width) for name, (data, axis) in panels.items()]
     row = alt.hconcat(*(chart for chart, _ in charts), spacing=34).resolve_scale(color="shared")
     return row, any(has_zeros for _, has_zeros in charts)
 
 
-def _beside(study: str, group: Frame, quantity: str) -> Frame:
-    """For precision: the noise of each, and once the exact distance, which it hides where it is above."""
-    kept = group[group["quantity"] == quantity]
+def _facet_rows(study: str, group: Frame, quantity: str) -> Frame:
+    """Rows of the quantity; for precision the noise of each, and once the exact distance, which hides it where it is above."""
+    rows = group[group["quantity"] == quantity]
     if study != "precision":
-        return kept
-    given = group[(group["quantity"] == "exact_distance") & (group["precision"] == group["precision"].iloc[0])]
-    return pd.concat([given.assign(precision=_EXACT), kept])
+        return rows
+    exact = group[(group["quantity"] == "exact_distance") & (group["precision"] == group["precision"].iloc[0])]
+    return pd.concat([exact.assign(precision=_EXACT), rows])
 
 
-def _in_order(study: str, data: Frame) -> list[str]:
-    names = list(dict.fromkeys(data[_SERIES.get(study, "encoding")]))
-    return [str(name) for name in (sorted(names) if study == "depth" else names)]
-
-
-def _colours(study: str, names: list[str]) -> list[str]:
-    """Depth has an order; the others are names."""
-    if study == "depth":
-        return theme.ordered(len(names))
-    return theme.colours(["float64" if name == _EXACT else name for name in names])
-
-
-def _panel(study: str, title: str, data: Frame, y: str, fits: Any, names: list[str], width: int) -> tuple[Any, bool]:
+def _random_panel(
+    study: str, title: str, data: Frame, y: str, fits: Any, names: list[str], width: int
+) -> tuple[Any, bool]:
     series = _SERIES.get(study, "encoding")
     data = data.assign(series=data[series].astype(str))
-    data, scale, axis, floor = _drawn(data, _laws(data, fits, study))
+    curves, scale, axis, floor = _random_curves(data, _laws(data, fits, study))
+    low, high = int(curves["length"].min()), int(curves["length"].max())
     x = alt.X(
-        "length:Q", title=_X.get(study, "n, copies of the token"), scale=_log_lengths(data), axis=_length_axis(data)
+        "length:Q",
+        title=_X.get(study, "n, copies of the token"),
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
+        # Every second power of two: lengths are drawn up to 512, the assumption up to 16,384.
+        axis=alt.Axis(values=[4**power for power in range(12) if low <= 4**power], format="d", grid=False),
     )
-    colours = alt.Scale(domain=names, range=_colours(study, names))
+    # Depth has an order; the others are names.
+    plain_names = ["float64" if name == _EXACT else name for name in names]
+    colours = theme.ordered(len(names)) if study == "depth" else theme.colours(plain_names)
     legend = alt.Legend(columns=4, title=f"{series} (layers)" if study == "depth" else series)
-    base = draw.rows(data).encode(
+    base = draw.rows(curves).encode(
         x=x,
-        color=alt.Color("series:N", sort=names, scale=colours, legend=legend),
-        tooltip=["series:N", "length:Q", alt.Tooltip("said:N", title="value"), alt.Tooltip("law:N", title="law")],
+        color=alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend),
+        tooltip=["series:N", "length:Q", alt.Tooltip("words:N", title="value"), alt.Tooltip("law:N", title="law")],
     )
     laws = []
-    if (data["fitted"] > 0).any():
+    if (curves["fitted"] > 0).any():
         law = base.transform_filter("datum.fitted > 0").mark_line(strokeDash=[1.5, 2.5], strokeWidth=1.1, clip=True)
         laws.append(law.encode(y=alt.Y("fitted:Q", scale=scale)))
     layers = _banded(base, y, scale, axis, floor is not None, below=[], above=laws)
     return layers.properties(width=width, height=_HEIGHT, title=_panel_title(title)), floor is not None
 
 
-def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
+def _random_curves(
+    data: Frame, laws: dict[str, tuple[str, int, Law]]
+) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
     """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and the axis around them.
 
     What is smaller than its rounding counts as that. A mean with such values in it is not more than what is drawn: it was
@@ -143,53 +150,36 @@ def _drawn(data: Frame, laws: dict[str, tuple[str, int, Law]]) -> tuple[Frame, a
     values, below = curves["value"], curves["below"].any()
     bands = pd.DataFrame({"value": values.agg(_geometric), "low": values.min(), "high": values.max()})
     bands = bands.assign(rounding=bands["value"].where(below, 0.0)).reset_index()
-    bands = bands[bands["length"].isin(_spread(sorted(set(bands["length"]))))]
-    shown, floor = axes.floored(bands)
-    scale, axis = axes.log_axis(pd.concat([shown["shown"], shown["high"][shown["high"] > 0]]), floor)
-    least = float(shown["shown"].min())
+    lengths: Any = np.unique(bands["length"])
+    spread = [int(lengths[np.abs(lengths - n).argmin()]) for n in np.geomspace(lengths[0], lengths[-1], _MOST)]
+    points, floor = axes.floored(bands[bands["length"].isin(spread)])
+    scale, axis = axes.log_axis(pd.concat([points["shown"], points["high"][points["high"] > 0]]), floor)
     fitted = [
         float(laws[name][2]([float(n)])[0]) if name in laws and n >= laws[name][1] else -1.0
-        for name, n in zip(shown["series"], shown["length"], strict=True)
+        for name, n in zip(points["series"], points["length"], strict=True)
     ]
-    words = [laws[name][0] if name in laws else "none" for name in shown["series"]]
-    said = [
-        f"{'at most ' if below else ''}{value:.4g}" for value, below in zip(shown["value"], shown["zero"], strict=True)
+    words = [
+        f"{'at most ' if zero else ''}{value:.4g}" for value, zero in zip(points["value"], points["zero"], strict=True)
     ]
-    shown = shown.assign(low=shown["low"].clip(lower=least), fitted=fitted, law=words, said=said)
-    return shown.drop(columns="rounding"), scale, axis, floor
+    law_words = [laws[name][0] if name in laws else "none" for name in points["series"]]
+    points = points.assign(low=points["low"].clip(lower=float(points["shown"].min())))
+    return points.assign(fitted=fitted, law=law_words, words=words).drop(columns="rounding"), scale, axis, floor
 
 
 def _geometric(values: Any) -> float:
     return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
 
 
-def _log_lengths(data: Frame) -> alt.Scale:
-    return alt.Scale(type="log", domain=[int(data["length"].min()), int(data["length"].max())], nice=False)
-
-
-def _length_axis(data: Frame) -> alt.Axis:
-    """Every second power of two: lengths are drawn up to 512, the assumption up to 16,384."""
-    return alt.Axis(
-        values=[4**power for power in range(12) if data["length"].min() <= 4**power], format="d", grid=False
-    )
-
-
-def _spread(lengths: list[int]) -> list[int]:
-    """Of many lengths, some evenly spread on a log axis."""
-    wanted = np.geomspace(lengths[0], lengths[-1], _MOST)
-    return sorted({lengths[int(np.abs(np.array(lengths) - one).argmin())] for one in wanted})
-
-
 def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]:
-    """By series: the law in words, the length from which it was fitted, and the law."""
+    """The law in words, the length from which it was fitted, and the law, by series."""
     first = data.iloc[0]
-    found = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
-    if study in _APART:
-        found = found[found[_APART[study]] == first[_APART[study]]]
+    rows = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
+    if study in _FACETS:
+        rows = rows[rows[_FACETS[study]] == first[_FACETS[study]]]
     if study == "precision":  # one exact distance is drawn, the first precision's
-        found = found.iloc[:1].assign(precision=_EXACT)
+        rows = rows.iloc[:1].assign(precision=_EXACT)
     laws = {}
-    for fit in found[found["law"].notna()].to_dict("records"):
+    for fit in rows[rows["law"].notna()].to_dict("records"):
         law = Law(fit["law"], fit["rate"], fit["low"], fit["high"], fit["log_amplitude"], fit["level"], np.nan)
         words = f"{fit['verdict']}, rate {fit['rate']:.3g} [{fit['low']:.3g}, {fit['high']:.3g}]"
         laws[str(fit[_SERIES.get(study, "encoding")])] = (words, int(fit["fitted_from"]), law)
@@ -218,49 +208,46 @@ def _panel_title(title: str) -> alt.TitleParams:
 def trained_chart(result: TrainedLab) -> alt.VConcatChart:
     """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of distances geometric); bands:
     minimum to maximum over seeds; the rule: the longest training sequence."""
-    every = frame_of(result)
-    changed = (every["sinks"] > 0) | (every["norm"] != BASE.norm) | (every["trained_in"] != BASE.dtype)
-    frame = every[~changed]
-    whole = frame[(frame["window"] == 0) & ~frame["forced"]]
-    plain = whole[whole["n_layers"] == BASE.n_layers]
+    every_row = frame_of(result)
+    changed = (every_row["sinks"] > 0) | (every_row["norm"] != BASE.norm) | (every_row["trained_in"] != BASE.dtype)
+    frame = every_row[~changed]
+    full = frame[(frame["window"] == 0) & ~frame["forced"]]
+    plain = full[full["n_layers"] == BASE.n_layers]
     rope = frame[(frame["encoding"] == BASE.encoding) & (frame["n_layers"] == BASE.n_layers) & _trained(frame)]
-    depth = whole[whole["encoding"] == BASE.encoding]
+    depth = full[full["encoding"] == BASE.encoding]
+    windows = rope["window"].map(lambda window: "none" if window == 0 else str(window))
     studies = [
         ("positions", plain.assign(series=plain["encoding"]), "encoding"),
-        ("windows", rope.assign(series=rope["window"].map(_window)), "window (keys seen)"),
+        ("windows", rope.assign(series=windows), "window (keys seen)"),
         ("depth", depth.assign(series=depth["n_layers"].astype(str)), "layers"),
-        ("other changes", _changes(every, changed), "one change"),
+        ("other changes", _changes(every_row, changed), "one change"),
     ]
-    # Of a table that is not whole yet, what is there.
+    # A table that is not finished yet gives the rows that it has.
     rows = [_trained_row(*study) for study in studies if len(study[1]) and _trained(study[1]).any()]
-    told = result.provenance.parameters
-    seen = int(frame[frame["seen"]]["length"].max())
+    parameters = result.provenance.parameters
+    longest = int(frame[frame["seen"]]["length"].max())
     subtitle = [
-        f"{told['measured']} of the grid's {told['planned']} models, trained on the same prompts of at most {seen} bits (the "
-        f"vertical rule); rope-10000 and {BASE.n_layers} layers where a label does not say otherwise.",
+        f"{parameters['measured']} of the grid's {parameters['planned']} models, trained on the same prompts of at most "
+        f"{longest} bits (the vertical rule); rope-10000 and {BASE.n_layers} layers where a label does not say otherwise.",
         "Distance: n ones against n + 1. Lines: means over seeds, of distances geometric; bands: minimum to maximum.",
         axes.ROUNDING_NOTE,
     ]
-    title = alt.TitleParams("What positions, windows and depth do to trained decoders", subtitle=subtitle)
-    return axes.themed(alt.vconcat(*rows, title=title, spacing=30).resolve_scale(color="independent"))
+    return _page(rows, "What positions, windows and depth do to trained decoders", subtitle)
 
 
-def _changes(every: Frame, changed: Any) -> Frame:
+def _changes(every_row: Frame, changed: Any) -> Frame:
     """The models with one change, and those of the same positions and window without it."""
     keys = ["encoding", "window"]
-    of = every[changed][keys].drop_duplicates()
-    chosen = every[(every["n_layers"] == BASE.n_layers) & ~every["forced"]].merge(of, on=keys)
-    return chosen.assign(
-        series=[_change(*row) for row in chosen[[*keys, *_CHANGED]].itertuples(index=False, name=None)]
-    )
+    models = every_row[(every_row["n_layers"] == BASE.n_layers) & ~every_row["forced"]]
+    models = models.merge(every_row[changed][keys].drop_duplicates(), on=keys)
+    names = [_change(*row) for row in models[[*keys, *_CHANGED]].itertuples(index=False, name=None)]
+    return models.assign(series=names)
 
 
 def _change(encoding: str, window: int, sinks: int, norm: str, trained_in: str) -> str:
     words = [encoding, f"window {window}" if window else "", f"{sinks} sink" if sinks else ""]
-    words += [
-        f"norm {norm}" if norm != BASE.norm else "",
-        f"trained in {trained_in}" if trained_in != BASE.dtype else "",
-    ]
+    words.append(f"norm {norm}" if norm != BASE.norm else "")
+    words.append(f"trained in {trained_in}" if trained_in != BASE.dtype else "")
     return ", ".join(word for word in words if word)
 
 
@@ -268,13 +255,12 @@ def _trained(frame: Frame) -> Any:
     return frame["weights"] == "trained"
 
 
-def _window(window: int) -> str:
-    return "none" if window == 0 else str(window)
-
-
 def _trained_row(what: str, data: Frame, legend: str) -> alt.HConcatChart:
     """Distances of two states of the models, and what the trained ones answer."""
-    names = _by_size(list(dict.fromkeys(data["series"])))
+    # Numbers by their size, words as they come, "none" last.
+    names = sorted(
+        dict.fromkeys(data["series"]), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0)
+    )
     distances = data[(data["quantity"] == "distance")]
     states = (
         {"window trained in": ~distances["forced"], "window forced": distances["forced"] | (distances["window"] == 0)}
@@ -282,20 +268,16 @@ def _trained_row(what: str, data: Frame, legend: str) -> alt.HConcatChart:
         else {"trained": _trained(distances), "before training": ~_trained(distances)}
     )
     panels = [
-        _trained_panel(f"Collapse by {what}, {name}", distances[chosen], _DISTANCE, names, legend)
-        for name, chosen in states.items()
-        if chosen.any()
+        _trained_panel(f"Collapse by {what}, {name}", distances[state], _DISTANCE, names, legend)
+        for name, state in states.items()
+        if state.any()
     ]
     answers = data[(data["quantity"] == "accuracy") & (data["precision"] == "float32") & _trained(data)]
+    answers = answers[~answers["forced"]]
     for question in ("first", "last", "count"):
-        chosen = answers[(answers["task"] == f"lab-{question}") & ~answers["forced"]]
-        panels.append(_trained_panel(f"Right answers: {question}", chosen, _RIGHT, names, legend))
+        rows = answers[answers["task"] == f"lab-{question}"]
+        panels.append(_trained_panel(f"Right answers: {question}", rows, _ACCURACY, names, legend))
     return alt.hconcat(*panels, spacing=30).resolve_scale(color="shared")
-
-
-def _by_size(names: list[str]) -> list[str]:
-    """Numbers by their size, words as they come, "none" last."""
-    return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0))
 
 
 def _trained_panel(title: str, data: Frame, y: str, names: list[str], legend: str) -> Any:
@@ -322,14 +304,14 @@ def _trained_curves(data: Frame, y: str) -> tuple[Frame, alt.Scale, alt.Axis, fl
     """A row a series and length: mean, minimum and maximum over seeds; the axis around them, and where rounding stands."""
     values = data.assign(value=data["value"].clip(lower=_TRAINED_FLOOR)) if y == _DISTANCE else data
     curves = values.groupby(["series", "length"], sort=False)["value"]
-    mean = curves.agg(lambda one: float(np.exp(np.log(one).mean()))) if y == _DISTANCE else curves.mean()
-    drawn = pd.DataFrame({"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()})
-    drawn = drawn.reset_index()
-    if y == _RIGHT:
+    mean = curves.agg(_geometric) if y == _DISTANCE else curves.mean()
+    bands = pd.DataFrame({"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()})
+    bands = bands.reset_index()
+    if y == _ACCURACY:
         axis = alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
-        return drawn.assign(shown=drawn["value"], zero=False), alt.Scale(domain=[0, 1]), axis, None
+        return bands.assign(shown=bands["value"], zero=False), alt.Scale(domain=[0, 1]), axis, None
     # A mean with a value in it that is rounding was not measured.
-    drawn, floor = axes.floored(drawn.assign(rounding=np.where(drawn["low"] <= _TRAINED_FLOOR, drawn["value"], 0.0)))
-    scale, axis = axes.log_axis(pd.concat([drawn["shown"], drawn["high"]]), floor)
-    drawn = drawn.assign(low=drawn["low"].clip(lower=float(drawn["shown"].min())))
-    return drawn.drop(columns="rounding"), scale, axis, floor
+    points, floor = axes.floored(bands.assign(rounding=np.where(bands["low"] <= _TRAINED_FLOOR, bands["value"], 0.0)))
+    scale, axis = axes.log_axis(pd.concat([points["shown"], points["high"]]), floor)
+    points = points.assign(low=points["low"].clip(lower=float(points["shown"].min())))
+    return points.drop(columns="rounding"), scale, axis, floor

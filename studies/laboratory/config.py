@@ -1,11 +1,12 @@
-"""What decides the weights of a trained laboratory model, in one frozen value that its directory names."""
+"""Settings of a trained laboratory model, in one frozen value that its directory names, and the grid of all models."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -89,10 +90,10 @@ class LabConfig:
     def name(self) -> str:
         """The cell of the grid, for folders and tables."""
         window = "" if self.window is None else f"-window-{self.window}"
-        others = f"-sinks-{self.sinks}" if self.sinks else ""
-        others += "" if self.norm == "pre" else f"-{self.norm}-norm"
-        others += "" if self.dtype == "float32" else f"-{self.dtype}"
-        return f"{self.encoding}-layers-{self.n_layers}{window}{others}-seed-{self.seed}"
+        changes = f"-sinks-{self.sinks}" if self.sinks else ""
+        changes += "" if self.norm == "pre" else f"-{self.norm}-norm"
+        changes += "" if self.dtype == "float32" else f"-{self.dtype}"
+        return f"{self.encoding}-layers-{self.n_layers}{window}{changes}-seed-{self.seed}"
 
     def schedule_at(self, step: int) -> float:
         """The share of the learning rate that a step uses (0 is the first step)."""
@@ -109,3 +110,37 @@ def read_config(directory: Path) -> LabConfig:
         return LabConfig(**{**settings, "tasks": tuple(settings["tasks"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"expected a laboratory model in {str(directory)!r}, with its {CONFIG}: {error}") from None
+
+
+SEEDS = (0, 1, 2)
+BASE = LabConfig()
+POSITIONS: tuple[dict[str, Any], ...] = (
+    {"positions": "none"},
+    {"positions": "learned"},
+    {"positions": "sinusoidal"},
+    {"positions": "alibi"},
+    {"positions": "rope"},
+    {"positions": "rope", "rope_base": 100.0},
+)
+WINDOWS = (4, 8, 16, 32, 64)
+DEPTHS = (1, 2, 8, 16)
+"""Beside the 4 layers of `BASE`; the deepest last, as it takes longest."""
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"dtype": "bfloat16"},
+    {"positions": "none", "dtype": "bfloat16"},
+    {"norm": "post"},
+    {"window": 16, "sinks": 1},
+)
+"""One change of the training or of the block each, of cells that are there without it."""
+
+
+def grid() -> list[LabConfig]:
+    """All cells, each once, the most telling first: positions, windows, depth, other changes; within each, seed by seed."""
+    changes = [
+        *((seed, settings) for seed in SEEDS for settings in POSITIONS),
+        *((seed, {"window": window}) for seed in SEEDS for window in WINDOWS),
+        *((seed, {"n_layers": depth}) for depth in DEPTHS for seed in SEEDS),
+        *((seed, settings) for seed in SEEDS for settings in CHANGES),
+    ]
+    return list(dict.fromkeys(replace(BASE, **settings, seed=seed) for seed, settings in changes))

@@ -60,7 +60,7 @@ def lab_decoder(config: LabConfig, attention: str = "sdpa") -> Qwen2ForCausalLM:
 
 
 def is_qwen(config: LabConfig) -> bool:
-    """Whether the model is a plain Qwen 2."""
+    """True if the model is a plain Qwen 2."""
     return config.positions in NATIVE and config.norm == "pre" and not config.sinks
 
 
@@ -164,10 +164,10 @@ class PositionedModel(Qwen2Model):
         hidden = torch.finfo(like.dtype).min
         windows = {"full_attention": self.window if self.sinks else None, "sliding_attention": self.window}
         return {
-            kind: torch.where(self._seen(n, window), bias, hidden)[None, :, start:].to(like)
+            kind: torch.where(self._visible(n, window), bias, hidden)[None, :, start:].to(like)
             for kind, window in windows.items()
         }
 
-    def _seen(self, n: int, window: int | None) -> Bool[Tensor, "query key"]:
+    def _visible(self, n: int, window: int | None) -> Bool[Tensor, "query key"]:
         causal = encodings.visible(n, True, None)
         return encodings.visible(n, True, window) | (causal & (torch.arange(n) < self.sinks))

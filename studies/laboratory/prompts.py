@@ -1,4 +1,4 @@
-"""What a laboratory model is asked: bits, and a letter that says what of them is wanted; token by token.
+"""Questions to a laboratory model: bits, and a letter that says what of them is wanted; token by token.
 
     <bos> 0 1 1 1 F -> 0 <eos>      the first bit
     <bos> 1 1 1 0 L -> 0 <eos>      the last bit

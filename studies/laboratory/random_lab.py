@@ -38,7 +38,7 @@ FIT_FROM = 64
 """Shorter sequences are not fitted: while the copies are few, the question's tokens are most of what there is."""
 ASSUMPTION_LENGTHS = tuple(2**power for power in range(4, 15))
 PRECISE_ENCODINGS = ("none", "rope-10000")
-"""Of the studies of depth and precision, if none are named: the encoding that meets the assumption, and the common one."""
+"""Default encodings of "depth" and "precision": the one that meets the assumption, and the common one."""
 PRECISIONS = {"precision": tuple(runs.PRECISIONS), "validation": ("float32", "bfloat16")}
 
 _KEYS = ["study", "encoding", "depth", "precision", "question", "quantity"]
@@ -46,7 +46,7 @@ _FLOOR = 1e-12
 """Distances and variations up to this are float64's rounding, of vectors of norm 8 and rows that sum to 1: copies of one token
 and nothing else, whose distance is 0, come out a tenth of it apart at most, after 1 layer as after 64."""
 _L1_FLOOR = 1e-10
-"""The same of L1 distances at v^(L), whose norm grows with depth: such copies come out 5e-12 apart after 64 layers."""
+"""Rounding of L1 distances at v^(L), whose norm grows with depth: such copies come out 5e-12 apart after 64 layers."""
 _LOW = {"precision": runs.QUANTITIES["l2"], "validation": runs.QUANTITIES["l1"]}
 """The studies of low precisions, and what their curves are called."""
 _Row = dict[str, Any]
@@ -108,29 +108,29 @@ def random_lab(
     Raises `InputError` for unknown names, for lengths or depths that are not whole numbers from 1 on, and for seeds that are
     not whole numbers from 0 on.
     """
-    chosen_lengths, chosen_seeds = checked_lengths(lengths), checked_seeds(seeds)
-    chosen_depths = sorted(whole_numbers("depths", depths, 1))
+    length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
+    depth_list = sorted(whole_numbers("depths", depths, 1))
     studies = STUDIES if study == "all" else (checked_name("study", study, (*STUDIES, "all")),)
     encodings = None if encodings is None else checked_names("encoding", encodings, runs.ENCODINGS)
     plan = [
-        (one, encoding, question, seed)
-        for one in studies
-        for encoding in encodings or (PRECISE_ENCODINGS if one in ("depth", "precision") else runs.ENCODINGS)
-        for question in ((QUESTION, 0) if one == "positions" else (QUESTION,))
-        for seed in chosen_seeds
+        (name, encoding, question, seed)
+        for name in studies
+        for encoding in encodings or (PRECISE_ENCODINGS if name in ("depth", "precision") else runs.ENCODINGS)
+        for question in ((QUESTION, 0) if name == "positions" else (QUESTION,))
+        for seed in seed_list
     ]
     rows: list[Frame] = []
-    for done, (one, encoding, question, seed) in enumerate(plan):
-        for keys, curve in _measured(one, encoding, question, seed, chosen_lengths, chosen_depths):
+    for index, (name, encoding, question, seed) in enumerate(plan):
+        for keys, curve in _measured(name, encoding, question, seed, length_list, depth_list):
             floor = _L1_FLOOR if "l1" in str(keys["quantity"]) else _FLOOR
-            whole = {"encoding": encoding, "question": question, "seed": seed, "rounding": floor} | keys
-            rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**whole))
-        tell(progress, done + 1, len(plan))
+            columns = {"encoding": encoding, "question": question, "seed": seed, "rounding": floor} | keys
+            rows.append(pd.DataFrame({"length": list(curve), "value": list(curve.values())}).assign(**columns))
+        tell(progress, index + 1, len(plan))
     columns = [*_KEYS[:-1], "seed", "quantity", "length", "value", "rounding"]
     frame: Frame = pd.concat(rows, ignore_index=True)[columns]
     provenance = Provenance.without_model(
-        **{"study": study, "encodings": encodings, "depths": chosen_depths, "lengths": chosen_lengths},
-        **{"seeds": chosen_seeds, "fit_from": fit_from},
+        **{"study": study, "encodings": encodings, "depths": depth_list, "lengths": length_list},
+        **{"seeds": seed_list, "fit_from": fit_from},
     )
     return RandomLab(frame, provenance, fits=_fits(frame, fit_from), collapse=_collapse(frame))
 
@@ -151,27 +151,27 @@ def _measured(
         for name, quantities in runs.rounding(decoder, tokens, question, PRECISIONS[study], norm):
             keys = {"study": study, "depth": DEPTH, "precision": name}
             # In a low precision, the rounding of a difference is what was measured as its noise.
-            own = {measured: {"rounding": quantities[pair_noise][index].tolist()}}
+            rounding = {measured: {"rounding": quantities[pair_noise][index].tolist()}}
             for quantity, values in quantities.items():
-                yield curve(keys | {"quantity": quantity} | own.get(quantity, {}), values)
+                yield curve(keys | {"quantity": quantity} | rounding.get(quantity, {}), values)
         return
-    wanted = depths if study == "depth" else list(range(1, DEPTH + 1))
-    decoder = runs.random_decoder(seed, encoding, wanted[-1])
-    for depth, quantities in runs.collapse_by_depth(decoder, tokens, question, wanted).items():
+    measured_depths = depths if study == "depth" else list(range(1, DEPTH + 1))
+    decoder = runs.random_decoder(seed, encoding, measured_depths[-1])
+    for depth, quantities in runs.collapse_by_depth(decoder, tokens, question, measured_depths).items():
         for quantity, values in quantities.items():
-            for named in _named(study, depth, question):
-                yield curve({"study": named, "depth": depth, "precision": "float64", "quantity": quantity}, values)
+            for name in _studies_of(study, depth, question):
+                yield curve({"study": name, "depth": depth, "precision": "float64", "quantity": quantity}, values)
     if study == "positions" and question:
         keys = {"study": "assumption", "depth": 1, "precision": "float64"}
         far = runs.prompt(seed, ASSUMPTION_LENGTHS[-1] + 1, 0)
         floors = {"score_step": runs.score_rounding(decoder, far), "total_variation": _FLOOR}
         for quantity, values in runs.assumption(decoder, far, list(ASSUMPTION_LENGTHS)).items():
-            named = keys | {"quantity": quantity, "rounding": floors[quantity]}
-            yield named, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
+            columns = keys | {"quantity": quantity, "rounding": floors[quantity]}
+            yield columns, dict(zip(ASSUMPTION_LENGTHS, values.tolist(), strict=False))
 
 
-def _named(study: str, depth: int, question: int) -> list[str]:
-    """The studies to which curves belong: of "positions" those at depth `DEPTH`, and of "layers" those with a question."""
+def _studies_of(study: str, depth: int, question: int) -> list[str]:
+    """Studies to which curves belong: of "positions" those at depth `DEPTH`, and of "layers" those with a question."""
     if study != "positions":
         return [study]
     return [*(["positions"] if depth == DEPTH else []), *(["layers"] if question else [])]
@@ -185,8 +185,8 @@ def _fits(frame: Frame, fit_from: int) -> pd.DataFrame:
     ]
     for keys, group in fitted.groupby(_KEYS, sort=False):
         # The assumption is about all distances; elsewhere the question has to be a small part first.
-        kept = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
-        curves = kept.pivot(index="length", columns="seed", values="value")
+        fitted_rows = group if keys[0] == "assumption" else group[group["length"] >= fit_from]
+        curves = fitted_rows.pivot(index="length", columns="seed", values="value")
         rows.append(dict(zip(_KEYS, keys, strict=True)) | _fit(curves, floor=float(group["rounding"].max())))
     return pd.DataFrame(rows)
 
@@ -196,27 +196,27 @@ def _fit(curves: Frame, floor: float) -> _Row:
     values, lengths = curves.to_numpy(dtype=float), curves.index.to_numpy(dtype=float)
     with np.errstate(divide="ignore"):
         mean = np.exp(np.log(values).mean(axis=1)) if len(values) else np.zeros(0)
-    found = fit_decay(lengths, mean, floor=floor)
+    decay = fit_decay(lengths, mean, floor=floor)
     low, high = np.nan, np.nan
-    if found.power is not None:
-        x, log_d = np.log(lengths[: found.used]), np.log(values[: found.used])
+    if decay.power is not None:
+        x, log_d = np.log(lengths[: decay.used]), np.log(values[: decay.used])
         _, low, high = over_seeds(list(-np.polyfit(x, log_d, 1)[0]))
-    law = found.law
+    law = decay.law
     return {
         "fitted_from": int(lengths[0]) if len(lengths) else None,
-        "verdict": found.verdict,
+        "verdict": decay.verdict,
         "law": None if law is None else law.name,
         **{
             name: np.nan if law is None else getattr(law, name)
             for name in ("rate", "low", "high", "log_amplitude", "level")
         },
-        "power_rate": _rate(found.power),
+        "power_rate": _rate(decay.power),
         "seeds_low": low,
         "seeds_high": high,
-        "exponential_rate": _rate(found.exponential),
-        "evidence": found.evidence,
-        "used": found.used,
-        "left_out": found.left_out,
+        "exponential_rate": _rate(decay.exponential),
+        "evidence": decay.evidence,
+        "used": decay.used,
+        "left_out": decay.left_out,
     }
 
 

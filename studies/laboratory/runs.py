@@ -1,4 +1,4 @@
-"""What the laboratory measures on one decoder: collapse, attention rows, the step of a score, and rounding noise.
+"""Measurements of the laboratory on one decoder: collapse, attention rows, the step of a score, and rounding noise.
 
 A prompt is `question` random tokens, then one token n times. Each function takes one causal pass for all n, and returns columns
 by length n = 1, ..., longest: entry n - 1 compares n copies with n + 1.
@@ -50,8 +50,8 @@ _PROMPTS_APART = 10**6
 def prompt(seed: int, question: int, copies: int) -> Int[Tensor, "batch pos"]:
     """`question` random tokens, then `copies` of one that is not among them."""
     generator = torch.Generator().manual_seed(_PROMPTS_APART + seed)
-    drawn = torch.randint(_VOCABULARY - 1, (1, question), generator=generator)
-    return torch.cat([drawn, torch.full((1, copies), _VOCABULARY - 1)], dim=1)
+    random_tokens = torch.randint(_VOCABULARY - 1, (1, question), generator=generator)
+    return torch.cat([random_tokens, torch.full((1, copies), _VOCABULARY - 1)], dim=1)
 
 
 def random_decoder(seed: int, name: str, depth: int) -> Decoder:
@@ -71,17 +71,17 @@ def collapse_by_depth(
 
     distance: L2 at y, after the final norm. l1: L1 at v^(L), before it: the quantity of Theorem B.3.
     """
-    found: dict[int, dict[str, Curve]] = {}
+    curves: dict[int, dict[str, Curve]] = {}
     for depth, (v, pattern) in enumerate(decoder.layers(tokens)):
         if depth in depths and pattern is not None:
             y = decoder.normed(v, decoder.gain3)
             l1 = between_lengths(v, question, "l1")
-            found[depth] = {"distance": between_lengths(y, question), "l1": l1, **row_variation(pattern, question)}
-    return found
+            curves[depth] = {"distance": between_lengths(y, question), "l1": l1, **row_variation(pattern, question)}
+    return curves
 
 
 def row_variation(pattern: Pattern, question: int) -> dict[str, Curve]:
-    """How much the last token's attention changes with one more copy, mean over heads.
+    """Change of the last token's attention with one more copy, mean over heads.
 
     total_variation: Lemma 4.1's delta = sum_j |alpha_nj - alpha*_(n+1),j| + alpha*_(n+1),(n+1), tokens numbered from the first.
     shifted_variation: the same with tokens numbered from the last, as relative positions see them.
@@ -110,9 +110,9 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
     q_copy, k_copy = projected(tokens.roll(1, dims=1))  # every token one place later: its copy
 
     def scores(query: Float[Tensor, "head d"], upto: Float[Tensor, "head key d"]) -> Float[Tensor, "head key"]:
-        found = einsum(query, upto, "head d, head key d -> head key") * query.shape[-1] ** -0.5
+        products = einsum(query, upto, "head d, head key d -> head key") * query.shape[-1] ** -0.5
         back = torch.arange(upto.shape[1] - 1, -1, -1)
-        return found - slopes * back if decoder.positions == "alibi" else found
+        return products - slopes * back if decoder.positions == "alibi" else products
 
     def rows(n: int) -> tuple[Tensor, Tensor]:
         with_copy = torch.cat([keys[:, :n], k_copy[:, n : n + 1]], dim=1)
@@ -129,7 +129,7 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
 
 
 def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
-    """Up to this size a `score_step` of `assumption` is rounding: two scores that are one number differ by no more.
+    """Size up to which a `score_step` of `assumption` is rounding: two scores that are one number differ by no more.
 
     s = q k / sqrt(d_head), q and k sums of d_model products of norm1(v), which itself holds a sum of d_model squares: 4 d_model
     + d_head + 16 roundings, each relative to |norm1(v)| |W_Q| |W_K| |norm1(v)| / sqrt(d_head), twice that where RoPE turns
@@ -148,7 +148,7 @@ def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
 
 
 def sum_rounding(terms: int) -> float:
-    """What a float64 sum of so many products can be off by, relative to the sum of their sizes, in ANY order of adding them.
+    """Largest error of a float64 sum of so many products, relative to the sum of their sizes, in ANY order of adding them.
 
     m u / (1 - m u) for m terms, u = 2^-53: no order exceeds it. For long sums m is 10 sqrt(m) instead, which independent
     rounding errors exceed with a probability below m e^-49.
@@ -164,13 +164,13 @@ QUANTITIES = {
     "l2": ("distance", "exact_distance", "noise", "pair_noise"),
     "l1": ("l1", "exact_l1", "l1_noise", "l1_pair_noise"),
 }
-"""What `rounding` calls its curves, by norm."""
+"""Names of the curves of `rounding`, by norm."""
 
 
 def rounding(
     decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str], norm: str = "l2"
 ) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """Each precision beside float64 with the SAME rounded weights (exact): the distance in both, and two noises.
+    """Curves of each precision beside float64 with the SAME rounded weights (exact): the distance in both, and two noises.
 
     `norm` "l2": at y, after the final norm. "l1": at v^(L), before it, as Theorem B.3 has it.
     noise = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) - (exact_n -

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from studies.laboratory.prompts import TASKS
 from studies.laboratory.trained_lab import KEYS, TrainedLab
 
 FIT_FROM = 32
-"""Up to here the models were trained; the rate is of the lengths beyond."""
+"""Longest trained length; the rate is of the lengths beyond."""
 PREDICTED_AT = (64, 128)
 PREDICTORS = {"distance": "ones", "last_share": "lab-count", "effective_tokens": "lab-count", "decodable": None}
-"""What is held against the answers, and the prompts that it was measured on; None: those that were answered."""
+"""Quantities that are held against the answers, and the prompts that it was measured on; None: those that were answered."""
 _FLOOR = (
     1e-6  # of a float64 distance of y, whose norm is some 8: rotary angles are float32, whatever the model is cast to
 )
@@ -41,23 +42,20 @@ def trained_summary(result: TrainedLab) -> Frame:
     rows = []
     for keys, group in frame_of(result).groupby(_KIND, sort=False):
         row: dict[str, Any] = dict(zip(_KIND, keys, strict=True)) | {"seeds": group["seed"].nunique()}
-        row |= _interval("rate", [_rate(one) for _, one in group.groupby("seed")])
+        row |= _interval("rate", [_rate(model) for _, model in group.groupby("seed")])
         lengths = _of(group, "collapse_length", "bfloat16")["value"].dropna()
         row |= {"collapse_reached": len(lengths), "collapse_first": lengths.min(), "collapse_last": lengths.max()}
         variation = _of(group, "total_variation", "float64")
         deepest = variation[(variation["layer"] == variation["layer"].max())]
         row["variation"] = deepest[deepest["length"] == deepest["length"].max()]["value"].mean()
-        accuracy = _of(group, "accuracy", "float32")
-        for question in TASKS:
-            for seen, word in ((True, "seen"), (False, "unseen")):
-                chosen = accuracy[(accuracy["task"] == f"lab-{question}") & (accuracy["seen"] == seen)]
-                row |= _interval(f"{question}_{word}", list(chosen.groupby("seed")["value"].mean()))
+        for name, answers in _by_question(_of(group, "accuracy", "float32")):
+            row |= _interval(name, list(answers.groupby("seed")["value"].mean()))
         rows.append(row)
     return pd.DataFrame(rows).astype({"collapse_first": "Int64", "collapse_last": "Int64"})
 
 
 def trained_prediction(result: TrainedLab) -> Frame:
-    """Whether what is measured of a representation goes with what is answered beyond the trained lengths, from model to model.
+    """Rank correlation of what is measured of a representation with the answers beyond the trained lengths, over models.
 
     One row a question, length of `PREDICTED_AT` and quantity: `correlation` (Spearman's, over the trained models without a
     forced window, of the quantity at that length with the share of right answers in float32 at the same length), low, high
@@ -76,18 +74,20 @@ def trained_prediction(result: TrainedLab) -> Frame:
             right = answers[answers["length"] == length].set_index(kind)["value"]
             for quantity, prompts in PREDICTORS.items():
                 measured = frame[(frame["quantity"] == quantity) & (frame["task"] == (prompts or f"lab-{question}"))]
-                chosen = measured[measured["length"] == length].set_index(kind)["value"]
-                both: Any = pd.concat({"right": right, "measured": chosen}, axis=1).dropna()
-                apart = int(both["right"].nunique())
-                found = rank_correlation(both["right"].to_numpy(), both["measured"].to_numpy()) if apart > 1 else np.nan
-                low, high = spearman_interval(found, len(both))
-                row = {"question": question, "length": length, "quantity": quantity, "correlation": found}
-                rows.append(row | {"low": low, "high": high, "models": len(both), "apart": apart})
+                at_length = measured[measured["length"] == length].set_index(kind)["value"]
+                pairs: Any = pd.concat({"right": right, "measured": at_length}, axis=1).dropna()
+                shares = int(pairs["right"].nunique())
+                correlation = np.nan
+                if shares > 1:
+                    correlation = rank_correlation(pairs["right"].to_numpy(), pairs["measured"].to_numpy())
+                low, high = spearman_interval(correlation, len(pairs))
+                row = {"question": question, "length": length, "quantity": quantity, "correlation": correlation}
+                rows.append(row | {"low": low, "high": high, "models": len(pairs), "apart": shares})
     return pd.DataFrame(rows)
 
 
 def trained_decodable(result: TrainedLab) -> Frame:
-    """How often the answer is in y, and how often it is given: one row a kind of trained model, question and length of
+    """Share of prompts whose answer is in y, and whose answer is given: one row a kind of trained model, question and length of
     `PREDICTED_AT`.
 
     In float32: right (share of right answers), decodable (share that a linear probe at y says right, of the same prompts),
@@ -106,20 +106,20 @@ def trained_decodable(result: TrainedLab) -> Frame:
         "before": _of(before, "decodable", "float32").set_index(by)["value"],
         "in_bfloat16": _of(trained, "decodable", "bfloat16").set_index(by)["value"],
     }
-    both: Any = pd.concat(columns, axis=1).dropna(subset=["right", "decodable"]).reset_index()
+    models: Any = pd.concat(columns, axis=1).dropna(subset=["right", "decodable"]).reset_index()
     rows = []
-    for keys, group in both.groupby([*kind, "task", "length"], sort=False):
+    for keys, group in models.groupby([*kind, "task", "length"], sort=False):
         row: dict[str, Any] = dict(zip([*kind, "question", "length"], keys, strict=True))
         row |= {"question": str(row["question"]).removeprefix("lab-"), "seeds": len(group)}
         row |= {name: group[name].mean() for name in columns}
-        for name, other in (("surplus", "right"), ("lost", "in_bfloat16")):
-            row |= _interval(name, list(group["decodable"] - group[other]))
+        for name, subtracted in (("surplus", "right"), ("lost", "in_bfloat16")):
+            row |= _interval(name, list(group["decodable"] - group[subtracted]))
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def trained_precisions(result: TrainedLab) -> Frame:
-    """What running in bfloat16 costs models that were trained in float32: one row a question, on trained lengths and beyond.
+    """Cost of running in bfloat16 for models that were trained in float32: one row a question, on trained lengths and beyond.
 
     float32, bfloat16 (share of right answers to random bits, mean over models and lengths), difference (bfloat16 minus float32,
     mean over seeds of the mean over that seed's models) with its 95% Student interval, low and high.
@@ -128,19 +128,18 @@ def trained_precisions(result: TrainedLab) -> Frame:
     frame = frame[(frame["weights"] == "trained") & ~frame["forced"] & (frame["quantity"] == "accuracy")]
     frame = frame[frame["trained_in"] == "float32"]
     rows = []
-    for question in TASKS:
-        for seen in (True, False):
-            chosen = frame[(frame["task"] == f"lab-{question}") & (frame["seen"] == seen)]
-            by_seed = chosen.pivot_table(index="seed", columns="precision", values="value")
-            row = {"question": question, "seen": seen, "float32": by_seed["float32"].mean()}
-            row |= {"bfloat16": by_seed["bfloat16"].mean()}
-            middle, low, high = over_seeds(list(by_seed["bfloat16"] - by_seed["float32"]))
-            rows.append(row | {"difference": middle, "low": low, "high": high})
+    for name, answers in _by_question(frame):
+        question, _, word = name.partition("_")
+        by_seed = answers.pivot_table(index="seed", columns="precision", values="value")
+        row = {"question": question, "seen": word == "seen"}
+        row |= {precision: by_seed[precision].mean() for precision in ("float32", "bfloat16")}
+        middle, low, high = over_seeds(list(by_seed["bfloat16"] - by_seed["float32"]))
+        rows.append(row | {"difference": middle, "low": low, "high": high})
     return pd.DataFrame(rows)
 
 
 def trained_changes(result: TrainedLab) -> Frame:
-    """What one change does (trained in bfloat16, norms after the additions, sinks): one row a changed kind of model and number.
+    """Effect of one change (trained in bfloat16, norms after the additions, sinks): one row a changed kind of model and number.
 
     number: rate (k of `trained_summary`), collapse_length (bfloat16's noise hides n ones from n + 1 from there on; a missing
     value where that of one model is not shown), or the share of right answers to random bits, by question, on trained lengths
@@ -160,7 +159,7 @@ def trained_changes(result: TrainedLab) -> Frame:
             continue
         for name in numbers[*changed, seeds[0]]:
             after, before = ([numbers[*keys, seed][name] for seed in seeds] for keys in (changed, plain))
-            low_high = _interval("difference", [one - other for one, other in zip(after, before, strict=True)])
+            low_high = _interval("difference", list(np.subtract(after, before)))
             row = dict(zip(kind, changed, strict=True)) | dict(zip(("number", "precision"), name, strict=True))
             row |= {"without": np.mean(before), "changed": np.mean(after), "difference": low_high["difference"]}
             row |= {"low": low_high["difference_low"], "high": low_high["difference_high"], "pairs": len(seeds)}
@@ -171,15 +170,19 @@ def trained_changes(result: TrainedLab) -> Frame:
 def _numbers(group: Frame) -> dict[tuple[str, str], float]:
     """The numbers of one model that a change is judged by, by name and precision."""
     lengths = _of(group, "collapse_length", "bfloat16")["value"]
-    found = {("rate", "float64"): _rate(group), ("collapse_length", "bfloat16"): float(lengths.mean())}
-    right = group[group["quantity"] == "accuracy"]
+    numbers = {("rate", "float64"): _rate(group), ("collapse_length", "bfloat16"): float(lengths.mean())}
+    for name, answers in _by_question(group[group["quantity"] == "accuracy"]):
+        for precision in ("float32", "bfloat16"):
+            numbers[name, precision] = float(answers[answers["precision"] == precision]["value"].mean())
+    return numbers
+
+
+def _by_question(answers: Frame) -> Iterator[tuple[str, Frame]]:
+    """Answers to each question on trained lengths and beyond, with names such as "first_unseen"."""
     for question in TASKS:
-        for seen, word in ((True, "seen"), (False, "unseen")):
-            chosen = right[(right["task"] == f"lab-{question}") & (right["seen"] == seen)]
-            for precision in ("float32", "bfloat16"):
-                values = chosen[chosen["precision"] == precision]["value"]
-                found[f"{question}_{word}", precision] = float(values.mean())
-    return found
+        for word in ("seen", "unseen"):
+            rows = (answers["task"] == f"lab-{question}") & (answers["seen"] == (word == "seen"))
+            yield f"{question}_{word}", answers[rows]
 
 
 def _of(group: Frame, quantity: str, precision: str) -> Frame:

@@ -28,11 +28,10 @@ from ostools.measure.probes.splits import SAME
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds
-from studies.laboratory.config import LabConfig
-from studies.laboratory.grid import BASE, WINDOWS, grid
-from studies.laboratory.load import load_lab, untrained_lab
+from studies.laboratory.config import BASE, WINDOWS, LabConfig, grid
 from studies.laboratory.prompts import BOS, IDS, TASKS, LabTask
 from studies.laboratory.runs import collapse_start
+from studies.laboratory.training import load_lab, untrained_lab
 
 TABLE = Path(__file__).parent / "trained.parquet"
 """The stored table of the whole grid."""
@@ -77,7 +76,7 @@ class TrainedLab(Result):
 
 
 def measured_cell(directory: Path, config: LabConfig) -> Frame:
-    """Every number of one model: trained and untrained; of the grid's base under each forced window too."""
+    """All numbers of one model: trained and untrained; of the grid's base under each forced window too."""
     trained, before = load_lab(directory / config.name), untrained_lab(config)
     tables = [_measured(trained, config, "trained"), _measured(before, config, "untrained")]
     if config == replace(BASE, seed=config.seed):
@@ -102,74 +101,76 @@ def _measured(model: TransformerBridge, config: LabConfig, weights: str, forced:
 def _collapse(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
     """Distances, their noise, the collapse lengths and the total variation of n ones and n + 1."""
     task = RepeatedIds([IDS[BOS]], item=IDS["1"], name="ones")
-    found = collapse(model, task, lengths=COLLAPSE_LENGTHS, layers=[int(model.cfg.n_layers)], mitigation=forced)
-    frame: Any = found.frame[(found.frame["per"] == "vector") & found.frame["length"].isin(KEPT_LENGTHS)]
-    at_y = frame[(frame["site"] == "y") & (frame["norm"] == "l2")]
-    below = frame[(frame["site"] == "residual") & (frame["layer"] == model.cfg.n_layers) & (frame["norm"] == "l1")]
+    result = collapse(model, task, lengths=COLLAPSE_LENGTHS, layers=[int(model.cfg.n_layers)], mitigation=forced)
+    vectors: Any = result.frame[result.frame["per"] == "vector"]
+    at_y = vectors[(vectors["site"] == "y") & (vectors["norm"] == "l2")]
+    last = (vectors["site"] == "residual") & (vectors["layer"] == model.cfg.n_layers) & (vectors["norm"] == "l1")
     for quantity, table, column in (
         ("distance", at_y[at_y["dtype"] == "float32"], "float64_distance"),
-        ("l1", below[below["dtype"] == "float32"], "float64_distance"),
+        ("l1", vectors[last & (vectors["dtype"] == "float32")], "float64_distance"),
         ("noise", at_y, "noise"),
         ("pair_noise", at_y, "pair_noise"),
     ):
-        for length, dtype, value in table[["length", "dtype", column]].itertuples(index=False, name=None):
+        stored = table[table["length"].isin(KEPT_LENGTHS)]
+        for length, dtype, value in stored[["length", "dtype", column]].itertuples(index=False, name=None):
             precision = "float64" if column == "float64_distance" else dtype
             yield {"task": "ones", "quantity": quantity, "length": length, "precision": precision, "value": value}
-    every: Any = found.frame[
-        (found.frame["per"] == "vector") & (found.frame["norm"] == "l2") & (found.frame["site"] == "y")
-    ]
-    for dtype, rows in every.groupby("dtype", sort=False):
+    for dtype, rows in at_y.groupby("dtype", sort=False):
         rows = rows.sort_values("length")
         for quantity, noise in (("collapse_length", "noise"), ("pair_collapse_length", "pair_noise")):
             hidden = is_hidden(rows["float64_distance"], rows[noise], rows["mean"])
             start = collapse_start(hidden.tolist(), rows["length"].tolist())
-            named = {"task": "ones", "quantity": quantity, "length": int(rows["length"].max()), "precision": dtype}
-            yield named | {"value": float("nan") if start is None else float(start)}
-    if found.variation is None:
+            row = {"task": "ones", "quantity": quantity, "length": int(rows["length"].max()), "precision": dtype}
+            yield row | {"value": float("nan") if start is None else float(start)}
+    if result.variation is None:
         raise InputError("trained laboratory: expected the total variation of attention, found none")
-    variation: Any = found.variation[found.variation["length"].isin(KEPT_LENGTHS)]
+    variation: Any = result.variation[result.variation["length"].isin(KEPT_LENGTHS)]
     for (layer, length), value in variation.groupby(["layer", "length"])["total"].mean().items():
-        named = {"task": "ones", "quantity": "total_variation", "layer": layer, "length": length}
-        yield named | {"precision": "float64", "value": value}
+        row = {"task": "ones", "quantity": "total_variation", "layer": layer, "length": length}
+        yield row | {"precision": "float64", "value": value}
 
 
 def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
     """Answers to every question, in float32 and, without a forced window, with all arithmetic in bfloat16."""
     views = {"float32": model} | ({"bfloat16": view_in(model, torch.bfloat16)} if forced is None else {})
+    options: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4, "probability": False}
+    options |= {"elicitation": "zero-shot", "lengths": ANSWER_LENGTHS}
+    forms = [LabTask(question, hard) for question in TASKS for hard in (False, True)]
     for precision, viewed in views.items():
-        for question in TASKS:
-            for hard in (False, True):
-                form, seeds = LabTask(question, hard), range(1 if hard else PROMPTS)
-                asked: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4, "probability": False}
-                asked["elicitation"] = "zero-shot"
-                found = evaluate(viewed, form, lengths=ANSWER_LENGTHS, seeds=seeds, **asked)
-                for row in found.summary.to_dict("records"):
-                    named = {"precision": precision, "task": form.name, "length": row["length"], "asked": row["asked"]}
-                    yield named | {"quantity": "accuracy", "value": row["accuracy"]}
-                    yield named | {"quantity": "absolute_error", "value": row["mean_absolute_error"]}
+        for form in forms:
+            result = evaluate(viewed, form, seeds=range(1 if form.hard else PROMPTS), **options)
+            for summary in result.summary.to_dict("records"):
+                row = {"precision": precision, "task": form.name, "length": summary["length"]}
+                row |= {"asked": summary["asked"]}
+                yield row | {"quantity": "accuracy", "value": summary["accuracy"]}
+                yield row | {"quantity": "absolute_error", "value": summary["mean_absolute_error"]}
 
 
 def _probed(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
-    """Whether the answer to every question is in y, on the random bits and in the precisions that `_answers` asks in."""
-    asked: dict[str, Any] = {"lengths": PROBE_LENGTHS, "seeds": range(PROMPTS), "layers": [int(model.cfg.n_layers)]}
-    asked |= {"mitigation": forced, "dtypes": ("float32", "bfloat16") if forced is None else ("float32",)}
+    """Share of probes that read the answer to each question off y, on the prompts and in the precisions of `_answers`."""
+    options: dict[str, Any] = {
+        "lengths": PROBE_LENGTHS,
+        "seeds": range(PROMPTS),
+        "layers": [int(model.cfg.n_layers)],
+    }
+    options |= {"mitigation": forced, "dtypes": ("float32", "bfloat16") if forced is None else ("float32",)}
     for question in TASKS:
         form = LabTask(question)
-        said: Any = probe(model, form, random_weights=False, **asked).predictions
-        said = said[(said["site"] == "y") & (said["test"] == SAME) & (said["control"] == "none")]
-        for (precision, length), right in said.groupby(["dtype", "length"], sort=False)["right"]:
-            named = {"precision": precision, "task": form.name, "length": length, "asked": len(right)}
-            yield named | {"quantity": "decodable", "value": right.mean()}
+        table: Any = probe(model, form, random_weights=False, **options).predictions
+        table = table[(table["site"] == "y") & (table["test"] == SAME) & (table["control"] == "none")]
+        for (precision, length), right in table.groupby(["dtype", "length"], sort=False)["right"]:
+            row = {"precision": precision, "task": form.name, "length": length, "asked": len(right)}
+            yield row | {"quantity": "decodable", "value": right.mean()}
 
 
 def _profiles(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
-    """What y_n depends on, of one prompt of random bits a length."""
+    """Shape of the sensitivity of y_n, on one prompt of random bits a length."""
     for length in SENSITIVITY_LENGTHS:
         with nullcontext() if forced is None else running(model, forced):
-            found = sensitivity(model, LabTask("count").prompt(length, 0), linearisations=("full",))
-        said = profile(found)
-        shape = said.shapes[said.shapes["kept"] == BETWEEN].iloc[0]
-        values = {name: said.summary.iloc[0][name] for name in ("sink_share", "last_share", "effective_tokens")}
+            result = sensitivity(model, LabTask("count").prompt(length, 0), linearisations=("full",))
+        profiled = profile(result)
+        shape = profiled.shapes[profiled.shapes["kept"] == BETWEEN].iloc[0]
+        values = {name: profiled.summary.iloc[0][name] for name in ("sink_share", "last_share", "effective_tokens")}
         values |= {name: shape[name] for name in _SHAPE}
         if not str(shape["verdict"]).startswith("not tested"):
             values["u_shape"] = float(shape["verdict"] == "U-shape")
@@ -204,8 +205,8 @@ def trained_lab(path: Path = TABLE) -> TrainedLab:
     """The trained laboratory from its stored table, or from another that was saved. Raises `InputError` for what is none."""
     try:
         frame = pd.read_parquet(path)
-        told = frame.attrs.pop("ostools")
-        provenance = Provenance(**{**told, "token_ids": None, "edits": tuple(told["edits"])})
+        origin = frame.attrs.pop("ostools")
+        provenance = Provenance(**{**origin, "token_ids": None, "edits": tuple(origin["edits"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"expected the table of the trained laboratory in {str(path)!r}: {in_words(error)}") from None
     if list(frame.columns) != list(COLUMNS):

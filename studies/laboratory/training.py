@@ -1,4 +1,4 @@
-"""Train one laboratory model: float32 or bfloat16, one thread.
+"""Train one laboratory model (float32 or bfloat16, one thread), and load it behind the hooks of every loaded model.
 
 Cost: 40 ms a step for the default shape on one core (32 prompts of at most 36 tokens), four times that with 16 layers.
 
@@ -16,24 +16,30 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from transformer_lens.model_bridge import TransformerBridge
 from transformers import Qwen2ForCausalLM
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
+from ostools.models.describe import Metadata, remember
+from ostools.models.families import FAMILIES
+from ostools.models.files.config import quiet
+from ostools.models.load import give_tokenizer, wrapped
 from ostools.results import write_atomically
 from studies.laboratory.config import CONFIG, LabConfig, read_config
 from studies.laboratory.decoder import lab_decoder
-from studies.laboratory.prompts import BOS, EOS, IDS, LETTERS, PAD, LabTask
+from studies.laboratory.prompts import BOS, EOS, IDS, LETTERS, PAD, LabTask, lab_tokenizer
 
 WEIGHTS, LOSSES = "model.safetensors", "losses.json"
 LOSS_EVERY = 50
+_FAMILY = next(family for family in FAMILIES if family.model_type == "qwen2")
 _LONGEST_ANSWER = 6  # digits and the end: a count below 100,000
 _ADDED_UP = {functional.linear, functional.embedding, functional.scaled_dot_product_attention, torch.matmul}
-"""What adds up many products, forwards or backwards."""
+"""Functions that add up many products, forwards or backwards."""
 
 
 def train_lab(config: LabConfig, folder: Path, progress: Progress | None = None) -> Path:
@@ -76,10 +82,10 @@ def train_step(config: LabConfig, step: int, model: Qwen2ForCausalLM, optimiser:
     """One step; its loss, the mean over the tokens of the answers."""
     for group in optimiser.param_groups:
         group["lr"] = config.learning_rate * config.schedule_at(step)
-    ids, answered = (torch.from_numpy(part) for part in batch_at(config, step))
+    ids, is_answer = (torch.from_numpy(part) for part in batch_at(config, step))
     logits = logits_in(config.dtype, model, ids[:, :-1])
     losses = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    weights = answered[:, 1:].flatten()
+    weights = is_answer[:, 1:].flatten()
     loss = (losses * weights).sum() / weights.sum()
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
@@ -117,15 +123,19 @@ class AddedUp(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = dict(kwargs or {})
-        if func not in _ADDED_UP or not any(_narrow(one) for one in (*args, *named.values())):
-            return func(*args, **named)
-        wide = [one.float() if _narrow(one) else one for one in args]
-        return func(*wide, **{name: one.float() if _narrow(one) else one for name, one in named.items()}).bfloat16()
+        options = dict(kwargs or {})
+        if func not in _ADDED_UP or not any(_is_bfloat16(value) for value in (*args, *options.values())):
+            return func(*args, **options)
+        wide_options = {name: _widened(value) for name, value in options.items()}
+        return func(*map(_widened, args), **wide_options).bfloat16()
 
 
-def _narrow(value: Any) -> bool:
+def _is_bfloat16(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bfloat16
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if _is_bfloat16(value) else value
 
 
 def _stored_weights(model: Qwen2ForCausalLM, config: LabConfig) -> dict[str, Tensor]:
@@ -148,16 +158,16 @@ def batch_at(config: LabConfig, step: int) -> tuple[Int[np.ndarray, "row pos"], 
     draw = np.random.default_rng([config.seed, step])
     lengths = draw.choice(config.longest, size=config.batch, p=_chances(config.longest, config.length_power)) + 1
     ids = np.full((config.batch, int(lengths.max()) + 2 + _LONGEST_ANSWER), IDS[PAD])
-    answered = np.zeros(ids.shape, dtype=np.float32)
+    is_answer = np.zeros(ids.shape, dtype=np.float32)
     used = 0
     for row, length in enumerate(lengths.tolist()):
         question = config.tasks[int(draw.integers(len(config.tasks)))]
         answer = LabTask(question).key(items := _items(draw, question, length))
         text = [BOS, *items, LETTERS[question], *answer, EOS]
         ids[row, : len(text)] = [IDS[token] for token in text]
-        answered[row, length + 2 : len(text)] = 1.0
+        is_answer[row, length + 2 : len(text)] = 1.0
         used = max(used, len(text))
-    return ids[:, :used], answered[:, :used]
+    return ids[:, :used], is_answer[:, :used]
 
 
 @lru_cache
@@ -174,3 +184,33 @@ def _items(draw: Any, question: str, length: int) -> list[str]:
     if question != "count" and draw.random() < 0.5:
         items[0 if question == "first" else -1] = str(1 - bit)
     return items
+
+
+def load_lab(folder: Path) -> TransformerBridge:
+    """The trained model in a directory that `train_lab` wrote, with its tokenizer of characters, float32.
+
+    Every measurement runs on it. Raises `InputError` for a directory without a finished model, and for weights that are not
+    those of its config.
+    """
+    config = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(f"expected a finished model in {str(folder)!r}, found no {WEIGHTS}: train it to the end first")
+    model = lab_decoder(config, "eager")
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except Exception as error:  # bare ones, for a broken file and for weights that do not fit
+        raise InputError(f"expected the weights of {config.name} in {str(folder)!r}: {in_words(error)}") from None
+    return _bridge(model, config, config.name, {f"lab-{task}": config.longest for task in config.tasks})
+
+
+def untrained_lab(config: LabConfig) -> TransformerBridge:
+    """The model of a config with the weights that its training begins with."""
+    return _bridge(lab_decoder(config, "eager"), config, f"{config.name} (untrained)", None)
+
+
+def _bridge(model: torch.nn.Module, config: LabConfig, name: str, lengths: dict[str, int] | None) -> TransformerBridge:
+    with quiet():
+        bridge = wrapped(model.eval(), _FAMILY, name)  # pyright: ignore[reportArgumentType]
+    give_tokenizer(bridge, lab_tokenizer(config.context))
+    remember(bridge, Metadata(name, trained_lengths=lengths))
+    return bridge

@@ -1,4 +1,4 @@
-"""How the embedded models were trained: `python -m studies.training --recipe embedded-short --out DIR`.
+"""Training of the embedded models: `python -m studies.training --recipe embedded-short --out DIR`.
 
 `recipe` decides a model, `corpus`, `tokenizer` and `examples` make its data, `loop` trains it, `evaluate` measures it, and
 `card` writes what was done.

@@ -19,7 +19,7 @@ from studies.training.evaluate import accuracy_table, bits_per_byte, validation_
 from studies.training.loop import Run
 from studies.training.recipe import Recipe
 
-TRIED = {
+MIXTURES = {
     "embedded-short": "Three mixtures were tried with 2,150 steps each. Then the second of them was trained with 5,700 steps, "
     "which made this model. The weights are those of its last step. It is better than the three on the same held-out "
     "text (theirs is 1.7222, 1.6899 and 1.6858 bits per byte), and on fresh prompts of its own mixture (theirs is "
@@ -28,7 +28,7 @@ TRIED = {
     "embedded-windowed": "One mixture was tried, which is the first one of embedded-short. The weights are those of its last "
     "step.",
 }
-"""What the card of a model says of the mixtures that were tried for it."""
+"""Sentences of a model's card on the mixtures that were tried for it."""
 
 PURPOSES = {
     "embedded": "It was trained on every length up to a limit. A wrong answer up to there is not due to a length that "
@@ -128,7 +128,7 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         for task, longest in card["trained_lengths"].items()
     ]
     share = recipe["text_tokens"] / (recipe["text_tokens"] + recipe["task_tokens"])
-    tried = TRIED.get(card["name"])
+    mixtures = MIXTURES.get(card["name"])
     return [
         "## Data",
         "",
@@ -143,7 +143,7 @@ def _data(card: Mapping[str, Any]) -> list[str]:
         f"counts {recipe['text_loss_weight']:g} times as much as prompts.",
         "",
         *_lengths(card),
-        *([tried, ""] if tried else []),
+        *([mixtures, ""] if mixtures else []),
         "| task | longest trained sequence (items) | share of prompts |",
         "|---|---|---|",
         *rows,
@@ -152,7 +152,7 @@ def _data(card: Mapping[str, Any]) -> list[str]:
 
 
 def _lengths(card: Mapping[str, Any]) -> list[str]:
-    """How the lengths of the training sequences are spread, one sentence for each longest length."""
+    """Spread of the lengths of the training sequences, one sentence for each longest length."""
     recipe = Recipe(**{**card["recipe"], "full_layers": tuple(card["recipe"]["full_layers"])})
     law = {
         "broad": "half of the lengths are drawn evenly, and half evenly in their logarithm",
@@ -202,8 +202,8 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         "|---" * (len(bands) + 1) + "|",
     ]
     for label in labels:
-        found = [shares.get((label, low), math.nan) for low, _ in bands]
-        lines.append(f"| {label} | " + " | ".join("" if math.isnan(x) else f"{x:.0%}" for x in found) + " |")
+        row = [shares.get((label, low), math.nan) for low, _ in bands]
+        lines.append(f"| {label} | " + " | ".join("" if math.isnan(x) else f"{x:.0%}" for x in row) + " |")
     return lines
 
 

@@ -55,8 +55,12 @@ def load_corpus(packages: Mapping[str, str] = PACKAGES, sha256: str | None = SHA
     Raises InputError when a package is missing or of another version, or the text has another hash
     (`sha256=None` leaves the hash unchecked).
     """
-    found = {name: _installed_version(name) for name in packages}
-    wrong = [f"{name} {want} (found {found[name]})" for name, want in packages.items() if found[name] != want]
+    installed = {name: _installed_version(name) for name in packages}
+    wrong = [
+        f"{name} {version} (found {installed[name]})"
+        for name, version in packages.items()
+        if installed[name] != version
+    ]
     if wrong:
         raise InputError(f"the training text needs {', '.join(wrong)}: install with requirements.lock")
     corpus = make_corpus({p for name in packages for p in _paragraphs(name)})

@@ -1,4 +1,4 @@
-"""What the trained model can do: greedy accuracy by task and length, and bits per byte on held-out text.
+"""Abilities of the trained model: greedy accuracy by task and length, and bits per byte on held-out text.
 
 Greedy decoding gives the wanted line exactly when, fed that line, the model's first choice is right at
 every token of it; so one forward pass over prompt and answer measures what generating token by token would,
@@ -45,14 +45,14 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "count-ones-figure-5": ({}, {"uniform": True}),
     "count-word": ({},),
 }
-VARIANTS = tuple(AppendixTask(name, **options) for name, chosen in _OPTIONS.items() for options in chosen)
-"""What is evaluated. Where the paper's own sequence has always the same answer (the zero of 1...10),
+VARIANTS = tuple(AppendixTask(name, **options) for name, variants in _OPTIONS.items() for options in variants)
+"""Tasks that are evaluated. Where the paper's own sequence has always the same answer (the zero of 1...10),
 `uniform` tells whether the model looks: there a constant answer is right one time in ten."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How many of the prompts of one task and one band of lengths were answered exactly, to the end of the line."""
+    """Share of the prompts of one task and one band of lengths that were answered exactly, to the end of the line."""
 
     task: str
     hint: bool
@@ -104,7 +104,7 @@ def _prompts(task: AppendixTask, low: int, high: int, examples: int, tokenizer: 
 
 @torch.no_grad()
 def exact(model: Decoder, examples: Sequence[Example], batch: int = 16) -> list[bool]:
-    """Whether greedy decoding after each prompt gives its whole answer line and ends there."""
+    """Booleans: greedy decoding after a prompt gives its whole answer line and ends there."""
     right: list[bool] = []
     for start in range(0, len(examples), batch):
         ids, _ = pad(examples[start : start + batch])
@@ -128,9 +128,9 @@ def validation_loss(recipe: Recipe, model: Decoder, tokenizer: Tokenizer, tokens
     loss = weight = 0.0
     for start in range(0, len(prompts), 16):
         ids, weights = pad(prompts[start : start + 16])
-        counted = float(weights[:, 1:].sum())
-        loss += float(weighted_loss(model, ids, weights)) * counted
-        weight += counted
+        batch_weight = float(weights[:, 1:].sum())
+        loss += float(weighted_loss(model, ids, weights)) * batch_weight
+        weight += batch_weight
     return loss / weight
 
 

@@ -36,7 +36,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees: padded prompts, how much each of their tokens counts as a target, and blocks of
+    """Data of one step: padded prompts, how much each of their tokens counts as a target, and blocks of
     plain text."""
 
     task_ids: Int[Tensor, "batch pos"]
@@ -103,19 +103,19 @@ def encode_example(task: AppendixTask, items: Sequence[str], tokenizer: Tokenize
     line = "\n" + task.answer_line(answer)
     completion = tokenizer.encode(line, add_special_tokens=False)
     fixed = sum(end <= len(line) - len(answer) for _, end in completion.offsets)
-    counted = len(completion.ids) - fixed + 1
-    weights += [recipe.line_weight] * fixed + [counted**-0.5] * counted
+    answer_tokens = len(completion.ids) - fixed + 1
+    weights += [recipe.line_weight] * fixed + [answer_tokens**-0.5] * answer_tokens
     return Example((*prompt.ids, *completion.ids, EOS_ID), tuple(weights), len(prompt.ids))
 
 
-def draw_prompts(recipe: Recipe, stream: random.Random, step: int, wanted: int, tokenizer: Tokenizer) -> list[Example]:
-    """Prompts of the recipe's mixture as it is at a step, until they have `wanted` tokens."""
+def draw_prompts(recipe: Recipe, stream: random.Random, step: int, tokens: int, tokenizer: Tokenizer) -> list[Example]:
+    """Prompts of the recipe's mixture as it is at a step, until they have so many `tokens`."""
     pool: list[Example] = []
-    while wanted > 0:
+    while tokens > 0:
         task = draw_task(stream, recipe.shares)
         length = draw_length(recipe, recipe.longest_at(step, recipe.longest[task.name]), stream)
         pool.append(encode_example(task, draw_items(task, length, stream), tokenizer, recipe))
-        wanted -= len(pool[-1].ids)
+        tokens -= len(pool[-1].ids)
     return pool
 
 
@@ -126,13 +126,13 @@ def draw_group(recipe: Recipe, group: int, tokenizer: Tokenizer) -> list[list[Ex
     pool = draw_prompts(
         recipe, stream, group * recipe.steps_per_group, recipe.task_tokens * recipe.steps_per_group, tokenizer
     )
-    drawn = sum(len(example.ids) for example in pool)
+    pool_tokens = sum(len(example.ids) for example in pool)
     pool.sort(key=lambda example: len(example.ids))
     batches: list[list[Example]] = [[] for _ in range(recipe.steps_per_group)]
-    seen = 0
+    before = 0
     for example in pool:
-        batches[min(seen * recipe.steps_per_group // drawn, recipe.steps_per_group - 1)].append(example)
-        seen += len(example.ids)
+        batches[min(before * recipe.steps_per_group // pool_tokens, recipe.steps_per_group - 1)].append(example)
+        before += len(example.ids)
     filled = [batch for batch in batches if batch]
     while len(filled) < recipe.steps_per_group:  # one prompt longer than a step's share leaves a step empty
         filled.append(filled[-1])
@@ -154,7 +154,7 @@ def pad(examples: Sequence[Example]) -> tuple[Int[Tensor, "batch pos"], Float[Te
 def pack_text(paragraphs: Sequence[str], tokenizer: Tokenizer) -> Int[Tensor, " corpus"]:
     """All paragraphs in one row of ids, each ended by `<eos>`."""
     encoded = tokenizer.encode_batch(list(paragraphs), add_special_tokens=False)
-    return torch.tensor([token for one in encoded for token in (*one.ids, EOS_ID)], dtype=torch.int64)
+    return torch.tensor([token for paragraph in encoded for token in (*paragraph.ids, EOS_ID)], dtype=torch.int64)
 
 
 def draw_text(recipe: Recipe, step: int, text: Int[Tensor, " corpus"]) -> Int[Tensor, "batch pos"]:

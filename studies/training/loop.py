@@ -75,11 +75,11 @@ def weighted_loss(
 ) -> Float[Tensor, ""]:
     """Weighted mean cross-entropy of each token given those before it; logits only where a weight is not zero."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-    chosen = weights[:, 1:] != 0
-    logits = model.lm_head(hidden[:, :-1][chosen])
-    losses = functional.cross_entropy(logits, ids[:, 1:][chosen], reduction="none")
-    counted = weights[:, 1:][chosen]
-    return (losses * counted).sum() / counted.sum()
+    counts = weights[:, 1:] != 0
+    logits = model.lm_head(hidden[:, :-1][counts])
+    losses = functional.cross_entropy(logits, ids[:, 1:][counts], reduction="none")
+    target_weights = weights[:, 1:][counts]
+    return (losses * target_weights).sum() / target_weights.sum()
 
 
 def train_step(run: Run, batch: Batch) -> tuple[float, float]:

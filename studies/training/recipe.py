@@ -141,8 +141,8 @@ class Recipe:
     def schedule_at(self, step: int) -> float:
         """The share of the learning rate that a step uses (0 is the first step)."""
         warm = (step + 1) / self.warmup_steps
-        left = (self.steps - step) / self.decay_steps
-        return min(warm, left, 1.0)
+        falling = (self.steps - step) / self.decay_steps
+        return min(warm, falling, 1.0)
 
     def longest_at(self, step: int, limit: int) -> int:
         """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""

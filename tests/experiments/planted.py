@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
-from ostools.experiments.figures.figure8 import Figure8
-from ostools.experiments.figures.figure9 import Figure9
+from ostools.experiments.figures.synthetic import Figure8, Figure9
 from ostools.experiments.retrieval import Retrieval
 from ostools.experiments.study.study import Study
 from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra

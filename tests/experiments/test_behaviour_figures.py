@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments
 from ostools.experiments.figures import answering
-from ostools.experiments.figures.figure2 import LENGTHS, PANELS
-from ostools.experiments.figures.figure3 import PANELS as COUNTED
-from ostools.experiments.figures.figure3 import TASKS, WAYS, Figure3, figure_3
-from ostools.experiments.figures.figure4 import figure_4, figure_4_of, frequencies
+from ostools.experiments.figures.copying import LENGTHS, PANELS
+from ostools.experiments.figures.counting import TASKS, WAYS, figure_3, figure_4_of, frequencies
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate
-from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
-from tests.cli.asking import assert_one_forecast, assert_refused
 
 SAME = ["key", "answer", "ended", "kind", "correct", "number", "tokens", "within_training"]
 
@@ -37,21 +31,6 @@ def plain(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
 
 
 # --- Figure 2
-
-
-@pytest.mark.slow
-def test_figure_2_is_each_of_its_six_tasks_asked_alone(embedded: TransformerBridge) -> None:
-    lengths = [2, 40, 260]
-    found: Any = experiments.figure_2(embedded, lengths).frame
-    assert len(found) == 6 * len(lengths)
-    for panel, asked in PANELS.items():
-        for task in asked:
-            rows = found[(found["panel"] == panel) & (found["task"] == task.name)]
-            alone: Any = evaluate(embedded, task, lengths=lengths, probability=False).frame
-            assert plain(rows, SAME) == plain(alone, SAME)
-    assert list(found[found["length"] == 260]["within_training"]) == [False] * 6
-    # What the model's card says of these tasks inside the trained lengths.
-    assert found[found["length"].between(2, 256)]["correct"].all()
 
 
 def test_figure_2_shows_the_papers_sequences() -> None:
@@ -70,24 +49,6 @@ def test_figure_2_shows_the_papers_sequences() -> None:
 def test_figure_2_goes_beyond_300_digits() -> None:
     assert LENGTHS[-1] > 300
     assert 300 in LENGTHS
-
-
-def test_figure_2_says_how_it_was_asked(embedded: TransformerBridge) -> None:
-    calls: list[tuple[int, int]] = []
-    found = experiments.figure_2(embedded, [3, 5], progress=lambda done, total: calls.append((done, total)))
-    assert calls[-1] == (12, 12)
-    assert found.title == "Figure 2 on embedded: copying the last and the first digit of a sequence"
-    assert found.deviations[0] == (
-        "The paper's is of Gemini 1.5. Here: 2 lengths from 3 to 5, greedy decoding, prompts as plain text."
-    )
-    assert "always 0" in found.deviations[1]
-    parameters = found.provenance.parameters
-    assert parameters["lengths"] == [3, 5]
-    line = embedded.tokenizer("\nThe answer to your question is: 0", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportOptionalCall]
-    assert parameters["max_new_tokens"] == {"none": len(line) + 48}
-    assert parameters["stop"] == "the end of the answer"
-    assert (parameters["batches"], parameters["batch_tokens"], parameters["cache"]) == ("padded", 4096, True)
-    found.plot().to_dict()
 
 
 # --- Figures 3 and 6
@@ -191,14 +152,6 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert not any("trained" in said for said in six.deviations)
 
 
-def test_only_a_model_whose_card_lists_the_three_tasks_was_trained_on_them() -> None:
-    frame: Any = pd.DataFrame({"task": ["sum-ones"], "mode": ["none"], "kind": ["answered"]})
-    parameters = {"number": 3, "lengths": [1], "chat": False}
-    for trained, said in ((dict.fromkeys(COUNTED, 9), True), ({"copy-last": 9, "sum-ones": 9}, False), (None, False)):
-        provenance = Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
-        assert any("was trained on these" in text for text in Figure3(frame, provenance).deviations) is said
-
-
 def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long_tiny: TransformerBridge) -> None:
     from tests.checkpoints import CHAT_TEMPLATE
 
@@ -235,63 +188,13 @@ def test_frequencies_by_hand() -> None:
     ]
 
 
-def test_every_answer_and_every_key_is_counted_once(embedded: TransformerBridge) -> None:
-    found = figure_4(embedded, [9], [0], max_new_tokens=12)
-    frame: Any = found.frame
-    sums = frame.groupby(["task", "mode"])[["answers", "right"]].sum()
-    asked = found.answers.groupby(["task", "mode"]).size()
-    assert np.array_equal(sums["answers"], asked[sums.index])
-    assert np.array_equal(sums["right"], asked[sums.index])
-    assert list(dict.fromkeys(frame["task"])) == list(COUNTED)
-    found.plot().to_dict()
-
-
 # --- what is refused
 
 
 def test_bad_arguments(long_tiny: TransformerBridge) -> None:
     with pytest.raises(InputError, match="lengths: expected whole numbers of at least 1, found 0"):
         experiments.figure_2(long_tiny, [0])
-    with pytest.raises(InputError, match="seeds: expected whole numbers of at least 0, found none"):
-        figure_3(long_tiny, [3], [])
     with pytest.raises(InputError, match="unknown panel 'count-wrod': did you mean 'count-word'"):
         figure_3(long_tiny, [3], panels=["count-wrod"])
-    with pytest.raises(InputError, match="expected at least one panel of sum-ones"):
-        figure_3(long_tiny, [3], panels=[])
     with pytest.raises(InputError, match="expected at most 256 tokens"):
         experiments.figure_2(tiny_model("gemma"), [500])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["2", "--seeds", "0"], ["No such option", "ostools reproduce figure 2 --help"]),
-        (["5", "--chat"], ["No such option"]),
-        (["3", "--panel", "sum"], ["unknown panel 'sum': did you mean 'sum-ones'"]),
-        (["4", "--max-new-tokens", "0"], ["--max-new-tokens: expected a whole number of at least 1, found 0"]),
-        (["2", "--lengths", "9000"], ["expected at most 8192 tokens"]),
-    ],
-)
-def test_options_that_a_figure_does_not_have(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
-    assert_refused(run("reproduce", "figure", *arguments, "--out", "x.pdf"), *words)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_command_line_draws_and_tells(run: Any, tmp_path: Path) -> None:
-    code, out, err = run("reproduce", "figure", "2", "--lengths", "5,9")
-    assert code == 0
-    assert_one_forecast(err)
-    assert "copy-first" in out
-    assert "The paper's is of Gemini 1.5" in out
-    assert (
-        run("reproduce", "figure", "6", "--lengths", "4", "--seeds", "3", "--max-new-tokens", "12", "--out", "x.svg")[0]
-        == 0
-    )
-    picture = (tmp_path / "x.svg").read_text()
-    assert "Figure 6 on embedded" in picture
-    assert "Gemma 7B" in picture
-    code, out, err = run("reproduce", "figure", "7", "--lengths", "4", "--seeds", "3", "--max-new-tokens", "12")
-    assert code == 0
-    assert_one_forecast(err)
-    assert "Figure 4, by answers" in out

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,10 @@ import torch
 import ostools as ost
 from ostools.experiments import decay
 from ostools.experiments.decay import spread_lengths
-from ostools.experiments.figures import figure8
+from ostools.experiments.figures import synthetic
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.experiments.decay import figure_9_notes, law_words
-from ostools.reporting.style.axes import ROUNDING_NOTE
 from ostools.theory.positions import sinusoidal
-from tests.cli.asking import assert_refused
 from tests.reporting.charts.test_charts import rows_of, svg_of
 
 LENGTHS = [1, 2, 7, 30]
@@ -49,7 +45,7 @@ def require_row(row: Any, y: torch.Tensor, y_star: torch.Tensor, alpha: torch.Te
     assert row["total_variation"] == pytest.approx(float(shift.mean()), rel=1e-9)
 
 
-@pytest.mark.parametrize("block", figure8.BLOCKS)
+@pytest.mark.parametrize("block", synthetic.BLOCKS)
 def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str) -> None:
     """torch.nn.TransformerEncoderLayer with a causal mask, over n tokens and over n + 1 with the last copied."""
     options = {"readings": ["weights"], "block": block, "d": D, "n_heads": HEADS}
@@ -77,7 +73,7 @@ def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str
             require_row(found.loc[n], y, y_star, alpha, alpha_star)
 
 
-@pytest.mark.parametrize("block", figure8.BLOCKS)
+@pytest.mark.parametrize("block", synthetic.BLOCKS)
 def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str) -> None:
     """z_i = sum_j alpha_ij norm(v_j) + v_i with v drawn, head by head and key by key."""
     options = {"readings": ["vectors"], "block": block, "d": D, "n_heads": HEADS}
@@ -144,36 +140,6 @@ def test_figure_9_is_two_softmaxes_a_length() -> None:
         assert row["delta"] <= row["bound"]
 
 
-def test_a_longer_figure_8_begins_alike_at_any_width() -> None:
-    for reading in figure8.READINGS:
-        short, long = (ost.experiments.figure_8([1, n], [0], readings=[reading], d=6, n_heads=1).frame for n in (3, 40))
-        assert float(short["l1"].iloc[0]) == pytest.approx(float(long["l1"].iloc[0]), rel=1e-12)
-
-
-@pytest.mark.parametrize("figure", [ost.experiments.figure_8, ost.experiments.figure_9])
-def test_longer_ranges_and_other_seeds_leave_a_row_as_it_was(figure: Any) -> None:
-    short = figure([4, 9], [1]).frame
-    long = figure([4, 9, 300], [0, 1]).frame
-    same = long[(long["seed"] == 1) & (long["length"] < 300)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(short, same, rtol=1e-9)
-
-
-def test_the_laws_by_which_they_fall() -> None:
-    nine = ost.experiments.figure_9(spread_lengths(2000, 50_000, 16), range(3))
-    (fit,) = nine.fits.to_dict("records")
-    assert fit["verdict"] == "power"
-    assert fit["low"] < fit["rate"] < fit["high"]
-    assert fit["rate"] == pytest.approx(1.0, abs=0.05)
-    eight = ost.experiments.figure_8(
-        spread_lengths(16, 1024, 25), range(3), readings=["vectors"], block="attention", n_heads=1
-    )
-    fits: Any = eight.fits.set_index("quantity")
-    # The distance falls as random values average out; the weights themselves do not come closer than a level.
-    assert fits.loc["l1", "rate"] == pytest.approx(0.55, abs=0.1)
-    frame: Any = eight.frame
-    assert frame[frame["length"] == 1024]["total_variation"].min() > 0.1
-
-
 def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     n = np.arange(10, 60)
     noise = np.random.default_rng(1).normal(0, 0.02, len(n))  # the same for every seed: moves all rates alike
@@ -214,35 +180,16 @@ def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
     assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
 
 
-def test_a_constant_and_a_short_curve_are_not_fitted() -> None:
-    frame = pd.DataFrame({"length": [*range(1, 31), *range(1, 31)], "seed": [0] * 30 + [1] * 30, "d": [0.5, 0.6] * 30})
-    assert decay.fits(frame, ["d"], 1)["verdict"].tolist() == ["no decay"]
-    (short,) = decay.fits(frame, ["d"], 28).to_dict("records")
-    assert short["verdict"] == "too few"
-    assert np.isnan(short["rate"])
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: ost.experiments.figure_8([0, 3]), "lengths: expected whole numbers of at least 1, found 0"),
-        (lambda: ost.experiments.figure_9([]), "lengths: expected whole numbers of at least 1, found none"),
         (lambda: ost.experiments.figure_9([3], [-1]), "seeds: expected whole numbers of at least 0, found -1"),
-        (lambda: ost.experiments.figure_8([3], []), "seeds: expected whole numbers of at least 0, found none"),
-        (
-            lambda: ost.experiments.figure_8([2**70]),
-            "lengths: .* at most 2,147,483,647, found 1180591620717411303424",
-        ),
-        (
-            lambda: ost.experiments.figure_9([3], [2**70]),
-            "seeds: .* at most 4,611,686,018,427,387,904, found 11805",
-        ),
+        (lambda: ost.experiments.figure_8([2**70]), "lengths: .* at most 2,147,483,647, found 1180591620717411303424"),
         (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
         (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
         (lambda: ost.experiments.figure_8([3], n_heads=7), "n_heads that divide d = 64, found 7"),
-        (lambda: ost.experiments.figure_8([3], n_heads=0), "n_heads"),
         (lambda: ost.experiments.figure_8([3], block="post_ln"), "did you mean 'post-ln'"),
-        (lambda: ost.experiments.figure_9([3], noisy=0), "noisy: expected a whole number of at least 1, found 0"),
         (lambda: ost.experiments.figure_9([3], noise=float("nan")), "0 < noise < 100, found nan"),
     ],
 )
@@ -252,25 +199,6 @@ def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
 
 
 # --- charts
-
-
-@pytest.mark.slow
-def test_the_charts_hold_the_numbers_and_the_laws() -> None:
-    nine = ost.experiments.figure_9(spread_lengths(1, 40_000, 50), range(2))
-    rows = rows_of(nine.plot().to_dict())
-    means: Any = nine.frame.groupby("length")["delta"].mean()
-    drawn = {row["length"]: row["value"] for row in rows if row["kind"] == "measured"}
-    assert drawn == pytest.approx(means.to_dict(), rel=1e-5)
-    svg = svg_of(nine.plot())
-    assert "n^-k, k = " in svg
-    assert "exact zeros" in svg  # one token has all the weight, noise or not
-    eight = ost.experiments.figure_8([1, 2, 3], [0])
-    assert "too few to fit" in svg_of(eight.plot())
-    said = " ".join(eight.plot().to_dict()["title"]["subtitle"])
-    assert "the whole block of Vaswani et al." in said
-    assert "with weights Gaussian to the tokens, and so to the stream" in said
-    assert "as the paper does not name them (those of C.3 are Figure 9's)" in said
-    assert ROUNDING_NOTE in str(eight.plot().to_dict()["title"])  # one token and its copy have one value
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
@@ -295,55 +223,4 @@ def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
         assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
 
 
-def test_figure_8_draws_what_is_below_its_rounding_below_the_axis() -> None:
-    """Of two seeds: where both are below, whatever their size; where one is above, their mean was measured."""
-    found = ost.experiments.figure_8([1, 2], [0, 1], readings=["vectors"], d=8)
-    frame: Any = found.frame
-    assert list(frame.columns)[-1] == "rounding"
-    assert ((frame["relative"] <= frame["rounding"]) == (frame["length"] == 1)).all()
-    drawn = []
-    for size in (0.0, 3e-16):  # one machine's sums, and another's
-        values = {name: frame[name].where(frame["length"] > 1, size) for name in ("l1", "relative")}
-        drawn.append(replace(found, frame=frame.assign(**values)).plot().to_dict())
-    assert str(drawn[0]["vconcat"]) == str(drawn[1]["vconcat"])
-    zeros = [(row["length"], row["zero"]) for row in rows_of(drawn[1], "shown") if "bar" not in row]
-    assert set(zeros) == {(1, False), (1, True), (2, False)}
-    assert sum(zero for _, zero in zeros) == 1  # two panels with the same one: Altair keeps equal tables once
-    apart = {name: frame[name].where((frame["length"] > 1) | (frame["seed"] > 0), 0.25) for name in ("l1", "relative")}
-    above = replace(found, frame=frame.assign(**apart)).plot().to_dict()
-    assert not any(row["zero"] for row in rows_of(above, "zero"))
-    assert ROUNDING_NOTE not in str(above["title"])
-
-
 # --- the commands
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], ["Missing word behind reproduce figure"]),
-        (["10"], ["unknown word behind reproduce figure '10'", "known are 2, 3, 4, 5, 6, 7, 8, 9"]),
-        (["9", "--model", "embedded"], ["No such option"]),
-        (["8", "--block", "skip"], ["unknown block 'skip'"]),
-        (["8", "--lengths", "9:3"], ["runs backwards"]),
-        (["9", "--out", "no/x.png"], ["does not exist"]),
-        (["5", "--dtype", "bfloat17"], ["did you mean 'bfloat16'"]),
-    ],
-)
-def test_bad_input_is_one_line_and_no_file(run: Any, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
-    assert_refused(run("reproduce", "figure", *arguments), *words)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_figures_print_their_curve_and_its_law(run: Any, tmp_path: Path) -> None:
-    code, out, err = run("reproduce", "figure", "8", "--lengths", "1:40", "--seeds", "0,2")
-    assert (code, err) == (0, "")
-    assert "16 of 40 lengths" in out
-    assert "vectors l1: " in out
-    assert "the whole block of Vaswani et al." in out
-    code, out, err = run("reproduce", "figure", "8", "--lengths", "1:4", "--seeds", "0", "--block", "attention")
-    assert "what attention returns" in out
-    assert run("reproduce", "figure", "9", "--lengths", "1:40", "--out", "x.parquet") == (0, "wrote x.parquet\n", "")
-    frame = pd.read_parquet(tmp_path / "x.parquet")
-    assert set(frame["seed"]) == {0, 1, 2, 3, 4}
-    assert len(frame) == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from ostools.measure.collapse import readings
 from ostools.measure.collapse.collapse import collapse
 from ostools.models import encode
 from ostools.theory.distances import distance, head_chunks
-from ostools.theory.statistics.bootstrap import bootstrap_mean
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token
 from tests.sets import quick
@@ -76,32 +74,6 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
     assert found["seed_maximum"] == pytest.approx(float(heads.mean(1).max()), rel=1e-4)
 
 
-def test_the_seeds_have_an_interval_and_the_others_none(figure: Figure5) -> None:
-    frame: Any = figure.frame
-    b, others = frame[frame["panel"] == "b"], frame[frame["panel"] != "b"]
-    assert bool(others[["interval_low", "interval_high"]].isna().to_numpy().all())
-    assert bool((b["seed_minimum"] <= b["interval_low"]).all())
-    assert bool((b["interval_low"] <= b["mean"]).all() and (b["mean"] <= b["interval_high"]).all())
-    # One digit is a one in every seed; more of them are not the same.
-    width = b["interval_high"] - b["interval_low"]
-    assert bool(((width > 1e-4) == (b["length"] > 1)).all())
-    curve: Any = figure.curves["b"].frame
-    curve = curve.query(
-        "site == 'residual' and per == 'head-chunk' and norm == 'linf' and dtype == 'bfloat16' and length == 4"
-    )
-    low, high = bootstrap_mean(torch.tensor(curve["mean"].to_numpy(dtype=float)))
-    found = row(figure, panel="b", dtype="bfloat16", length=4)
-    assert (found["interval_low"], found["interval_high"]) == pytest.approx((float(low), float(high)))
-
-
-def test_two_seeds_have_no_interval_and_the_chart_says_so() -> None:
-    found = figure_5(tiny_model("llama"), "b", lengths=[2, 3], dtypes=["float32"], seeds=[0, 1])
-    assert bool(found.frame[["interval_low", "interval_high"]].isna().to_numpy().all())
-    page = found.plot().to_json()
-    assert "In (b) line and band are over 2 draws of digits too." in page
-    assert "too few for an interval" in page
-
-
 @pytest.mark.parametrize(
     ("site", "per", "norm"),
     quick(
@@ -132,36 +104,6 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     pd.testing.assert_frame_equal(marks[columns], of_site[columns].reset_index(drop=True))
 
 
-def test_verdicts_are_those_of_the_panels() -> None:
-    """Under windows in every layer the theorem pairs of (a) and (c) collapse for certain in bfloat16, at v^(L) over heads."""
-    kinds = ["sliding_attention"] * 2
-    model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
-    found = figure_5(model, "ac", lengths=range(1, 41), dtypes=["float32", "bfloat16"])
-    table: Any = found.verdicts
-    drawn = table[["site", "per", "norm"]].drop_duplicates().values.tolist()
-    assert drawn == [["residual", "head-chunk", "linf"]]
-    low = table[table["dtype"] == "bfloat16"]
-    assert len(low) == 2
-    assert bool((low["first"] <= 5).all())
-    page = found.plot().to_json()
-    assert all(f"bfloat16: {first} on, up to 40" in page for first in low["first"])
-
-
-@pytest.mark.slow
-def test_progress_tells_one_whole() -> None:
-    told: list[tuple[int, int]] = []
-    figure_5(
-        tiny_model("llama"),
-        "abd",
-        lengths=[1, 2],
-        seeds=[3, 4, 5],
-        progress=lambda done, total: told.append((done, total)),
-    )
-    total = told[-1][1]
-    assert told == [(done, total) for done in range(1, total + 1)]
-    assert total % 5 == 0  # one seed for (a) and (d), three for (b)
-
-
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
     chart: Any = figure.plot()
     rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart.to_dict()["vconcat"]]
@@ -185,63 +127,19 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
     assert "on, up to" not in page, "five lengths are too few for a range"
 
 
-def test_a_panel_that_jumps_is_drawn_in_dots() -> None:
-    from ostools.reporting.charts.collapse import jumps
-
-    smooth = np.geomspace(1.0, 0.01, 60)
-    assert not jumps(pd.Series(smooth))
-    assert jumps(pd.Series(smooth * np.where(np.arange(60) % 2, 1.0, 3.0)))
-
-
-def test_exact_zeros_stand_on_the_lower_edge(figure: Figure5) -> None:
-    frame: Any = figure.frame.copy()
-    frame.loc[frame["length"] == 9, ["mean", "head_minimum"]] = 0.0
-    page = replace(figure, frame=frame).plot().to_json()
-    assert "exact zeros" in page
-    broken: Any = figure.frame.copy()
-    broken.loc[0, "mean"] = float("nan")
-    with pytest.raises(InputError, match="not finite"):
-        replace(figure, frame=broken).plot()
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"panels": "abe"}, "unknown panel of figure 5 'e'"),
-        ({"panels": ""}, "at least one panel of figure 5 of a, b, c, d, found none"),
         ({"site": "logit"}, "unknown site 'logit'.*'logits'"),
-        ({"norm": "L2"}, "unknown norm 'L2'"),
         ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
-        ({"lengths": [0]}, "at least 1, found 0"),
         ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
-        ({"dtypes": ["float33"]}, "float33"),
     ],
 )
 def test_refusals(given: dict[str, Any], words: str) -> None:
     options: dict[str, Any] = {"lengths": [1, 2], **given}
     with pytest.raises(InputError, match=words):
         figure_5(tiny_model("llama"), **options)
-
-
-def test_the_site_may_be_written_as_the_paper_does() -> None:
-    model = tiny_model("llama", seed=3)
-    ours, papers = (
-        figure_5(model, "a", lengths=[1, 2], dtypes=["float32"], site=site) for site in ("residual", "v^(L)")
-    )
-    assert papers.reading == ours.reading == readings.Reading("residual", "head-chunk", "linf")
-    pd.testing.assert_frame_equal(ours.frame, papers.frame)
-
-
-def test_another_quantity_is_said_not_to_be_the_papers() -> None:
-    model = tiny_model("llama", seed=3)
-    found = figure_5(model, "ab", lengths=[2, 3], dtypes=["float32"], seeds=[4], site="y", per="vector", norm="l2")
-    said = " ".join(found.deviations)
-    assert "at the last layer, v^(L), before the final norm. Here: L2 at y." in said
-    assert "Here: the whole vector, without a band." in said
-    assert "(b) is one draw of digits, in which the digit before the one or two ones is never a one." in said
-    drawn = found.plot().to_dict()["title"]["subtitle"]
-    more = f"`deviations` has {len(found.deviations) - 1} more notes on how it differs."
-    assert drawn[0] == f"{found.deviations[0]} {more}"
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:

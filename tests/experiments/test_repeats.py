@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ import torch
 import hooks
 import ostools as ost
 from ostools import tasks
-from ostools.experiments.repeats import Repeats, repeats
+from ostools.experiments.repeats import repeats
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
-from ostools.reporting.style.axes import ROUNDING_NOTE
-from ostools.results import Provenance
 from ostools.theory.statistics.fits import fit_decay
 from tests.checkpoints import make_model, tiny_model
 from tests.measure.collapse.test_collapse import merging_model
-from tests.reporting.charts.test_charts import rows_of
 
 
 @pytest.mark.slow
@@ -58,11 +54,6 @@ def test_the_share_of_the_first_token_is_that_of_attention() -> None:
     assert found.plot().to_dict()
 
 
-def test_a_tokenizer_without_a_bos_has_the_rows_without_one() -> None:
-    found = repeats(tiny_model("gpt2", seed=1), ["letters"], lengths=range(1, 5), dtypes=["float32"])
-    assert found.summary["sink"].tolist() == ["absent"]
-
-
 def test_an_item_that_the_tokenizer_merges_is_put_in_by_its_token(tmp_path: Path) -> None:
     """ "11" is one token here: of the name the ones go in by their id; of a task nothing is measured before it is refused."""
     model = merging_model(tmp_path)
@@ -78,28 +69,6 @@ def test_an_item_that_the_tokenizer_merges_is_put_in_by_its_token(tmp_path: Path
     with pytest.raises(InputError, match=r"this tokenizer merges the repeat; .*'figure-5a:items=ids'"):
         repeats(model, ["letters", tasks.figure_5a()], lengths=[1, 2], progress=lambda done, total: told.append(done))
     assert set(told) <= {0}
-
-
-def test_what_is_below_its_rounding_stands_below_the_axis() -> None:
-    """One above, one below, by a hair; and its size is not told."""
-    of = {"source": "model", "draw": pd.NA, "task": "t", "sink": "absent"}
-    frame = pd.DataFrame({**of, "length": [1, 2], "distance": [5e-6, 3e-6], "relative": 1.0})
-    unknown = float("nan")
-    law = {"verdict": "too few", "law": "none", "rate": unknown, "low": unknown, "high": unknown}
-    found = Repeats(
-        frame.assign(rounding=4e-6),
-        Provenance.without_model(),
-        pd.DataFrame([of | {"exact_from": 2} | law]),
-    )
-    spec = found.plot().to_dict()
-    above, below = rows_of(spec)
-    assert (above["zero"], above["said"], above["shown"]) == (False, "5e-06", 5e-6)
-    assert (below["zero"], below["said"], below["value"]) == (True, "at most 4e-06", 4e-6)
-    assert below["shown"] < 1e-6
-    assert ROUNDING_NOTE in spec["title"]["subtitle"]
-    measured = replace(found, frame=frame.assign(rounding=2e-6)).plot().to_dict()
-    assert not any(row["zero"] for row in rows_of(measured))
-    assert ROUNDING_NOTE not in measured["title"]["subtitle"]
 
 
 @pytest.mark.slow

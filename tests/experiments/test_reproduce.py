@@ -14,12 +14,13 @@ from ostools.experiments.reproduce.claim import (
     DISAGREES,
     OUTCOMES,
     UNTESTED,
-    Claim,
+    Paired,
     UntestedError,
+    above_zero,
+    first_is_better,
 )
 from ostools.experiments.reproduce.claims import CLAIMS, COLUMNS, FIGURES, chosen_claims, judged
 from ostools.experiments.reproduce.parts import PARTS, checked_arguments, parts_of, steps
-from ostools.experiments.reproduce.weighing import Paired, above_zero, first_is_better, paired
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
 from tests.experiments import planted
@@ -110,14 +111,6 @@ def test_an_exact_test_of_pairs_by_the_binomial() -> None:
             first_is_better(undecided, "a", "b")
 
 
-def test_questions_are_paired_by_what_they_are() -> None:
-    found: Any = planted.figure_2(lambda panel, task, n: (n > 20) == (task == "copy-last"), [10, 20, 30])
-    frame = found["figure-2"]["figure"].frame
-    here = frame[frame["panel"] == "a"]
-    last, first = (here[here["task"] == name] for name in ("copy-last", "copy-first"))
-    assert paired(last, first.iloc[::-1], ["length", "seed"]) == Paired(1, 2, 0, 0)
-
-
 def test_an_interval_over_seeds_decides_or_does_not() -> None:
     assert above_zero([1.0, 1.1, 0.9], "x").outcome == AGREES
     assert above_zero([-1.0, -1.1, -0.9], "x").outcome == DISAGREES
@@ -159,7 +152,6 @@ REASONED = ("none", "cot-zero-shot", "cot-few-shot")
 FALL = {panel: wavy(power(1.0)) for panel in "abcd"}
 SEEDED = wavy(lambda n, seed: 100 / n * (1 + 0.01 * seed))
 EARLY, LATE = (lambda p, s: 10.0 ** (-p / 20) * (1 + 0.01 * s)), (lambda p, s: 10.0 ** (p / 20) * (1 + 0.01 * s))
-NOISY = [lambda p, s, sign=sign: 1 + 0.1 * np.cos(sign * p * (s + 1)) for sign in (1, 2, 3)]
 UNDER = {"a": power(1.0, 1e-3), "b": SEEDED, "c": power(1.0, 1e-3), "d": level(1.0)}
 OVER = {"a": level(1.0), "b": wavy(power(1.5, 0.1)), "c": level(1.0), "d": power(1.0, 1e-3)}
 
@@ -173,8 +165,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("first-is-easier", AGREES, both({"copy-first": 300, "copy-last": 100})),
     ("first-is-easier", DISAGREES, both({"copy-first": 100, "copy-last": 300})),
     ("first-is-easier", UNTESTED, both({"copy-first": 300, "copy-last": 300})),
-    ("first-is-easier", UNTESTED, both({"copy-first": 0, "copy-last": 0})),
-    ("first-is-easier", UNTESTED, both({"copy-first": 300, "copy-last": 270})),
     ("says-one-by-300", AGREES, both({"copy-first": 300, "copy-last": 200})),
     ("says-one-by-300", AGREES, both({"copy-first": 300, "copy-last": 200}, wrong="One.")),
     ("says-one-by-300", DISAGREES, both({"copy-first": 300, "copy-last": 300})),
@@ -188,10 +178,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("interleaving-helps", DISAGREES, panels({"a": 300, "b": 100, "c": 100})),
     ("interleaving-helps", UNTESTED, panels({"a": 0, "b": 300, "c": 0})),
     ("deteriorates-with-length", AGREES, planted.figure_3(lambda task, n: n + n // 10)),
-    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + 200 - n)),
     ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7)),
     ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n)),
-    ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: None)),
     ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
     ("persists-with-reasoning", AGREES, planted.figure_3(lambda task, n: n + n // 10, modes=REASONED)),
     ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
@@ -202,7 +190,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("lower-error-near-100", AGREES, planted.figure_3(lambda task, n: 100)),
     ("lower-error-near-100", DISAGREES, planted.figure_3(lambda task, n: 200 if 90 <= n <= 110 else n + 1)),
     ("lower-error-near-100", UNTESTED, planted.figure_3(lambda task, n: n)),
-    ("lower-error-near-100", UNTESTED, planted.figure_3(lambda task, n: n + 1)),
     ("lower-error-near-100", UNTESTED, planted.figure_3(lambda task, n: 100, lengths=range(5, 90, 5))),
     ("100-is-commonest", AGREES, planted.figure_3(lambda task, n: 100 if n > 60 else n)),
     ("100-is-commonest", DISAGREES, planted.figure_3(lambda task, n: 50)),
@@ -229,7 +216,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("ones-collapse-in-copying", UNTESTED, planted.figure_5(UNDER, noise=np.nan)),
     ("commas-separate", AGREES, planted.figure_5(UNDER)),
     ("commas-separate", DISAGREES, planted.figure_5(OVER)),
-    ("commas-separate", DISAGREES, planted.figure_5(UNDER, noise=2.0)),
     ("commas-separate", DISAGREES, planted.figure_5(UNDER, noise=0.2)),
     ("commas-separate", DISAGREES, planted.figure_5(UNDER | {"c": level(2.0)})),
     ("commas-separate", AGREES, planted.figure_5(UNDER | {"c": level(1.0), "d": mostly_above})),
@@ -249,7 +235,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 50})),
     ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): None})),
     ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 90})),
-    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): None})),
     ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "bfloat16"): 9})),
     ("synthetic-converges", AGREES, planted.figure_8(wavy(power(0.5)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(level(1.0)))),
@@ -274,7 +259,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("sooner-keeps-more", AGREES, planted.over_squashing([EARLY] * 3)),
     ("sooner-keeps-more", DISAGREES, planted.over_squashing([LATE] * 3)),
     ("sooner-keeps-more", UNTESTED, planted.over_squashing([EARLY, LATE, EARLY])),
-    ("sooner-keeps-more", UNTESTED, planted.over_squashing(NOISY)),
     ("paths-grow-for-sooner", AGREES, planted.over_squashing([LATE] * 3, paths=EARLY)),
     ("paths-grow-for-sooner", DISAGREES, planted.over_squashing([EARLY] * 3, paths=LATE)),
     ("paths-grow-for-sooner", UNTESTED, planted.over_squashing([EARLY] * 3, paths=level(1.0))),
@@ -332,24 +316,3 @@ def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
         wanted = set(OUTCOMES) - {AGREES if claim.construction else BY_CONSTRUCTION} - never.get(name, set())
         assert tried.pop(name, wanted) == wanted, name
     assert tried == {}
-
-
-def test_what_holds_by_construction_says_why_and_does_not_count_as_agreement() -> None:
-    claim = BY_ID["only-the-first-token"]
-    row = judged([claim], planted.spectra(1e-3, 0.9, 0.9), {}).iloc[0]
-    assert row["outcome"] == BY_CONSTRUCTION != AGREES
-    assert row["measured"].startswith(f"holds by construction: {claim.construction}. Checked here: ")
-    failed = judged([claim], planted.spectra(1.0, 1.0, 1.0), {}).iloc[0]
-    assert failed["outcome"] == DISAGREES  # the check of the code can fail, and then says so
-    assert {claim.id for claim in CLAIMS if claim.construction} >= {
-        "theorem-5.1-bound",
-        "depends-on-position",
-        "lemma-B.6",
-    }
-
-
-def test_numbers_of_a_verdict_stand_in_its_row() -> None:
-    claim: Claim = BY_ID["first-is-easier"]
-    found = judged([claim], both({"copy-first": 300, "copy-last": 100}), {}).iloc[0]
-    assert "right only first 20" in found["numbers"]
-    assert "of 30 questions, 20 are right only with the first digit" in found["measured"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,12 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools import experiments
 from ostools.experiments.retrieval import _ends, retrieval
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import encode
 from ostools.tasks.retrieve import RetrieveTask
 from tests.checkpoints import tiny_model
-from tests.cli.asking import assert_one_forecast, assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -65,47 +62,6 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
     assert row["log_probability"] == pytest.approx(total, abs=1e-4)
 
 
-@pytest.mark.slow
-def test_norm_linearisation_and_method_are_those_asked_for(model: TransformerBridge) -> None:
-    plain = retrieval(model, [0], 2, [0]).frame.iloc[0]
-    frozen = retrieval(model, [0], 2, [0], linearisation="frozen", norm="frobenius").frame.iloc[0]
-    assert frozen["sensitivity_mean"] != plain["sensitivity_mean"]
-    estimated = retrieval(model, [0], 2, [0], linearisation="frozen", norm="frobenius", method="estimate")
-    assert estimated.frame["method"].tolist() == ["estimate"]
-    assert estimated.frame["sensitivity_mean"].iloc[0] == pytest.approx(frozen["sensitivity_mean"], rel=0.15)
-
-
-@pytest.mark.slow
-def test_the_answers_are_counted_and_the_chart_drawn(model: TransformerBridge) -> None:
-    calls: list[tuple[int, int]] = []
-    found = experiments.retrieval(model, None, 3, [0, 1], progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(done + 1, 6) for done in range(6)]
-    assert found.provenance.parameters["positions"] == [0, 1, 2]
-    assert set(found.ends["verdict"]) == {"too few seeds"}
-    spec = str(found.plot().to_dict())
-    assert "Retrieving one of 3 records" in spec
-    assert "2 seeds (word and digit a record)" in spec
-    long = retrieval(model, [0, 1], 2, [0])
-    assert long.ends.empty
-    long.plot().to_dict()
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("The value is 3.", "3"),
-        ("13, 3", "3"),
-        ("7 or 3", "7"),
-        ("a-1", "a-1"),
-        ("a-12", None),
-        ("none of them", None),
-    ],
-)
-def test_the_first_value_that_an_answer_names(line: str, named: str | None) -> None:
-    pieces = tuple(f'"{key}": "{value}"' for key, value in zip("bcde", ("3", "7", "a", "a-1"), strict=True))
-    assert RetrieveTask().named_answer(line, pieces) == named
-
-
 def made(log_p: Any, sensitivity_mean: Any) -> pd.DataFrame:
     """Seeds by positions."""
     rows = [
@@ -146,22 +102,5 @@ def test_bad_arguments(model: TransformerBridge) -> None:
         retrieval(model, [], 3)
     with pytest.raises(InputError, match="length \\(records\\): expected a whole number of at least 2, found 1"):
         retrieval(model, None, 1)
-    with pytest.raises(InputError, match="expected norm operator or frobenius, found 'l1'"):
+    with pytest.raises(InputError, match="unknown norm 'l1'"):
         retrieval(model, None, 3, norm="l1")
-    with pytest.raises(InputError, match="did you mean 'frozen'"):
-        retrieval(model, [0], 2, [0], linearisation="frozn")
-    with pytest.raises(InputError, match="expected at most 512 tokens"):
-        retrieval(model, [0], 80, [0])
-
-
-@pytest.mark.slow
-def test_the_command_line(run: Any, tmp_path: Path) -> None:
-    arguments = ["evaluate", "retrieval", "--length", "2", "--seeds", "0", "--positions", "1"]
-    code, out, err = run(*arguments)
-    assert code == 0
-    assert_one_forecast(err)
-    assert "Retrieval" in out
-    assert "One seed (word and digit a record)" in out
-    assert run(*arguments, "--out", "x.png")[:2] == (0, "wrote x.png\n")
-    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
-    assert_refused(run("evaluate", "retrieval", "--length", "1"), "length")

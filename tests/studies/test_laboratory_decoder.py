@@ -14,8 +14,7 @@ from ostools.theory import positions as encodings
 from ostools.theory.decoder import Block, Decoder
 from studies.laboratory.config import LabConfig
 from studies.laboratory.decoder import lab_decoder
-from studies.laboratory.load import load_lab, untrained_lab
-from studies.laboratory.training import WEIGHTS, train_lab
+from studies.laboratory.training import WEIGHTS, load_lab, train_lab, untrained_lab
 
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_mlp": 16, "longest": 5, "context": 32}
@@ -152,11 +151,6 @@ def test_what_qwen_has_not_is_measured_behind_the_same_hooks(change: dict[str, A
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-3, atol=1e-5)
 
 
-def test_blocks_of_a_shallow_model_are_the_first_of_a_deep_one() -> None:
-    shallow, deep = (dict(lab_decoder(LabConfig(**{**TINY, "n_layers": depth})).named_parameters()) for depth in (1, 3))
-    assert all(torch.equal(weight, deep[name]) for name, weight in shallow.items())
-
-
 def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     config = LabConfig(**TINY, positions="alibi")
     model = untrained_lab(config)
@@ -172,10 +166,3 @@ def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).write_bytes(b"none")
     with pytest.raises(InputError, match="expected the weights of alibi"):
         load_lab(tmp_path)
-
-
-def test_a_character_that_is_no_token_is_refused() -> None:
-    model = untrained_lab(LabConfig(**TINY))
-    assert ost.encode(model, "01F").ids.tolist() == [1, 3, 4, 13]
-    with pytest.raises(InputError, match="found 1 unknown token"):
-        ost.encode(model, "01x")

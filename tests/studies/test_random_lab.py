@@ -4,16 +4,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from ostools.ground.errors import InputError
-from ostools.reporting.style.axes import ROUNDING_NOTE
 from ostools.theory.decoder import Decoder
 from studies.laboratory import runs
 from studies.laboratory.charts import random_chart
@@ -81,80 +78,6 @@ def test_what_rope_and_absolute_positions_say_does_not_decay(name: str) -> None:
     assert 0.5 < float(mean[2] / mean[1]) < 2.0
 
 
-@pytest.mark.parametrize("name", ["none", "alibi", "rope-10000"])
-def test_nothing_but_copies_is_one_representation_from_the_first_token_on(name: str) -> None:
-    tokens = runs.prompt(0, 0, 40)
-    curves = runs.collapse_by_depth(runs.random_decoder(0, name, 4), tokens, 0, [4])[4]
-    assert curves["distance"].max() < 1e-12
-    with_question = runs.collapse_by_depth(runs.random_decoder(0, name, 4), runs.prompt(0, 4, 40), 4, [4])[4]
-    assert with_question["distance"].max() > 0.1
-
-
-def test_noise_is_of_running_and_not_of_storing_weights() -> None:
-    decoder, tokens = runs.random_decoder(0, "none", 4), runs.prompt(0, 8, 30)
-    curves = dict(runs.rounding(decoder, tokens, 8, runs.PRECISIONS))
-    noise = {name: found["noise"].mean() for name, found in curves.items()}
-    exact = decoder.to(torch.bfloat16).to(torch.float64).forward(tokens).y[0, 8:]
-    torch.testing.assert_close(curves["bfloat16"]["exact_distance"], (exact[1:] - exact[:-1]).norm(dim=-1))
-    torch.testing.assert_close(curves["bfloat16-weights"]["exact_distance"], curves["bfloat16"]["exact_distance"])
-    assert noise["bfloat16-weights"] < 3 * noise["float32"] < 1e-4
-    assert noise["float32"] < noise["float16"] < noise["bfloat16-residual"] < noise["bfloat16"]
-
-
-def test_tables_are_whole(small: RandomLab) -> None:
-    assert not small.frame.isna().any().any()
-    assert not small.frame.duplicated(
-        ["study", "encoding", "depth", "precision", "question", "seed", "quantity", "length"]
-    ).any()
-    assert set(small.frame["study"]) == {"positions", "layers", "assumption", "depth", "precision", "validation"}
-    assert set(small.frame[small.frame["study"] == "validation"]["precision"]) == {"float32", "bfloat16"}
-    assert set(small.fits["verdict"]) >= {"power", "too few"}
-
-    def fit(study: str, encoding: str, quantity: str, question: int) -> Any:
-        fits: Any = small.fits
-        by = (fits["study"] == study) & (fits["encoding"] == encoding) & (fits["quantity"] == quantity)
-        (row,) = fits[by & (fits["question"] == question)].to_dict("records")
-        return row
-
-    assert fit("assumption", "none", "score_step", 16)["verdict"] == "too few"
-    assert fit("assumption", "rope-10000", "score_step", 16)["verdict"] == "no decay"
-    assert fit("positions", "none", "distance", 0)["used"] < 8
-    law = fit("assumption", "none", "total_variation", 16)
-    assert law["verdict"] == "power"
-    assert law["rate"] == pytest.approx(1.0, abs=0.25)
-
-
-def test_pair_noise_is_of_the_difference_and_leaves_out_what_both_share() -> None:
-    decoder, tokens = runs.random_decoder(0, "none", 2), runs.prompt(0, 8, 30)
-    found = dict(runs.rounding(decoder, tokens, 8, ["float16", "bfloat16-kv"]))
-    half = decoder.to(torch.float16)
-    rounded, exact = (d.forward(tokens).y.double()[0, 8:] for d in (half, half.to(torch.float64)))
-    for n in (1, 5, 29):
-        expected = ((rounded[n - 1] - rounded[n]) - (exact[n - 1] - exact[n])).norm()
-        torch.testing.assert_close(found["float16"]["pair_noise"][n - 1], expected, rtol=1e-9, atol=1e-12)
-    # One copy's key and value are those of the other, rounded alike.
-    assert found["bfloat16-kv"]["pair_noise"][10:].max() < 0.5 * found["bfloat16-kv"]["noise"][10:].min()
-    for curves in found.values():
-        bound = curves["noise"][1:] + curves["noise"][:-1]
-        assert (curves["pair_noise"][:-1] <= bound + 1e-12).all()
-
-
-@pytest.mark.parametrize("name", ["alibi", "learned"])
-def test_every_layers_variation_is_that_of_b3s_proof_on_the_attention_of_whole_passes(name: str) -> None:
-    """delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1),(n+1), no factor 1/2, of every layer of one decoder with 4."""
-    found = random_lab("positions", encodings=[name], lengths=[1, 9, 30], seeds=[2]).frame.query("study == 'layers'")
-    values: Any = found[found["quantity"] == "total_variation"].set_index(["depth", "length"])["value"]
-    assert len(values) == 4 * 3
-    decoder = runs.random_decoder(2, name, 4)
-    tokens = runs.prompt(2, 16, 31)
-    for n in (1, 9, 30):
-        short, long = (decoder.forward(tokens[:, : 16 + copies]).patterns for copies in (n, n + 1))
-        for layer in range(4):
-            row, longer = short[layer][0, :, -1], long[layer][0, :, -1]
-            expected = (longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]
-            assert values[layer + 1, n] == pytest.approx(float(expected.mean()), rel=1e-9)
-
-
 @pytest.mark.parametrize("name", ["none", "sinusoidal"])
 def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name: str) -> None:
     found = random_lab("validation", encodings=[name], lengths=[2, 20], seeds=[1]).frame
@@ -175,13 +98,6 @@ def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name
             assert values[precision, "l1_noise", n] == pytest.approx(noise, rel=1e-6)
             pair = float((step - right).abs().sum())
             assert values[precision, "l1_pair_noise", n] == pytest.approx(pair, rel=1e-6)
-
-
-def test_bfloat16_hides_the_pair_without_positions_and_not_where_they_keep_it_apart() -> None:
-    found: Any = random_lab("validation", encodings=["none", "learned"], lengths=range(1, 129), seeds=[0]).collapse
-    reached = found.set_index(["encoding", "precision"])["pair_collapse"]
-    assert reached["none", "bfloat16"] < 64
-    assert reached.drop(("none", "bfloat16")).isna().all()
 
 
 def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -> None:
@@ -216,36 +132,6 @@ def test_collapse_is_where_the_distance_sinks_below_the_noise(small: RandomLab, 
     assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
 
 
-def test_no_law_is_reported_of_a_curve_below_its_noise(small: RandomLab) -> None:
-    frame: Any = small.frame[(small.frame["study"] == "precision") & (small.frame["length"] >= 16)]
-    fits: Any = small.fits
-    fits = fits[(fits["study"] == "precision") & fits["law"].notna()]
-    assert set(fits["precision"]) == set(runs.PRECISIONS)
-    for fit in fits.to_dict("records"):
-        group = frame[(frame["precision"] == fit["precision"]) & (frame["encoding"] == fit["encoding"])]
-        curves = group.pivot(index="length", columns=["quantity", "seed"], values="value")[: fit["used"]]
-        noise = 1e-12 if fit["quantity"] == "exact_distance" else curves["noise"]
-        assert (curves[fit["quantity"]] > noise).to_numpy().all()
-
-
-def test_intervals_over_seeds_are_students(small: RandomLab) -> None:
-    fits: Any = small.fits
-    (row,) = fits[(fits["study"] == "depth") & (fits["depth"] == 3) & (fits["encoding"] == "none")].to_dict("records")[
-        :1
-    ]
-    frame: Any = small.frame
-    curves = frame[(frame["study"] == "depth") & (frame["depth"] == 3) & (frame["encoding"] == "none")]
-    curves = curves[(curves["quantity"] == row["quantity"]) & (curves["length"] >= 16)]
-    fitted: list[Any] = [
-        stats.linregress(np.log(one["length"].to_numpy(float)), np.log(one["value"].to_numpy(float)))
-        for _, one in curves.groupby("seed")
-    ]
-    rates = [line.slope for line in fitted]
-    half = stats.t.ppf(0.975, 1) * np.std(rates, ddof=1) / 2**0.5
-    assert row["power_rate"] == pytest.approx(-np.mean(rates))
-    assert (row["seeds_low"], row["seeds_high"]) == pytest.approx((-np.mean(rates) - half, -np.mean(rates) + half))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -261,16 +147,6 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         random_lab(**options)
 
 
-def test_the_chart_has_a_row_a_study_and_its_data(small: RandomLab) -> None:
-    spec = random_chart(small).to_dict()
-    assert len(spec["vconcat"]) == 6
-    titles = [panel["title"]["text"] for row in spec["vconcat"] for panel in row["hconcat"]]
-    assert [f"Total variation of attention, layer {layer}" for layer in range(1, 5)] == titles[2:6]
-    assert titles[-2:] == ["Collapse by encoding, run in float32", "Collapse by encoding, run in bfloat16"]
-    assert "NaN" not in str(spec)
-    assert ROUNDING_NOTE in str(spec["title"])
-
-
 def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(small: RandomLab) -> None:
     frame: Any = small.frame
     steps = (frame["quantity"] == "score_step") & (frame["encoding"] == "none")
@@ -282,38 +158,6 @@ def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(smal
         drawn.append(random_chart(replace(small, frame=frame.assign(value=values))).to_dict())
     assert drawn[0] == drawn[1]
     assert "at most" in str(drawn[0])
-
-
-def test_triangles_are_explained_only_where_they_are_drawn() -> None:
-    depth = random_chart(random_lab("depth", encodings=["none"], depths=[1], lengths=range(1, 20), seeds=[0])).to_dict()
-    assert "triangle" not in str(depth).lower()
-
-
-def curve(start: int, n_max: int, first: int = 1) -> tuple[list[bool], list[int]]:
-    lengths = list(range(first, n_max + 1))
-    return [n >= start for n in lengths], lengths
-
-
-@pytest.mark.parametrize(
-    ("start", "n_max", "expected"),
-    [
-        (50, 100, 50),  # exactly 2 n0
-        (51, 100, None),  # one short of it
-        (10, 42, 10),  # exactly n0 + 32
-        (10, 41, None),
-        (1, 33, 1),
-        (438, 440, None),  # chance at the end of the range
-        (101, 100, None),  # never below
-    ],
-)
-def test_the_margin_of_the_collapse_length(start: int, n_max: int, expected: int | None) -> None:
-    assert runs.collapse_start(*curve(start, n_max)) == expected
-
-
-def test_one_length_above_the_noise_starts_the_count_again() -> None:
-    below, lengths = curve(20, 400)
-    below[150 - 1] = False
-    assert runs.collapse_start(below, lengths) == 151
 
 
 def test_lengths_with_a_gap_show_nothing_before_it() -> None:
@@ -332,12 +176,6 @@ def test_the_collapse_length_keeps_its_promise(below: list[bool], first: int) ->
         if all(b for b, m in zip(below, lengths, strict=True) if m >= n) and lengths[-1] >= max(2 * n, n + 32)
     ]
     assert start == (min(candidates) if candidates else None)
-
-
-@pytest.mark.parametrize(("terms", "counted"), [(1, 1), (7, 7), (100, 100), (400, 200), (10**6, 10**4)])
-def test_the_rounding_of_a_sum_counts_every_term_or_ten_roots(terms: int, counted: int) -> None:
-    u = Fraction(1, 2**53)
-    assert runs.sum_rounding(terms) == pytest.approx(float(counted * u / (1 - counted * u)), rel=1e-15)
 
 
 @given(st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=60))

@@ -12,25 +12,20 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.ground.errors import InputError
-from ostools.measure import probe
 from ostools.results import Provenance
 from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.__main__ import TABLES, main
-from studies.laboratory.charts import trained_chart
-from studies.laboratory.config import LabConfig
+from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
-from studies.laboratory.grid import grid
-from studies.laboratory.load import load_lab
 from studies.laboratory.prompts import IDS, LabTask, lab_tokenizer
 from studies.laboratory.summary import (
     trained_changes,
-    trained_decodable,
     trained_precisions,
     trained_prediction,
     trained_summary,
 )
 from studies.laboratory.trained_lab import COLUMNS, TrainedLab, measured_grid, trained_lab
-from studies.laboratory.training import train_lab
+from studies.laboratory.training import load_lab, train_lab
 
 pytestmark = pytest.mark.slow
 TINY = LabConfig(
@@ -111,15 +106,6 @@ def test_distances_and_variation_are_those_of_the_plain_model(
         row, longer = short.attentions[-1][0, :, -1], long.attentions[-1][0, :, -1]
         variation = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
         assert variations[n] == pytest.approx(float(variation), rel=1e-4)
-
-
-def test_a_forced_window_is_the_window_of_the_same_weights(folder: Path, result: TrainedLab) -> None:
-    model = _plain(folder, TINY, window=2)
-    forced = _rows(result, "distance", encoding="rope-10000", forced=True, window=2).set_index("length")["value"]
-    for n in (1, 3, 5):
-        with torch.no_grad():
-            short, long = (model.model(_ones(count), use_cache=False).last_hidden_state[0, -1] for count in (n, n + 1))
-        assert forced[n] == pytest.approx(float((short - long).norm()), rel=1e-4, abs=1e-6)  # its softmax is in float32
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.encoding)
@@ -237,53 +223,6 @@ def test_a_change_is_judged_against_the_models_of_its_seeds_without_it() -> None
     assert np.isnan(post["low"])
 
 
-def test_answers_that_are_held_and_not_given_are_counted_by_question_and_length() -> None:
-    kind = {
-        **PLAIN,
-        "encoding": "none",
-        "forced": False,
-        "layer": pd.NA,
-        "asked": 32,
-        "seen": False,
-        "task": "lab-count",
-    }
-    rows = []
-    for seed, (right, held) in enumerate(((0.0, 0.9), (0.1, 0.8), (0.2, 0.7))):
-        at = kind | {"seed": seed, "length": 64, "weights": "trained"}
-        rows += [at | {"quantity": "accuracy", "precision": "float32", "value": right}]
-        rows += [at | {"quantity": "accuracy", "precision": "bfloat16", "value": 1.0}]
-        rows += [at | {"quantity": "decodable", "precision": "float32", "value": held}]
-        rows += [at | {"quantity": "decodable", "precision": "bfloat16", "value": held - 0.3}]
-        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.3, "weights": "untrained"}]
-        rows += [
-            at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "length": 96}
-        ]  # not answered there
-        rows += [at | {"quantity": "decodable", "precision": "float32", "value": 0.0, "task": "lab-last"}]
-    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
-    (row,) = trained_decodable(TrainedLab(frame, Provenance.without_model())).to_dict("records")
-    assert (row["question"], row["length"], row["seeds"]) == ("count", 64, 3)
-    assert (row["right"], row["decodable"], row["before"]) == pytest.approx((0.1, 0.8, 0.3))
-    assert (row["surplus"], row["in_bfloat16"], row["lost"]) == pytest.approx((0.7, 0.5, 0.3))
-    assert row["surplus_high"] == pytest.approx(0.7 + 4.302653 * 0.2 / 3**0.5, rel=1e-5)
-    assert row["lost_low"] == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_probe_is_the_share_of_right_probes_at_y(folder: Path, result: TrainedLab, precision: str) -> None:
-    model = load_lab(folder / "models" / TINY.name)
-    asked: dict[str, Any] = {"lengths": range(2, 7), "seeds": range(6), "random_weights": False, "dtypes": [precision]}
-    found = probe(model, LabTask("count"), layers=[2], **asked)
-    said = found.predictions.query("site == 'y' and test == 'same lengths' and control == 'none'")
-    rows = _rows(result, "decodable", encoding="rope-10000", task="lab-count", precision=precision).set_index("length")
-    for length in range(2, 7):
-        right = said[said["length"] == length]["right"]
-        assert (rows["value"][length], rows["asked"][length]) == (right.mean(), len(right))
-    whole = found.frame.query("site == 'y' and test == 'same lengths' and control == 'none'").iloc[0]
-    assert (rows["value"] * rows["asked"]).sum() / whole["tested"] == pytest.approx(whole["accuracy"])
-    assert rows["asked"].sum() == whole["tested"]
-    assert len(_rows(result, "decodable", encoding="rope-10000", forced=True, window=2)) == 15
-
-
 def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
     folder: Path, result: TrainedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,17 +261,6 @@ def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> 
         assert rows.loc[(encoding, "trained"), "rate"] == pytest.approx(after, abs=0.005)
     assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
     assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)
-
-
-def test_the_chart_has_a_row_a_study() -> None:
-    spec = trained_chart(trained_lab()).to_dict()
-    titles = [row["hconcat"][0]["title"]["text"] for row in spec["vconcat"]]
-    assert titles == [
-        "Collapse by positions, trained",
-        "Collapse by windows, window trained in",
-        "Collapse by depth, trained",
-        "Collapse by other changes, trained",
-    ]
 
 
 def test_the_command_prints_the_stored_table_and_writes_its_chart(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
-import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -20,16 +18,15 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, GemmaForCausalLM
 
 from ostools.ground.errors import InputError
-from ostools.models.families import EMBEDDED_MODELS
 from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 from ostools.tasks.appendix_c import NAMES, AppendixTask
 from studies.training import __main__ as entry
 from studies.training import card as card_module
 from studies.training import corpus as corpus_module
 from studies.training import evaluate, examples, loop
-from studies.training.corpus import Corpus, load_corpus, make_corpus, prose
+from studies.training.corpus import Corpus, load_corpus
 from studies.training.recipe import RECIPES, Recipe
-from studies.training.tokenizer import BOS_ID, EOS_ID, train_tokenizer
+from studies.training.tokenizer import EOS_ID
 
 pytestmark = pytest.mark.slow
 EMBEDDED = EMBEDDED_DIRECTORIES["embedded"]
@@ -66,17 +63,6 @@ def test_one_seed_gives_the_same_bits_and_another_others(name: str, corpus: Corp
     assert not _same_state(states[0], states[2])
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_loss_goes_down(name: str, corpus: Corpus, tokenizer: Tokenizer) -> None:
-    recipe = replace(SMALL[name], steps=40, decay_steps=10, learning_rate=1e-2)
-    run = loop.start(recipe)
-    before = evaluate.validation_loss(recipe, run.model, tokenizer, tokens=1000)
-    text = examples.pack_text(corpus.train, tokenizer)
-    losses = [loop.train_step(run, batch)[1] for batch in examples.batches(recipe, 0, tokenizer, text)]
-    assert evaluate.validation_loss(recipe, run.model, tokenizer, tokens=1000) < 0.7 * before
-    assert losses[-1] < 0.7 * losses[0]
-
-
 class Given(random.Random):
     """A stream whose next numbers are said."""
 
@@ -102,18 +88,6 @@ def test_falling_lengths_are_drawn_by_their_law() -> None:
     assert recipe.share_up_to(99, longest) == 1.0
 
 
-def test_windowed_layers_see_their_window_and_nothing_else() -> None:
-    """One layer of three tokens' window: a token three before the last reaches nothing of it, one two before does."""
-    recipe = replace(SMALL["embedded-windowed"], n_layers=1, window=3, full_layers=())
-    model = loop.start(recipe).model.eval()
-    ids = torch.arange(10, 20)[None]
-    with torch.no_grad():
-        logits = [model(input_ids=ids.index_fill(1, torch.tensor([at]), 99)).logits[0, -1] for at in (6, 7)]
-        before = model(input_ids=ids).logits[0, -1]
-    assert torch.equal(logits[0], before)
-    assert not torch.equal(logits[1], before)
-
-
 def test_the_loss_is_hugging_faces_where_every_token_counts() -> None:
     model = loop.start(TINY).model
     ids = torch.randint(3, 1024, (4, 20), generator=torch.Generator().manual_seed(0))
@@ -131,24 +105,6 @@ def test_padding_and_the_company_of_other_prompts_change_no_prompts_loss(tokeniz
     counts = torch.tensor([sum(one.weights[1:]) for one in pair], dtype=torch.float64)
     together = loop.weighted_loss(model, *examples.pad(pair))
     torch.testing.assert_close(together, (torch.stack(alone) * counts).sum() / counts.sum(), rtol=1e-6, atol=0.0)
-
-
-def test_the_schedule_warms_up_stays_and_falls_to_zero() -> None:
-    recipe = Recipe(steps=1000, warmup_steps=100, decay_steps=200)
-    rates = [recipe.schedule_at(step) for step in range(1001)]
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[99:800] == [1.0] * 701
-    assert all(later < earlier for earlier, later in itertools.pairwise(rates[800:]))
-    assert rates[1000] == 0.0
-
-
-def test_the_curriculum_grows_to_each_tasks_limit() -> None:
-    recipe = Recipe(steps=1000, curriculum_steps=500, first_length=8)
-    for limit in recipe.longest.values():
-        lengths = [recipe.longest_at(step, limit) for step in range(1000)]
-        assert lengths == sorted(lengths)
-        assert max(lengths) == limit
-        assert (lengths[0], lengths[400] < limit, lengths[500], lengths[-1]) == (8, True, limit, limit)
 
 
 def test_the_validation_loss_is_the_weighted_mean_over_fresh_prompts(tokenizer: Tokenizer) -> None:
@@ -206,63 +162,12 @@ def test_whether_a_hint_follows_is_not_learned(tokenizer: Tokenizer) -> None:
     assert set(hinted.weights[plain.n_prompt + 1 : hinted.n_prompt]) == {TINY.template_weight}
 
 
-def test_training_prompts_are_tokenised_as_whole_texts(tokenizer: Tokenizer) -> None:
-    """Prompt and answer are tokenised apart; a user who encodes the finished text gets the same ids."""
-    task = AppendixTask("sum-ones")
-    example = examples.encode_example(task, task.items(7), tokenizer, TINY)
-    assert list(example.ids[:-1]) == tokenizer.encode(task.prompt(7) + "\n" + task.answer_line("7")).ids
-
-
-def test_text_blocks_come_from_the_training_part_after_a_bos(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    text = examples.pack_text(corpus.train, tokenizer)
-    blocks = examples.draw_text(TINY, 3, text)
-    assert blocks.shape == (2, 32)
-    assert (blocks[:, 0] == BOS_ID).all()
-    windows = text.unfold(0, 15, 1)
-    for block in blocks:
-        assert (windows == block[1:16]).all(1).any()
-
-
-def test_the_corpus_is_split_sorted_and_hashed() -> None:
-    paragraphs = {f"Paragraph number {i} of many." for i in range(200)}
-    corpus = make_corpus(paragraphs)
-    assert set(corpus.train) | set(corpus.held_out) == paragraphs
-    assert not set(corpus.train) & set(corpus.held_out)
-    assert len(corpus.held_out) == 4
-    assert corpus == make_corpus(set(paragraphs))
-    assert corpus.sha256 == hashlib.sha256("\n".join(corpus.paragraphs).encode()).hexdigest()
-    assert make_corpus(paragraphs - {"Paragraph number 7 of many."}).sha256 != corpus.sha256
-
-
-def test_prose_is_kept_and_code_is_not() -> None:
-    source = '''
-def f():
-    """Return the largest of the values that were given to this function, or
-    the default.
-
-    >>> f(1, 2, 3) and so on with enough characters to be long enough to count.
-
-    x : int, 1, 2, 3, [4, 5], (6, 7), {8: 9}, 10, 11, 12, 13, 14, 15, 16, 17, 18.
-    """
-    "A string which is not a docstring, however much it looks like a sentence of prose."
-'''
-    expected = "Return the largest of the values that were given to this function, or the default."
-    assert list(prose(source)) == [expected]
-
-
 def test_another_text_is_refused() -> None:
     packages = {"einops": importlib.metadata.version("einops")}
     corpus = load_corpus(packages, sha256=None)
     assert load_corpus(packages, sha256=corpus.sha256) == corpus
     with pytest.raises(InputError, match=rf"sha256 {corpus.sha256}, expected 0000.*docstrings of einops"):
         load_corpus(packages, sha256="0" * 64)
-
-
-def test_the_tokenizer_is_a_function_of_the_text() -> None:
-    texts = ["The cat sat on the mat.", "A dog ran over the road and the cat ran too."]
-    first, second = train_tokenizer(texts, 600), train_tokenizer(texts, 600)
-    assert first.to_str() == second.to_str()
-    assert train_tokenizer([*texts, "zebra " * 5000], 600).to_str() != first.to_str()
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -283,16 +188,6 @@ def test_the_entry_writes_a_directory_that_loads_with_weights_as_they_are_stored
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert card["validation_prompts_nats"] == round(evaluate.validation_loss(recipe, model, tokenizer), 5)
     assert (tmp_path / "MODEL_CARD.md").read_text() == card_module.render_card(card)
-
-
-def test_a_wrong_request_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(["--recipe", "embedded-shrot", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("error: unknown recipe 'embedded-shrot': did you mean 'embedded-short'")
-
-
-def test_every_embedded_model_has_its_recipe() -> None:
-    assert tuple(RECIPES) == EMBEDDED_MODELS
-    assert RECIPES["embedded"] == Recipe()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""What a head, an attention edge or a layer does: taken out for real, beside what first order predicted.
+"""Heads, attention edges or layers taken out one at a time: the real effect, beside what first order predicts.
 
 Predicted, from one backward pass for all parts: put a gate g on each, x -> x0 + g (x - x0), and take -dm/dg at g = 1. Real: the
-part is taken out and m measured again. The two are two instruments, and never share a column: where first order fails, as it
-does for parts that matter much or that others stand in for, the table shows it.
+part is taken out and m measured again. The two never share a column: where first order fails, as it does for parts that matter
+much or that others stand in for, the table shows it.
 
 Cost: for each part one forward pass a prompt (answers), two (collapse), or d_model backward passes (sensitivity).
 """
@@ -62,7 +62,7 @@ class Ablation(Result):
 
     @property
     def agreement(self) -> pd.DataFrame:
-        """How well first order predicted the real effects, for each prompt and quantity.
+        """Table of how well first order predicted the real effects, a row a prompt and quantity.
 
         parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
         share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
@@ -94,7 +94,7 @@ class Ablation(Result):
         return pd.DataFrame(rows).astype({"believed": "boolean"})
 
     def top(self, count: int = 10) -> pd.DataFrame:
-        """For each prompt and quantity the `count` parts with the greatest real effect, by size."""
+        """Rows of the `count` parts with the greatest real effect, by size, for each prompt and quantity."""
         tables = [
             group.loc[group["effect"].abs().sort_values(ascending=False, kind="stable").index[:count]]
             for _, group in _grouped(self.frame)
@@ -103,7 +103,7 @@ class Ablation(Result):
 
 
 GREATEST = 3
-"""Of so many real effects first order has to have sign and size right, each of them, to be believed."""
+"""First order is believed where it has the sign and size of each of this many greatest real effects."""
 
 
 def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
@@ -174,10 +174,9 @@ def ablation(
         measures: what is measured: "sensitivity", "collapse", "answers"; None: all that are
             possible. Edges have no "collapse": the two prompts of a pair have different lengths, so
             an edge of one is not an edge of the other.
-        prefilled: whether it is read at the right answer's line, begun, and not at the question's end.
-            The line, up to the answer itself, is then put after the prompt. So y_n is the token
-            from which the answer is read, and the probability is that of the answer alone. Without
-            it y_n is the last token of the question.
+        prefilled: whether the right answer's line, up to the answer itself, is put after the prompt.
+            y_n is then the token from which the answer is read, and the probability is that of the
+            answer alone. Without it y_n is the last token of the question.
         chat: whether the tokenizer's chat template is used; None: if it has one.
         carriers: of a `Prompt`, the positions of the tokens that carry the answer.
         answer: of a `Prompt`, its answer: a text, or its tokens as a `Prompt`.
@@ -192,55 +191,54 @@ def ablation(
     longer than the context, a pair with a distance that is rounding, and numbers that are not finite.
     """
     checked_method(what, method)
+    names = _checked_measures(what, measures, task)
+    whole_number("top", top, 1)
+    parts = None if targets is None else checked_targets(model, what, targets)
+    work = full_precision(model, "ablation")
+    options: dict[str, Any] = {"prefilled": prefilled, "chat": chat, "carriers": carriers, "answer": answer}
+    questions = _questions(work, task, lengths, seeds, names, **options)
+    provenance = Provenance.collect(
+        model,
+        tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
+        measurement="ablation",
+        task=questions[0].task,
+        lengths=[question.length for question in questions],
+        seeds=list(seeds),
+        what=what,
+        targets=parts,
+        top=top,
+        method=method,
+        begun=prefilled,
+        measures=names,
+        chat=chat,
+        carriers=carriers,
+        answer=answer.ids.tolist() if isinstance(answer, Prompt) else answer,
+    )
+    rows: list[dict[str, Any]] = []
+    with torch.inference_mode(False), true_arithmetic(work):
+        for index, question in enumerate(questions):
+            question_parts = parts or all_targets(work, what, question.prompt, top)
+            part_progress = part_of(progress, index, index + 1, len(questions))
+            rows += _rows(work, question, question_parts, method, _measures(question, what, names), part_progress)
+    frame: Any = pd.DataFrame(rows).assign(what=what, method=method)
+    columns = [*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]
+    integer_columns = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
+    return Ablation(frame[columns].astype(integer_columns), provenance)
+
+
+_TARGET = ("target", "layer", "head", "query", "key", "part")
+_NUMBERS = ("value", "ablated", "effect", "predicted_effect")
+
+
+def _checked_measures(what: str, measures: Sequence[str] | None, task: object) -> tuple[str, ...] | None:
+    """Names of the measures; None: all that a prompt's user has given what they need for."""
     names = None if measures is None else checked_names("measure", measures, MEASURES)
     if what == "edges" and names is not None and "collapse" in names:
         raise InputError(
             "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "
             "edge of one is not an edge of the other; leave 'collapse' out"
         )
-    if what == "edges" and names is None and not isinstance(task, Prompt):
-        names = ("sensitivity", "answers")
-    whole_number("top", top, 1)
-    chosen_targets = None if targets is None else checked_targets(model, what, targets)
-    work = full_precision(model, "ablation")
-    questions = _questions(work, task, lengths, seeds, names, prefilled, chat, carriers, answer)
-    provenance = Provenance.collect(
-        model,
-        tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
-        **{
-            "measurement": "ablation",
-            "task": questions[0].task,
-            "lengths": [question.length for question in questions],
-        },
-        **{
-            "seeds": list(seeds),
-            "what": what,
-            "targets": chosen_targets,
-            "top": top,
-            "method": method,
-            "begun": prefilled,
-        },
-        **{"measures": names, "chat": chat, "carriers": carriers, "answer": _plain_answer(answer)},
-    )
-    rows: list[dict[str, Any]] = []
-    with torch.inference_mode(False), true_arithmetic(work):
-        for index, question in enumerate(questions):
-            parts = chosen_targets or all_targets(work, what, question.prompt, top)
-            part_progress = part_of(progress, index, index + 1, len(questions))
-            measuring = [
-                measure for measure in question.measures(names) if what != "edges" or measure.name != "collapse"
-            ]
-            if not measuring:
-                raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
-            for row in _rows(work, question, parts, method, measuring, part_progress):
-                rows.append({"what": what, "method": method} | row)
-    frame: Any = pd.DataFrame(rows)[[*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]]
-    integer_columns = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
-    return Ablation(frame.astype(integer_columns), provenance)
-
-
-_TARGET = ("target", "layer", "head", "query", "key", "part")
-_NUMBERS = ("value", "ablated", "effect", "predicted_effect")
+    return ("sensitivity", "answers") if what == "edges" and names is None and not isinstance(task, Prompt) else names
 
 
 def _questions(
@@ -249,12 +247,13 @@ def _questions(
     lengths: Iterable[int] | None,
     seeds: Sequence[int],
     names: Sequence[str] | None,
+    *,
     prefilled: bool,
     chat: bool | None,
     carriers: Sequence[int] | None,
     answer: str | Prompt | None,
 ) -> list[Question]:
-    """Every prompt that the parts are taken out on."""
+    """The prompts that the parts are taken out on."""
     if isinstance(task, Prompt):
         if lengths is not None or prefilled:
             raise InputError(
@@ -265,16 +264,19 @@ def _questions(
         raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
-    form, measure_names = tasks.task(task), MEASURES if names is None else names
+    form = tasks.task(task)
     return [
-        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=measure_names)
+        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=names or MEASURES)
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
 
 
-def _plain_answer(answer: str | Prompt | None) -> str | list[int] | None:
-    return answer.ids.tolist() if isinstance(answer, Prompt) else answer
+def _measures(question: Question, what: str, names: Sequence[str] | None) -> list[Measure]:
+    measures = [measure for measure in question.measures(names) if what != "edges" or measure.name != "collapse"]
+    if not measures:
+        raise InputError("ablation of edges: expected carriers or an answer for the prompt, found neither")
+    return measures
 
 
 def _rows(
@@ -285,7 +287,7 @@ def _rows(
     measures: Sequence[Measure],
     progress: Progress | None,
 ) -> Iterator[dict[str, Any]]:
-    """One prompt: the prediction for all parts at once, then each taken out in turn."""
+    """Rows of one prompt: the prediction for all parts at once, then each taken out in turn."""
     n = len(question.prompt)
     if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What an ablation is judged by, and the first-order effect of every part on it: d m / d g, a gate g on each part.
+"""Measures m of an ablation, and the first-order effect of every part on them: d m / d g, a gate g on each part.
 
 Three numbers m of a forward pass: the log probability of the right answer, the distance of a pair, and the norm of the Jacobian
 of the last token with respect to the tokens that carry the answer. For the last, d m / d g is a second derivative:
@@ -33,12 +33,12 @@ Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
 Ids: TypeAlias = Int[Tensor, " _"]
 """Token ids, on the model's device."""
 Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
-"""Given gates, what puts them on a model."""
+"""From gates to the context that puts them on a model."""
 
-# Tokens of the copies of a prompt that go through one pass side by side.
 _TOKENS = 1024
-# Of ||y||, in steps of the dtype: below it a distance is what rounding left.
+"""Tokens of the copies of a prompt that go through one pass side by side."""
 _ROUNDINGS = 16
+"""A distance up to this many steps of the dtype, relative to ||y||, is rounding."""
 
 
 class Measure(ABC):
@@ -104,22 +104,18 @@ class PairDistance(Scalar):
     quantity = "pair_distance"
 
     def number(self, model: TransformerBridge) -> Float[Tensor, ""]:
-        return (self._last(model, self.prompt) - self._last(model, self.extended)).norm()
+        return (_last_token(model, self.prompt) - _last_token(model, self.extended)).norm()
 
     def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
         """Raises `InputError` for a pair that rounding alone keeps apart: there is no distance to take anything from."""
         with torch.no_grad():
-            size, separation = float(self._last(model, self.prompt).norm()), float(self.number(model))
+            size, separation = float(_last_token(model, self.prompt).norm()), float(self.number(model))
         if not separation > _ROUNDINGS * torch.finfo(gates.dtype).eps * size:
             raise InputError(
                 f"ablation: expected a pair that is apart, found ||y - y*|| = {separation:.2g} at ||y|| = {size:.3g}, which is "
                 f"rounding in {str(gates.dtype).removeprefix('torch.')}: use a shorter length, or dtype='float64'"
             )
         return super().slopes(model, gated, gates)
-
-    @staticmethod
-    def _last(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
-        return _last_token(model, ids[None])[0].double()
 
 
 @dataclass(frozen=True)
@@ -166,11 +162,11 @@ class JacobianNorm(Measure):
             yield route.pull(part, create_graph=create_graph)[:, list(self.carriers)]
 
 
-def _last_token(model: TransformerBridge, ids: Tensor, **options: int) -> Float[Tensor, "batch d_model"]:
-    """y_n of every row, with its graph."""
+def _last_token(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
+    """y_n in float64, with its graph."""
     with hooks.capture(model, "final_norm", detach=False) as record:
-        model(ids, logits_to_keep=1, **options)
-    return record["final_norm"][:, -1]
+        model(ids[None], logits_to_keep=1)
+    return record["final_norm"][0, -1].double()
 
 
 def _gradient(number: Float[Tensor, ""], gates: Float[Tensor, " gate"]) -> Float[Tensor, " gate"]:

@@ -1,4 +1,4 @@
-"""The prompt that an ablation is judged on: a task's question, or any prompt with what its user says of it."""
+"""The prompts that an ablation is judged on: a task's question, or any prompt with its carriers and answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURES = ("sensitivity", "collapse", "answers")
 
 @dataclass(frozen=True)
 class Question:
-    """`prompt`: the tokens whose last one is read. What a measure needs and nobody gave is None.
+    """`prompt`: the tokens whose last one is read. A field that no measure needs is None.
 
     carriers: the tokens that carry the answer; answer: the tokens of the right answer after the prompt; ends: those that may
     end it (None: it goes on as it likes); extended: the other prompt of the pair.
@@ -75,11 +75,10 @@ def of_task(
         )
     carriers = carrier_positions(model, task_prompt) if "sensitivity" in measures else None
     prompt, answer = _split(model, task_prompt, prefilled)
-    extended = (
-        _split(model, render_prompt(model, task, length + 1, seed=seed, chat=chat), prefilled)[0]
-        if "collapse" in measures
-        else None
-    )
+    extended = None
+    if "collapse" in measures:
+        longer = render_prompt(model, task, length + 1, seed=seed, chat=chat)
+        extended, _ = _split(model, longer, prefilled)
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
@@ -101,9 +100,17 @@ def of_prompt(
     if answer is not None:
         suffix = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
         answer_ids = _fitting_answer(model, ids, suffix)
-    carrier_places = None if carriers is None else tuple(carriers)
-    extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None
-    return Question("prompt", None, None, _tensor(model, ids), carrier_places, answer_ids, extended, None)
+    extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist() if paired else None
+    return Question(
+        task="prompt",
+        length=None,
+        seed=None,
+        prompt=_tensor(model, ids),
+        carriers=None if carriers is None else tuple(carriers),
+        answer=answer_ids,
+        extended=None if extended is None else _tensor(model, extended),
+        ends=None,
+    )
 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
@@ -116,22 +123,19 @@ def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -
 
 
 def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: Sequence[int]) -> int:
-    """How many tokens of the right line come before the first that depends on the answer."""
+    """Number of tokens of the right line before the first that depends on the answer."""
     first_line, second_line = (
         line_ids(
             model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit)))
         ).ids
         for digit in "12"
     )
-    common = [
-        first
-        for first, second in takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
-    ]
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
+    common = [token for token, _ in shared]
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
-            f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found "
-            f"that this tokenizer "
-            "cuts the line before it otherwise than before other answers; leave prefilled (--begun) out"
+            f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
+            "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--begun) out"
         )
     return len(common)
 

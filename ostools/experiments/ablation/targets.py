@@ -1,4 +1,4 @@
-"""The parts of a model that an ablation takes out: which there are, how each is taken out, and how it is named."""
+"""Parts of a model that an ablation takes out: heads, attention edges, and the attention or MLP of a layer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import Edge, Head, Sublayer
 from ostools.experiments.ablation.effects import Gated, Ids
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 
 Target = Head | Edge | Sublayer
 
 METHODS: Mapping[str, tuple[str, ...]] = {"heads": ("zero", "mean"), "edges": ("zero",), "layers": ("zero",)}
-"""What can be ablated, and what may stand in its place."""
+"""Kinds of parts, and what may stand in the place of one."""
 TOP = 32
-"""Edges that are tried where nobody names any."""
+"""Number of edges where none are named."""
 
 _FIELDS = {"heads": "(layer, head)", "edges": "(layer, head, query, key)", "layers": "(layer, 'attention' or 'mlp')"}
 _KINDS: Mapping[str, type[Any]] = {"heads": Head, "edges": Edge, "layers": Sublayer}
@@ -35,41 +35,36 @@ def checked_method(what: str, method: str) -> None:
 def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
     """The parts by name, without doubles; `InputError` for one that is no such part or that the model does not have."""
     kind, target_list = _KINDS[what], []
-    if not isinstance(targets, Iterable):
-        raise InputError(f"ablation of {what}: expected a list of {_FIELDS[what]}, found {targets!r}")
-    for target_values in targets:
-        if (
-            isinstance(target_values, str)
-            or not isinstance(target_values, Sequence)
-            or len(target_values) != len(kind._fields)
-        ):
-            raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {target_values!r}")
-        target_list.append(kind(*target_values))
+    for values in targets:
+        if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != len(kind._fields):
+            raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {values!r}")
+        target_list.append(kind(*values))
+        _require_part(model, target_list[-1])
     if not target_list:
         raise InputError(f"ablation of {what}: expected at least one {_FIELDS[what]}, found none")
-    chosen_targets = tuple(dict.fromkeys(target_list))
-    for target in chosen_targets:
-        _require_there(model, target)
-    return chosen_targets
+    return tuple(dict.fromkeys(target_list))
 
 
-def _require_there(model: TransformerBridge, target: Target) -> None:
-    """Refused before anything runs, in the words of the hooks that would refuse it later."""
-    layer_there = type(target.layer) is int and 0 <= target.layer < int(model.cfg.n_layers)
-    if not layer_there:
-        raise InputError(f"ablation: expected layers out of 0..{model.cfg.n_layers - 1}, found {target.layer!r}")
+def _require_part(model: TransformerBridge, target: Target) -> None:
+    """Refuse a part that the model does not have, before anything runs."""
+    cfg = model.cfg
+    if not _within(target.layer, cfg.n_layers):
+        raise InputError(f"ablation: expected layers out of 0..{cfg.n_layers - 1}, found {target.layer!r}")
     if isinstance(target, Sublayer):
-        if target.part not in ("attention", "mlp"):
-            raise unknown_name("part of a layer", target.part, ("attention", "mlp"))
+        checked_name("part of a layer", target.part, ("attention", "mlp"))
         return
-    if not (type(target.head) is int and 0 <= target.head < int(model.cfg.n_heads)):
-        raise InputError(f"ablation: expected heads out of 0..{model.cfg.n_heads - 1}, found {target.head!r}")
+    if not _within(target.head, cfg.n_heads):
+        raise InputError(f"ablation: expected heads out of 0..{cfg.n_heads - 1}, found {target.head!r}")
     if isinstance(target, Edge) and not 0 <= target.key <= target.query:
         raise InputError(f"ablation: expected 0 <= key <= query, found query {target.query}, key {target.key}")
 
 
+def _within(index: Any, count: Any) -> bool:
+    return type(index) is int and 0 <= index < int(count)
+
+
 def all_targets(model: TransformerBridge, what: str, prompt: Ids, top: int) -> tuple[Target, ...]:
-    """Every head; both sublayers of every block; or the last token's `top` edges with the most attention."""
+    """All heads; both sublayers of every block; or the last token's `top` edges with the most attention."""
     layers, n_heads = range(int(model.cfg.n_layers)), int(model.cfg.n_heads)
     if what == "heads":
         return tuple(Head(layer, head) for layer in layers for head in range(n_heads))
@@ -95,19 +90,14 @@ def taken_out(model: TransformerBridge, target: Target, method: str, reference: 
 
 
 def gates_on(model: TransformerBridge, targets: Sequence[Target], method: str, reference: Ids) -> Gated:
-    """What puts gates on all the targets, each of which a gate of 0 takes out as `taken_out` does."""
-    means = _means(model, targets, reference) if method == "mean" else {}
+    """Gates on all the targets; a gate of 0 takes its target out as `taken_out` does."""
+    means: dict[Head, Tensor] = {}
+    if method == "mean":
+        layers = sorted({target.layer for target in targets})
+        with torch.no_grad(), hooks.capture(model, "z", layers=layers, reduce=lambda z, _: z.mean((0, 1))) as record:
+            model(reference[None])
+        means = {head: record["z"][head.layer][head.head] for head in targets if isinstance(head, Head)}
     return lambda gates: hooks.gated(model, targets, gates, means=means)
-
-
-def _means(model: TransformerBridge, heads: Sequence[Target], reference: Ids) -> dict[Head, Tensor]:
-    layers = sorted({head.layer for head in heads})
-    with (
-        torch.no_grad(),
-        hooks.capture(model, "z", layers=layers, reduce=lambda z, _: z.mean((0, 1))) as record,
-    ):
-        model(reference[None])
-    return {head: record["z"][head.layer][head.head] for head in heads if isinstance(head, Head)}
 
 
 def columns_of(target: Target) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The answers behind the paper's figures of behaviour: every prompt of a figure, asked in as few batches as there can be."""
+"""Answers behind the paper's figures of behaviour: every prompt of a figure, in as few batches as there can be."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from ostools.tasks import AppendixTask
 from ostools.tasks.questions import Question, question
 
 PAPERS = {2: "Gemini 1.5", 3: "Gemini 1.5", 4: "Gemini 1.5", 6: "Gemma 7B", 7: "Gemma 7B"}
-"""Of which model the paper shows each figure."""
-
+"""The paper's model of each figure."""
 _INTEGER_COLUMNS = ("number", "absolute_error", "reasoning_tokens")
 
 
@@ -39,13 +38,13 @@ def greedy_answers(
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The greedy answer to every task of `seeds_by_task` at every length and each of its seeds; and how they were asked.
+    """Greedy answers to every task at every length and each of its seeds, and the settings for the provenance.
 
-    All tasks go through together, those that reason after those that do not. `form` is the task itself, for the caller to name.
-    How: `max_new_tokens` by mode of reasoning, as answers alone and reasoning have different ones.
+    Column `form` is the task itself, for the caller to name. Tasks without reasoning are answered first, then those with it:
+    `max_new_tokens` of the settings is by mode of reasoning, as the two have different ones.
     """
     if isinstance(model, Hosted):
-        return _answered_elsewhere(model, seeds_by_task, lengths, chat)
+        return _hosted_answers(model, seeds_by_task, lengths, chat)
     task_prompts = [
         render_prompt(model, task, n, seed=seed, chat=chat)
         for n in lengths
@@ -56,27 +55,28 @@ def greedy_answers(
     limits: dict[str, int] = {}
     for reasons in (False, True):
         indices = [index for index, task_prompt in enumerate(task_prompts) if task_prompt.task.reasons is reasons]
-        if indices:
-            batch = [task_prompts[index] for index in indices]
-            thinks = any(task_prompt.thinks for task_prompt in batch)
-            limit = max_new_tokens if reasons else answer_room(right_lines(model, batch), thinks)
-            limits |= dict.fromkeys((task.mode for task in seeds_by_task if task.reasons is reasons), limit)
-            batch_answers = answers(
-                model,
-                [task_prompt.prompt for task_prompt in batch],
-                max_new_tokens=limit,
-                stops=stops_of(batch),
-                progress=part_of(progress, len(answer_by_index), len(answer_by_index) + len(batch), len(task_prompts)),
-            )
-            answer_by_index |= zip(indices, batch_answers, strict=True)
+        if not indices:
+            continue
+        batch = [task_prompts[index] for index in indices]
+        thinks = any(task_prompt.thinks for task_prompt in batch)
+        limit = max_new_tokens if reasons else answer_room(right_lines(model, batch), thinks)
+        limits |= dict.fromkeys((task.mode for task in seeds_by_task if task.reasons is reasons), limit)
+        batch_answers = answers(
+            model,
+            [task_prompt.prompt for task_prompt in batch],
+            max_new_tokens=limit,
+            stops=stops_of(batch),
+            progress=part_of(progress, len(answer_by_index), len(answer_by_index) + len(batch), len(task_prompts)),
+        )
+        answer_by_index |= zip(indices, batch_answers, strict=True)
     trained = metadata_of(model).trained_lengths or {}
     frame = pd.DataFrame(
         [_row(model, task_prompt, answer_by_index[index], trained) for index, task_prompt in enumerate(task_prompts)]
     )
     table = frame.astype(dict.fromkeys(_INTEGER_COLUMNS, "Int64") | {"within_training": "boolean"})
-    how = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.provenance}
-    how |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
-    return table, how | how_read(model)
+    settings = {"chat": any(task_prompt.chat for task_prompt in task_prompts), **task_prompts[0].prompt.provenance}
+    settings |= {"temperature": 0.0, "max_new_tokens": limits, "stop": STOP}
+    return table, settings | how_read(model)
 
 
 def _row(
@@ -90,10 +90,10 @@ def _row(
     return columns | answer_values | {"within_training": within, "seconds": answer.seconds}
 
 
-def _answered_elsewhere(
+def _hosted_answers(
     hosted: Hosted, seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The same out of answers that are there."""
+    """The table of `greedy_answers` out of a hosted model's answers."""
     if chat is not None:
         raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
     question_list = hosted.only(figure_questions(seeds_by_task, lengths))
@@ -109,12 +109,12 @@ def _answered_elsewhere(
 
 
 def figure_questions(seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
-    """A figure's prompts as text, in the order in which `greedy_answers` asks them."""
+    """A figure's prompts as text, in the order of `greedy_answers`."""
     return [question(task, n, seed=seed) for n in lengths for task, seeds in seeds_by_task.items() for seed in seeds]
 
 
 def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
-    """Of a model here or elsewhere."""
+    """Provenance of answers of a model here or elsewhere."""
     collect = model.provenance if isinstance(model, Hosted) else partial(Provenance.collect, model)
     return collect(**parameters)
 
@@ -122,33 +122,31 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
 def title(result: Result, subject: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
-    name = short_name(result.provenance.model)
-    return f"Figure {number} on {name}: {subject}"
+    return f"Figure {number} on {short_name(result.provenance.model)}: {subject}"
 
 
 def common_deviations(result: Result) -> list[str]:
-    """In what every figure of behaviour is not the paper's: the model, and how it was asked."""
+    """Sentences on the model and the settings in which every figure of behaviour differs from the paper's."""
     parameters = result.provenance.parameters
     lengths = parameters["lengths"]
-    papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {_spread(lengths)}"
+    first = (
+        f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
+    )
+    papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {first}"
     if parameters.get("hosted"):
         return [f"{papers}, answers {asked_elsewhere(result)}.", *unanswered(result)]
     prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
     return [f"{papers}, greedy decoding, {prompts}."]
 
 
-def _spread(lengths: Sequence[int]) -> str:
-    return f"length {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
-
-
 def unread_answers(result: Result, answers: pd.DataFrame) -> list[str]:
-    """How many answers could not be read: those that were cut, and those that came to another end. Empty where none is."""
+    """Sentence on the answers without a number: those that were cut, and those that came to another end; none where none is."""
     rows: Any = answers
     limits: Any = result.provenance.parameters.get("max_new_tokens")
-    sentences, several_modes = [], rows["mode"].nunique() > 1
+    counts, many_modes = [], rows["mode"].nunique() > 1
     for mode, cut_rows in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        sentences.append(f"{len(cut_rows)} {f'of {mode} ' if several_modes else ''}cut off {where} before an answer")
+        counts.append(f"{len(cut_rows)} {f'of {mode} ' if many_modes else ''}cut off {where} before an answer")
     if other_count := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
-        sentences.append(f"{other_count} that wrote something else than was asked for")
-    return [f"These have no answer, so they are not in the errors: {'; '.join(sentences)}."] if sentences else []
+        counts.append(f"{other_count} that wrote something else than was asked for")
+    return [f"These have no answer, so they are not in the errors: {'; '.join(counts)}."] if counts else []

@@ -66,57 +66,50 @@ class Figure5(Result):
 
     @property
     def reading(self) -> Reading:
-        """What is drawn."""
+        """Site, pieces and norm that are drawn."""
         return Reading(*(self.provenance.parameters[name] for name in ("site", "per", "norm")))
 
     @property
     def deviations(self) -> tuple[str, ...]:
-        """In what this figure is not the paper's, or what the paper leaves open."""
+        """Differences from the paper's figure, and what the paper leaves open, a sentence each."""
         model: Any = self.provenance.model
         lengths = self.provenance.parameters["lengths"]
         sentences = [
             f"The paper's is of {PAPERS_MODEL}. Here: {short_name(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
             f"from {lengths[0]} to {lengths[-1]}.",
-            *_of_reading(self.reading),
+            *_reading_deviations(self.reading),
         ]
         if "b" in self.curves:
-            sentences.append(_of_seeds(len(self.provenance.parameters["seeds"])))
+            seeds = len(self.provenance.parameters["seeds"])
+            draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
+            sentences.append(
+                f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, "
+                "and its bars are over heads."
+            )
         if "d" in self.curves:
             sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
         return tuple(sentences)
 
 
-def _of_reading(reading: Reading) -> list[str]:
-    """What the paper leaves open of the quantity, and what is another than its."""
-    sentences = []
+def _reading_deviations(reading: Reading) -> list[str]:
+    """Sentences on the quantity where the paper leaves it open, or where it is another than the paper's."""
+    site, sentences = SITE_WORDS[reading.site], []
     if (reading.site, reading.norm) != ("residual", "linf"):
-        quantity = f"{NORM_WORDS[reading.norm]} at {SITE_WORDS[reading.site]}"
         sentences.append(
-            f"The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: {quantity}."
+            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
+            f"{NORM_WORDS[reading.norm]} at {site}."
         )
     if reading.per == HEAD_CHUNK:
-        sentences.append(
-            f"The paper averages over heads, but {SITE_WORDS[reading.site]} does not have heads. Here it is cut into chunks of "
-            "d_model / H numbers."
-        )
-        sentences.append(
-            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention."
-        )
+        sentences += [
+            f"The paper averages over heads, but {site} does not have heads. Here it is cut into chunks of d_model / H "
+            "numbers.",
+            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention.",
+        ]
     elif reading.per == VECTOR:
         sentences.append(
             "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
         )
     return sentences
-
-
-def _of_seeds(seeds: int) -> str:
-    """What is drawn of (b) beside the heads."""
-    draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
-    return (
-        f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, and "
-        f"its "
-        "bars are over heads."
-    )
 
 
 @measurement()
@@ -152,10 +145,11 @@ def figure_5(
     Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
     `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
-    chosen_panels, reading = _checked_panels(panels), checked_reading(site, per, norm)
+    names = checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS)
+    reading = checked_reading(site, per, norm)
     _check_heads(model, reading)
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in chosen_panels}
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
@@ -166,19 +160,26 @@ def figure_5(
             model, task, lengths=length_list, dtypes=dtypes, seeds=streams[panel], progress=part_progress
         )
     frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
+    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
+    first = next(iter(measured.values()))
     provenance = Provenance.collect(
         model,
         measurement="figure-5",
-        panels="".join(chosen_panels),
+        panels="".join(runs),
         prompts={panel: task.example for panel, task in runs.items()},
         **asdict(reading),
-        **_common(curves, seeds),
+        **{name: first[name] for name in ("items", "lengths", "dtypes")},
+        seeds=seeds,
+        routes={panel: parameters["route"] for panel, parameters in measured.items()},
+        difference_at_probed_lengths={
+            panel: parameters["difference_at_probed_lengths"] for panel, parameters in measured.items()
+        },
     )
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 
 
 def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
-    """The rows of one panel: each pair, dtype and length, over heads and seeds."""
+    """Rows of one panel: each pair, dtype and length, over heads and seeds."""
     frame: Any = reading.of(result.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
@@ -201,7 +202,7 @@ def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
 
 
 def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
-    """Of the quantity that is drawn."""
+    """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
     tables = [
         result.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
         for panel, result in curves.items()
@@ -212,25 +213,8 @@ def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
 
 
-def _common(curves: Mapping[str, Collapse], seeds: list[int]) -> dict[str, Any]:
-    """What the panels share, and how each was computed."""
-    parameters = {panel: result.provenance.parameters for panel, result in curves.items()}
-    first = next(iter(parameters.values()))
-    return {name: first[name] for name in ("items", "lengths", "dtypes")} | {
-        "seeds": seeds,
-        "routes": {panel: panel_parameters["route"] for panel, panel_parameters in parameters.items()},
-        "difference_at_probed_lengths": {
-            panel: panel_parameters["difference_at_probed_lengths"] for panel, panel_parameters in parameters.items()
-        },
-    }
-
-
-def _checked_panels(panels: Iterable[str]) -> list[str]:
-    return sorted(checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS))
-
-
 def checked_reading(site: str, per: str | None, norm: str) -> Reading:
-    """What figure 5 draws: over heads, where the site has them. Raises `InputError` for a reading that there is not."""
+    """The reading with its defaults: over heads, where the site has them. Raises `InputError` for one that there is not."""
     return Reading.with_defaults(site, per, norm, over_heads=True)
 
 

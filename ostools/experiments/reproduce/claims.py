@@ -1,21 +1,22 @@
-"""Every claim of the paper that is judged, in the paper's order, and the verdicts on them."""
+"""All claims of the paper that are judged, in the paper's order, the verdicts on them, and a whole reproduction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
-from ostools.experiments.reproduce import collapse, copying, counting, induction, squashing, statements
-from ostools.experiments.reproduce.claim import Claim, ResultsByPart, numbers_in_words
+from ostools.experiments.reproduce import answers, collapse, squashing, statements
+from ostools.experiments.reproduce.claim import OUTCOMES, Claim, ResultsByPart, numbers_in_words
 from ostools.ground.errors import InputError
+from ostools.results import Frame, Result, frame_of
 
 CLAIMS: tuple[Claim, ...] = (
-    *copying.CLAIMS,
-    *counting.CLAIMS,
+    *answers.CLAIMS,
     *collapse.CLAIMS,
-    *induction.CLAIMS,
+    *statements.INDUCTION,
     *squashing.CLAIMS,
     *statements.CLAIMS,
 )
@@ -23,37 +24,49 @@ FIGURES = (2, 3, 4, 5, 6, 7, 8, 9)
 COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "numbers", "parts", "figures")
 
 
+@dataclass(frozen=True, eq=False)
+class Reproduction(Result):
+    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
+    outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
+    was), numbers, parts (what it was judged by), figures.
+
+    `results`: the measurements of each part, by their names. `refused`: why a part could not be measured. `seconds`: what each
+    part took when it was measured. `page`: the HTML report.
+    """
+
+    results: Mapping[str, Mapping[str, Result]]
+    refused: Mapping[str, str]
+    seconds: Mapping[str, float]
+    page: Path
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of claims by outcome."""
+        frame: Frame = frame_of(self)
+        return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
+
+
 def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
     if figures is None:
         return list(CLAIMS)
-    wanted_figures = list(figures) if isinstance(figures, Iterable) else [figures]
-    for figure in wanted_figures:
+    numbers = list(figures) if isinstance(figures, Iterable) else [figures]
+    for figure in numbers:
         if type(figure) is not int or figure not in FIGURES:
             raise InputError(
                 f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
             )
-    if not wanted_figures:
+    if not numbers:
         raise InputError("figures: expected at least one, found none; leave them out for all")
-    return [claim for claim in CLAIMS if set(claim.figures) & set(wanted_figures)]
+    return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
 
 
 def judged(claims: Iterable[Claim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
-    """A row a claim: `COLUMNS`. `refused`: why a part was not measured."""
-    rows: list[dict[str, Any]] = []
+    """Table of `COLUMNS`, a row a claim. `refused`: why a part was not measured."""
+    rows = []
     for claim in claims:
         verdict = claim.verdict(results, refused)
-        rows.append(
-            {
-                "claim": claim.id,
-                "place": claim.place,
-                "words": claim.words,
-                "rule": claim.rule,
-                "outcome": verdict.outcome,
-                "measured": verdict.sentence,
-                "numbers": numbers_in_words(verdict.numbers),
-                "parts": ", ".join(claim.needs),
-                "figures": ", ".join(map(str, claim.figures)),
-            }
-        )
+        values = (claim.id, claim.place, claim.words, claim.rule, verdict.outcome, verdict.sentence)
+        numbers, figures = numbers_in_words(verdict.numbers), ", ".join(map(str, claim.figures))
+        rows.append((*values, numbers, ", ".join(claim.needs), figures))
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -13,29 +13,28 @@ from typing import Any, TypeAlias
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import measure
-from ostools.experiments.figures.figure2 import figure_2
-from ostools.experiments.figures.figure3 import TASKS, figure_3
+from ostools.experiments.figures.copying import figure_2
+from ostools.experiments.figures.counting import TASKS, figure_3
 from ostools.experiments.figures.figure5 import figure_5
-from ostools.experiments.figures.figure8 import figure_8
-from ostools.experiments.figures.figure9 import figure_9
+from ostools.experiments.figures.synthetic import figure_8, figure_9
 from ostools.experiments.lemmas import lemma_checks
 from ostools.experiments.reproduce.claim import Claim
 from ostools.experiments.retrieval import retrieval
 from ostools.experiments.study.study import study
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import parse_lengths
-from ostools.measure.task_prompt import TaskPrompt, item_positions, render_prompt
-from ostools.results import Provenance, Result
+from ostools.measure.task_prompt import item_positions, render_prompt
+from ostools.results import Result
 from ostools.tasks import AppendixTask
 
-OVER_SQUASHING, LEMMAS = "over-squashing", "lemmas"
+OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
 """The certified form of Theorem 5.1's bound, the paper's with its attention weights and one constant a layer, and equation 4 as
 it is printed (docs/fidelity.md)."""
 
 Arguments: TypeAlias = Mapping[str, Any]
 Results: TypeAlias = dict[str, Result]
+Measure: TypeAlias = Callable[[TransformerBridge, Arguments, Progress | None], Results]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Part:
 
     name: str
     arguments: Arguments
-    measure: Callable[[TransformerBridge, Arguments, Progress | None], Results]
+    measure: Measure
     weight: int
     needs_model: bool = True
 
@@ -59,68 +58,41 @@ def steps(first: int, last: int, step: int) -> str:
     return ",".join(map(str, range(first, last + 1, step)))
 
 
-def _figure_2(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_2(model, parse_lengths(arguments["lengths"]), progress=progress)}
+def _result(name: str, function: Callable[..., Result], **options: Any) -> Measure:
+    """A part of one result, `name`: `function` with these options and a recipe's arguments, lengths and seeds read."""
+
+    def measure_part(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+        return {name: function(model, **_read(arguments), **options, progress=progress)}
+
+    return measure_part
 
 
-def _figure_3(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    result = figure_3(
-        model,
-        parse_lengths(arguments["lengths"]),
-        range(arguments["seeds"]),
-        panels=TASKS,
-        number=6,
-        max_new_tokens=arguments["max_new_tokens"],
-        progress=progress,
-    )
-    return {"figure": result}
+def _numbers_alone(name: str, function: Callable[..., Result]) -> Measure:
+    """A part of one result that needs no model."""
+    return lambda model, arguments, progress: {name: function(**_read(arguments))}
+
+
+def _read(arguments: Arguments) -> dict[str, Any]:
+    """A recipe's arguments for a function: lengths as numbers, a count of seeds as these seeds."""
+    readers: dict[str, Callable[[Any], Any]] = {"lengths": parse_lengths, "seeds": range}
+    return {name: readers[name](value) if name in readers else value for name, value in arguments.items()}
 
 
 def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
     """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
     results: Results = {}
-    for parts_done, name in enumerate(TASKS):
+    for index, name in enumerate(TASKS):
         task = AppendixTask(name, mode="answer-only")
-        part_progress = part_of(progress, parts_done, parts_done + 1, len(TASKS), units=100)
-        seeds = tuple(range(arguments["seeds"])) if task.random else (0,)
-        lengths = parse_lengths(arguments["lengths"])
-        how: Any = {"chat": bool(getattr(model.tokenizer, "chat_template", None)), "probability": False}
-        results[name] = measure.evaluate(model, task, lengths=lengths, seeds=seeds, progress=part_progress, **how)
-    return results
-
-
-def _attention(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(arguments["lengths"])
-    return {"variation": measure.attention_variation(model, "figure-5a", lengths=lengths, progress=progress)}
-
-
-def _layers(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(arguments["lengths"])
-    result = measure.collapse(
-        model, "figure-5a", lengths=lengths, dtypes=arguments["dtypes"], layers="all", progress=progress
-    )
-    return {"collapse": result}
-
-
-def _figure_5(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    lengths, seeds = parse_lengths(arguments["lengths"]), range(arguments["seeds"])
-    return {
-        "figure": figure_5(
-            model, lengths=lengths, dtypes=arguments["dtypes"], seeds=seeds, items=arguments["items"], progress=progress
+        results[name] = measure.evaluate(
+            model,
+            task,
+            lengths=parse_lengths(arguments["lengths"]),
+            seeds=tuple(range(arguments["seeds"])) if task.random else (0,),
+            chat=bool(getattr(model.tokenizer, "chat_template", None)),
+            probability=False,
+            progress=part_of(progress, index, index + 1, len(TASKS), units=100),
         )
-    }
-
-
-def _figure_8(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_8(seeds=range(arguments["seeds"]))}
-
-
-def _figure_9(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    return {"figure": figure_9(seeds=range(arguments["seeds"]))}
-
-
-def _lemmas(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    return {LEMMAS: lemma_checks(arguments["seed"])}
+    return results
 
 
 def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
@@ -129,33 +101,20 @@ def _over_squashing(model: TransformerBridge, arguments: Arguments, progress: Pr
     count = arguments["seeds"]
     for seed in range(count):
         task_prompt = render_prompt(model, AppendixTask("copy-last", uniform=True), arguments["length"], seed=seed)
-        digits = _digits(model, task_prompt)
-        part_progress = part_of(progress, seed, seed + 1, count, units=100)
-        measured = measure.sensitivity(model, task_prompt.prompt, method="exact", progress=part_progress)
-        paths = measure.bounds(model, task_prompt.prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
-        results[f"measured-{seed}"] = measured
-        results[f"paths-{seed}"] = _with(paths, digits=digits)
-        if seed == 0:
-            results["spectra"] = measure.spectra(
-                model, task_prompt.prompt, measured=measured, powers=arguments["powers"]
+        digits = [place for place, item in enumerate(item_positions(model, task_prompt)) if item is not None]
+        if not digits:
+            raise InputError(
+                "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
             )
+        prompt, part_progress = task_prompt.prompt, part_of(progress, seed, seed + 1, count, units=100)
+        measured = measure.sensitivity(model, prompt, method="exact", progress=part_progress)
+        paths = measure.bounds(model, prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
+        parameters = {**paths.provenance.parameters, "digits": digits}
+        results[f"measured-{seed}"] = measured
+        results[f"paths-{seed}"] = replace(paths, provenance=replace(paths.provenance, parameters=parameters))
+        if seed == 0:
+            results["spectra"] = measure.spectra(model, prompt, measured=measured, powers=arguments["powers"])
     return results
-
-
-def _digits(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int]:
-    """The positions of the tokens of the sequence."""
-    digits = [place for place, item in enumerate(item_positions(model, task_prompt)) if item is not None]
-    if not digits:
-        raise InputError(
-            "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
-        )
-    return digits
-
-
-def _with(result: Any, **more: Any) -> Any:
-    """The same result, its provenance with more parameters."""
-    provenance: Provenance = result.provenance
-    return replace(result, provenance=replace(provenance, parameters={**provenance.parameters, **more}))
 
 
 def _retrieval(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
@@ -163,51 +122,61 @@ def _retrieval(model: TransformerBridge, arguments: Arguments, progress: Progres
     return {"retrieval": result}
 
 
-def _remedies(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    """The paper's: commas and the hint, on drawn digits, where a model that always says 0 is not always right."""
-    result = study(
-        model,
-        AppendixTask("copy-last", uniform=True),
-        mitigations=("separator:every=3", "hint"),
-        lengths=parse_lengths(arguments["lengths"]),
-        seeds=tuple(range(arguments["seeds"])),
-        dtypes=arguments["dtypes"],
-        sensitivity_lengths=0,
-        progress=progress,
-    )
-    return {"study": result}
-
-
-def _counting(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    lengths = parse_lengths(arguments["lengths"])
-    return {
-        "counting": measure.counting(
-            model, "count-ones", lengths=lengths, dtypes=arguments["dtypes"], progress=progress
-        )
-    }
-
+_REMEDIES: dict[str, Any] = {
+    "task": AppendixTask("copy-last", uniform=True),
+    "mitigations": ("separator:every=3", "hint"),
+    "sensitivity_lengths": 0,
+}
+"""The paper's remedies, commas and the hint, on drawn digits, where a model that always says 0 is not always right."""
+_TWO_DTYPES = ["float32", "bfloat16"]
+_COLLAPSE: dict[str, Any] = {"task": "figure-5a", "layers": "all"}
 
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
-        Part("figure-2", {"lengths": steps(10, 400, 10)}, _figure_2, 10),
-        Part("figure-3", {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256}, _figure_3, 55),
+        Part("figure-2", {"lengths": steps(10, 400, 10)}, _result("figure", figure_2), 10),
+        Part(
+            "figure-3",
+            {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256},
+            _result("figure", figure_3, panels=TASKS, number=6),
+            55,
+        ),
         Part("answer-only", {"lengths": steps(5, 150, 5), "seeds": 3}, _answer_only, 5),
         Part(
             "figure-5",
-            {"lengths": "1:256", "dtypes": ["float32", "bfloat16"], "seeds": 5, "items": "text"},
-            _figure_5,
+            {"lengths": "1:256", "dtypes": _TWO_DTYPES, "seeds": 5, "items": "text"},
+            _result("figure", figure_5),
             20,
         ),
-        Part("attention", {"lengths": steps(8, 256, 8)}, _attention, 3),
-        Part("layers", {"lengths": steps(8, 256, 8), "dtypes": ["bfloat16"]}, _layers, 5),
-        Part("figure-8", {"seeds": 5}, _figure_8, 2, needs_model=False),
-        Part("figure-9", {"seeds": 5}, _figure_9, 1, needs_model=False),
+        Part(
+            ATTENTION,
+            {"lengths": steps(8, 256, 8)},
+            _result("variation", measure.attention_variation, task="figure-5a"),
+            3,
+        ),
+        Part(
+            LAYERS,
+            {"lengths": steps(8, 256, 8), "dtypes": ["bfloat16"]},
+            _result("collapse", measure.collapse, **_COLLAPSE),
+            5,
+        ),
+        Part("figure-8", {"seeds": 5}, _numbers_alone("figure", figure_8), 2, needs_model=False),
+        Part("figure-9", {"seeds": 5}, _numbers_alone("figure", figure_9), 1, needs_model=False),
         Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, _over_squashing, 10),
         Part("retrieval", {"records": 9, "seeds": 6}, _retrieval, 60),
-        Part(LEMMAS, {"seed": 0}, _lemmas, 4, needs_model=False),
-        Part("counting", {"lengths": "1:96", "dtypes": ["float32", "bfloat16"]}, _counting, 15),
-        Part("remedies", {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]}, _remedies, 15),
+        Part(LEMMAS, {"seed": 0}, _numbers_alone(LEMMAS, lemma_checks), 4, needs_model=False),
+        Part(
+            "counting",
+            {"lengths": "1:96", "dtypes": _TWO_DTYPES},
+            _result("counting", measure.counting, task="count-ones"),
+            15,
+        ),
+        Part(
+            "remedies",
+            {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]},
+            _result("study", study, **_REMEDIES),
+            15,
+        ),
     )
 }
 
@@ -218,18 +187,18 @@ def parts_of(claims: Sequence[Claim]) -> list[Part]:
     return [part for part in PARTS.values() if part.name in needed]
 
 
-def checked_arguments(given_arguments: Mapping[str, Any]) -> dict[str, Arguments]:
-    """Every part's arguments: those given, else its own. Raises `InputError` for an unknown part, argument or kind of value."""
-    for name in given_arguments:
+def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
+    """Arguments of every part: the recipe's, else its own. Raises `InputError` for an unknown part, argument or type."""
+    for name in recipe:
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
-    return {name: {**part.arguments, **_checked(part, given_arguments.get(name, {}))} for name, part in PARTS.items()}
+    return {name: {**part.arguments, **_checked(part, recipe.get(name, {}))} for name, part in PARTS.items()}
 
 
-def _checked(part: Part, given_arguments: Any) -> Arguments:
-    if not isinstance(given_arguments, Mapping):
-        raise InputError(f"{part.name}: expected arguments with their values, found {given_arguments!r}")
-    for name, value in given_arguments.items():
+def _checked(part: Part, values: Any) -> Arguments:
+    if not isinstance(values, Mapping):
+        raise InputError(f"{part.name}: expected arguments with their values, found {values!r}")
+    for name, value in values.items():
         if name not in part.arguments:
             raise unknown_name(f"argument of {part.name}", name, part.arguments)
         kind = type(part.arguments[name])
@@ -241,6 +210,6 @@ def _checked(part: Part, given_arguments: Any) -> Arguments:
             )
         if kind is list and not (isinstance(value, list) and value and all(isinstance(entry, str) for entry in value)):
             raise InputError(f"{part.name}: {name}: expected a list of names, found {value!r}")
-    if "lengths" in given_arguments:
-        parse_lengths(given_arguments["lengths"], f"{part.name}: lengths")
-    return given_arguments
+    if "lengths" in values:
+        parse_lengths(values["lengths"], f"{part.name}: lengths")
+    return values

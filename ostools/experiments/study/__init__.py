@@ -1,3 +1,1 @@
-"""What helps: `study` (mitigations against none), `arms` (each of them measured), `verdicts` (what the numbers say),
-`windows` (collapse against answers, over window sizes).
-"""
+"""Mitigations: `study` (against none), `arms` (each measured), `verdicts` (effects in words), `windows` (window sizes)."""

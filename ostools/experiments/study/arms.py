@@ -1,9 +1,10 @@
-"""The measurements of a study: everything about one task under one mitigation, or none, question by question."""
+"""Measurements of a study: one task under one mitigation, or none, question by question."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,14 +48,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What is measured: the questions, in which precisions, and at which lengths sensitivities are."""
+    """The questions, the precisions, and the lengths at which sensitivity, bound and time are measured."""
 
     form: Task
     lengths: list[int]
     seeds: list[int]
     dtypes: tuple[str, ...]
     chat: bool | None
-    closely: list[int]
+    sensitivity_lengths: list[int]
     elicitation: Elicitation
 
 
@@ -75,7 +76,7 @@ class Arm:
     account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Every prompt is made here, so that one that does not fit is refused before anything is measured."""
+        """Make all prompts, so that one that does not fit is refused before anything is measured."""
         self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
         self._require_room()
         self.no_pair = self._no_pair()
@@ -93,14 +94,14 @@ class Arm:
         )
 
     def _require_room(self) -> None:
-        """Every question fits the context with the answer that `evaluate` leaves room for."""
-        how = self.plan.elicitation
+        """Refuse a question that does not fit the context with the answer that `evaluate` leaves room for."""
+        form, elicitation = self.plan.form, self.plan.elicitation
         task_prompts = [
-            elicit(self.model, self.plan.form, n, how, seed=seed, mitigation=self.mitigation)
+            elicit(self.model, form, n, elicitation, seed=seed, mitigation=self.mitigation)
             for n, seed in self.questions
         ]
         prefilled = task_prompts[0].prefill is not None
-        room = answer_room(right_lines(self.model, task_prompts), self.plan.form.reasons, prefilled)
+        room = answer_room(right_lines(self.model, task_prompts), form.reasons, prefilled)
         longest = max(len(task_prompt.prompt.ids) for task_prompt in task_prompts)
         context = context_length(self.model)
         if longest + room > context:
@@ -110,33 +111,36 @@ class Arm:
             )
 
     def _no_pair(self) -> str | None:
-        """Why the questions of n and n + 1 items cannot be compared."""
+        """Reason why the questions of n and n + 1 items cannot be compared."""
         try:
             RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
         except InputError as error:
             return str(error)
         return None
 
-    def measure(self, step: Callable[[], None]) -> None:
-        """Everything; `step` is called after each of `steps` parts."""
-        self._answers()
-        step()
-        self._collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
-        step()
-        for n in self.plan.closely:
-            for seed in self.plan.seeds:
-                self._closely(n, seed)
-                step()
+    def close_questions(self) -> list[tuple[int, int]]:
+        """Length and seed of the questions whose sensitivity is measured."""
+        return [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
+
+    def measure(self) -> Iterator[None]:
+        """Measure everything, in `steps` parts."""
+        self._measure_answers()
+        yield
+        self._measure_collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
+        yield
+        for n, seed in self.close_questions():
+            self._measure_sensitivity(n, seed)
+            yield
 
     def steps(self) -> int:
-        return 2 + len(self.plan.closely) * len(self.plan.seeds)
+        return 2 + len(self.close_questions())
 
     def status(self, length: int, seed: int) -> str:
-        """Whether the mitigation changed anything of that question on the user's model: its text, or a logit."""
+        """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""
         return self.acted.status(self.questions[length, seed])[0]
 
-    def _answers(self) -> None:
-        """Whether the model is right, and how likely the right line was."""
+    def _measure_answers(self) -> None:
+        """Measure answers: right or not, and how likely the right line was."""
         result = evaluate(
             self.model,
             self.plan.form,
@@ -145,18 +149,18 @@ class Arm:
             mitigation=self.mitigation,
             elicitation=self.plan.elicitation,
         )
+        quantities = ["correct", "tokens"]
+        if result.provenance.parameters["probability"]:
+            quantities.append("log_probability")
         rows: list[dict[str, Any]] = result.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
         for row in rows:
-            n, seed = int(row["length"]), int(row["seed"])
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
-            self.cells["correct", None, n, seed] = Cell(float(row["correct"]), status)
-            self.cells["tokens", None, n, seed] = Cell(float(row["tokens"]), status)
-            if result.provenance.parameters["probability"]:
-                self.cells["log_probability", None, n, seed] = Cell(float(row["log_probability"]), status)
+            for quantity in quantities:
+                self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
         self.account |= {name: result.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
-    def _collapse(self, dtypes: Sequence[str]) -> None:
-        """The distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
+    def _measure_collapse(self, dtypes: Sequence[str]) -> None:
+        """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
         """
@@ -177,10 +181,11 @@ class Arm:
         except InputError as error:
             if not changes_pass(self.mitigation):
                 raise
-            for name in dtypes if len(dtypes) > 1 else ():
-                self._collapse([name])
             if len(dtypes) == 1:
                 self._refuse_distances(dtypes, str(error))
+                return
+            for name in dtypes:
+                self._measure_collapse([name])
             return
         self._keep_distances(result)
         table: Any = result.verdicts()
@@ -193,25 +198,22 @@ class Arm:
         self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
 
     def _keep_distances(self, result: Collapse) -> None:
-        exact: Any = reference_at_y(result.reference)
-        exact = exact.assign(dtype="float64", mean=exact["distance"], pair_noise=exact["rounding"])
         for dtype, reason in result.overflowing().items():
             self._refuse_distances([dtype], reason)
+        exact: Any = reference_at_y(result.reference)
         frame: Any = result.measured()
         frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-        columns = ["length", "seed", "mean", "pair_noise"]
-        for dtype, table in {
-            "float64": exact,
-            **dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype"))),
-        }.items():
+        tables = {"float64": exact.assign(mean=exact["distance"], pair_noise=exact["rounding"])}
+        tables |= dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype")))
+        for dtype, table in tables.items():
             statuses = self._pair_statuses(dtype)
-            for n, seed, distance, noise in table[columns].itertuples(index=False):
+            for n, seed, distance, noise in table[["length", "seed", "mean", "pair_noise"]].itertuples(index=False):
                 status, reason = statuses[n, seed]
                 value = float("nan") if status == REFUSED else float(distance)
                 self.cells["collapse_distance", dtype, n, seed] = Cell(value, status, float(noise), reason)
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
-        """Of the questions with n and n + 1 items on the copy that runs in that precision."""
+        """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and the reason of a refusal."""
         copy = Precision.of_name(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
         questions = {
             (task_prompt.length, task_prompt.seed): task_prompt
@@ -220,7 +222,7 @@ class Arm:
         statuses = {key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()}
         return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
-    def _closely(self, n: int, seed: int) -> None:
+    def _measure_sensitivity(self, n: int, seed: int) -> None:
         """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
         task_prompt = self.questions[n, seed]
         status, reason = self.acted.status(task_prompt, self.work)
@@ -238,37 +240,34 @@ class Arm:
             self.cells |= {(name, None, n, seed): refused for name in names}
             return
         for name, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
-            rows = measured[measured["linearisation"] == linearisation].sort_values("position")
-            norms = torch.tensor(rows["operator_norm"].to_numpy(dtype=float))
-            self.cells[name, None, n, seed] = _mean_at(norms, positions, status)
+            rows = measured[measured["linearisation"] == linearisation]
+            self.cells[name, None, n, seed] = _mean_at(rows, "operator_norm", positions, status)
         self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
 
     def _bound(self, task_prompt: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
         try:
             with running(self.work, self.mitigation):
-                bound: Any = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
+                bound_table = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
         except InputError as error:
             return Cell(float("nan"), REFUSED, reason=str(error))
-        values = torch.tensor(bound.sort_values("position")["value"].to_numpy(dtype=float))
-        return _mean_at(values, positions, status)
+        return _mean_at(bound_table, "value", positions, status)
 
 
-def _mean_at(values: Tensor, positions: Sequence[int], status: str) -> Cell:
-    """A token that cannot be seen any more has 0, up to the rounding of what the others have."""
+def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str) -> Cell:
+    """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
+    values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
     return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()))
 
 
-def timings(
-    model: TransformerBridge, plain: TaskPrompt, changed: TaskPrompt, mitigation: Mitigation
-) -> tuple[float, float]:
-    """Seconds of one forward pass over the prompt, with the mitigation and without: the least of some, taken in turn."""
+def timings(plain: Arm, arm: Arm, n: int, seed: int) -> tuple[Cell, Cell]:
+    """Seconds of one forward pass over a question, with the mitigation and without: the least of some, taken in turn."""
     with_it, without = [], []
     for _ in range(_ROUNDS):
-        without.append(_seconds(model, plain.prompt.ids))
-        with mitigation.hooks(model):
-            with_it.append(_seconds(model, changed.prompt.ids))
-    return min(with_it), min(without)
+        without.append(_seconds(plain.model, plain.questions[n, seed].prompt.ids))
+        with nullcontext() if arm.mitigation is None else arm.mitigation.hooks(arm.model):
+            with_it.append(_seconds(arm.model, arm.questions[n, seed].prompt.ids))
+    return Cell(min(with_it), arm.status(n, seed)), Cell(min(without))
 
 
 def _seconds(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> float:

@@ -1,4 +1,4 @@
-"""What helps, and by how much: mitigations against none on one task, question by question.
+"""Mitigations against none on one task, question by question.
 
 Answers, collapse, sensitivity, bounds and cost, each paired by length and seed; effects with intervals, and a verdict that may
 be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
@@ -6,7 +6,8 @@ be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, StudyPlan, timings
+from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, timings
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
@@ -102,74 +103,58 @@ def study(
     or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer
     merges, for a prompt that does not fit the context with n + 1 items or with its answer, and for a layer that is not there.
     """
-    form, mitigation_by_name = tasks.task(task), _checked(mitigations)
-    length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
+    form, mitigation_by_name = tasks.task(task), _checked_mitigations(mitigations)
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
-    none = isinstance(dtypes, list | tuple) and not dtypes
-    dtypes = () if none else tuple(precision.name for precision in checked_precisions(dtypes))
-    trained_lengths = metadata_of(model).trained_lengths
-    how_asked = elicitation_for(form, model.tokenizer, trained_lengths, elicitation, chat)
+    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
     plan = StudyPlan(
-        form, length_list, chosen_seeds, dtypes, chat, _spread(length_list, sensitivity_lengths), how_asked
+        form=form,
+        lengths=length_list,
+        seeds=seed_list,
+        dtypes=dtype_list,
+        chat=chat,
+        sensitivity_lengths=_spread(length_list, sensitivity_lengths),
+        elicitation=resolved,
     )
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(length_list[-1], chosen_seeds[0])
-    steps = _Steps(progress, sum(arm.steps() for arm in (plain, *arms.values())))
-    for arm in (plain, *arms.values()):
-        arm.measure(steps)
-    arm_by_name = {m.label(None): plain, **arms}
+        arm.status(length_list[-1], seed_list[0])
+    _measure_all([plain, *arms.values()], progress)
     verdict_level = judging.corrected(level, len(arms))
+    frame = _frame(arms, plain, metadata_of(model).trained_lengths)
+    effects = judging.effects(frame, level, verdict_level)
+    every_arm = {m.label(None): plain, **arms}
+    collapse_verdicts = [{"mitigation": name} | row for name, arm in every_arm.items() for row in arm.collapse_verdicts]
     provenance = Provenance.collect(
         model,
         measurement="study",
         task=tasks.label(form),
         mitigations=list(arms),
         lengths=length_list,
-        seeds=chosen_seeds,
-        dtypes=list(dtypes),
-        chat=plain.questions[length_list[0], chosen_seeds[0]].chat,
-        elicitation=how_asked,
+        seeds=seed_list,
+        dtypes=list(dtype_list),
+        chat=plain.questions[length_list[0], seed_list[0]].chat,
+        elicitation=resolved,
         level=level,
         verdict_level=verdict_level,
         resamples=judging.RESAMPLES,
-        sensitivity_lengths=plan.closely,
+        sensitivity_lengths=plan.sensitivity_lengths,
         bound=BOUND,
-        runs={name: arm.account for name, arm in arm_by_name.items()},
+        runs={name: arm.account for name, arm in every_arm.items()},
     )
-    trained = (provenance.model.get("trained_lengths") or {}).get(form.trained_as)
-    rows = [row for name, arm in arms.items() for row in _paired(name, arm, plain)]
-    within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
-    frame: Any = pd.DataFrame(rows).assign(within_training=within)
-    effects = judging.effects(frame, level, verdict_level)
-    verdict_rows = [{"mitigation": name} | row for name, arm in arm_by_name.items() for row in arm.collapse_verdicts]
-    return Study(
-        frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(verdict_rows)
-    )
+    verdicts = judging.verdicts(effects, verdict_level)
+    return Study(frame, provenance, effects, verdicts, pd.DataFrame(collapse_verdicts))
 
 
-class _Steps:
-    """Counts parts of a run for a progress bar."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.done, self.total = progress, 0, total
-
-    def __call__(self) -> None:
-        self.done += 1
-        tell(self.progress, self.done, self.total)
-
-
-def _checked(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
+def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
     """The mitigations by their labels."""
-    mitigation_list = (
-        [mitigations]
-        if isinstance(mitigations, str | Mitigation)
-        else checked_list("mitigations", mitigations, "['separator:every=3']")
-    )
-    parsed = [m.mitigation(mitigation) for mitigation in mitigation_list]
+    if isinstance(mitigations, str | Mitigation):
+        mitigations = [mitigations]
+    parsed = [m.mitigation(value) for value in checked_list("mitigations", mitigations, "['separator:every=3']")]
     names = [m.label(mitigation) for mitigation in parsed]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -183,24 +168,28 @@ def _spread(lengths: list[int], count: int) -> list[int]:
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 
-def _paired(name: str, arm: Arm, plain: Arm) -> Iterator[dict[str, Any]]:
-    """Each measured number beside the one of the same question without the mitigation."""
-    for key, cell in arm.cells.items():
-        yield _row(name, key, cell, plain.cells[key])
-    for n in arm.plan.closely:
-        for seed in arm.plan.seeds:
-            status = arm.status(n, seed)
-            with_it, without = timings(arm.model, plain.questions[n, seed], arm.questions[n, seed], _of(arm))
-            yield _row(name, ("seconds", None, n, seed), Cell(with_it, status), Cell(without))
+def _measure_all(arms: Sequence[Arm], progress: Progress | None) -> None:
+    total = sum(arm.steps() for arm in arms)
+    steps = itertools.chain.from_iterable(arm.measure() for arm in arms)
+    for step, _ in enumerate(steps, start=1):
+        tell(progress, step, total)
 
 
-def _of(arm: Arm) -> Mitigation:
-    if arm.mitigation is None:
-        raise InputError("study: expected a mitigation, found none")
-    return arm.mitigation
+def _frame(arms: Mapping[str, Arm], plain: Arm, trained_lengths: Mapping[str, int] | None) -> pd.DataFrame:
+    """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
+    rows = []
+    for name, arm in arms.items():
+        rows += [_row(name, key, cell, plain.cells[key]) for key, cell in arm.cells.items()]
+        for n, seed in arm.close_questions():
+            with_it, without = timings(plain, arm, n, seed)
+            rows.append(_row(name, ("seconds", None, n, seed), with_it, without))
+    trained = (trained_lengths or {}).get(plain.plan.form.trained_as or "")
+    within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
+    frame: Any = pd.DataFrame(rows).assign(within_training=within)
+    return frame[COLUMNS]
 
 
-def _row(name: str, key: tuple[str, str | None, int, int], cell: Cell, plain: Cell) -> dict[str, Any]:
+def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
     quantity, dtype, length, seed = key
     refused = next((side for side in (cell, plain) if side.status == judging.REFUSED), None)
     return {

@@ -1,4 +1,4 @@
-"""From paired measurements to effects with intervals, and from those to a verdict for each mitigation.
+"""Effects with intervals from paired measurements, and a verdict for each mitigation.
 
 A pair is one question with a mitigation and without. Seeds of one length belong together, so lengths are what is resampled. An
 interval says how the effect varies over lengths such as these, on this model and task; nothing about others.
@@ -24,7 +24,7 @@ HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable
 LARGER, SMALLER = "larger", "smaller"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
-"""What a verdict is given on."""
+"""Quantities that a verdict is given on."""
 ABOUT_WORDS = {
     "answers": "answers",
     "log_probability": "log p of the right line",
@@ -36,7 +36,7 @@ RESAMPLES = 20_000
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured with and without a mitigation.
+    """A number that is measured with and without a mitigation.
 
     kind: measured or certified. scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
     effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
@@ -118,7 +118,7 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
 
 
 def _changes(quantity: Quantity, used: Frame) -> Any:
-    """The effect on each pair. What is smaller than its own rounding counts as that: a ratio to it would be one of rounding."""
+    """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it would be one of rounding."""
     if quantity.scale == DIFFERENCE:
         return used["value"] - used["baseline"]
     value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
@@ -126,7 +126,7 @@ def _changes(quantity: Quantity, used: Frame) -> Any:
 
 
 def _floored(quantity: Quantity, used: Frame, name: str) -> int:
-    """How many are smaller than their rounding, which then stands in their place."""
+    """Number of values smaller than their rounding, which then stands in their place."""
     return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
@@ -189,7 +189,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
 
 
 def at_limit(row: Mapping[str, Any]) -> str:
-    """What a study of answers cannot show because of its baseline: where none is right, or all are; else empty."""
+    """Limit of a study of answers whose baseline is none right, or all right, in words; else empty."""
     if row["quantity"] != "correct" or row["baseline"] not in (0, 1):
         return ""
     right = row["pairs"] if row["baseline"] == 1 else 0
@@ -198,7 +198,7 @@ def at_limit(row: Mapping[str, Any]) -> str:
 
 
 def bound(row: Mapping[str, Any]) -> str:
-    """What an effect is of what was measured: "" for itself, a bound where some of its pairs are ratios to a rounding."""
+    """Bound that an effect is where some of its pairs are ratios to a rounding, in words; "" where it is itself."""
     if row["value_floored"] and row["baseline_floored"]:
         return "rounding on both sides,"
     return "at most" if row["value_floored"] else "at least" if row["baseline_floored"] else ""

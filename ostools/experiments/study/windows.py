@@ -1,4 +1,4 @@
-"""Which window trades collapse against the task: sliding windows of every size, and the Pareto front of the two.
+"""Sliding windows of every size: collapse against answers, and the Pareto front of the two.
 
 The paper has no windows; a review of it names them a promising solution, and asks which size is best. Cost: one `evaluate`
 and one float64 `collapse` by the loop for each window.
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, acts
@@ -35,9 +36,12 @@ from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 from ostools.theory.statistics.pareto import pareto_front
 
+ONE_MORE_DIGIT = "one-more-digit"
+"""The pair of Figure 5 (d) of which no theorem speaks."""
 MOST = 24
-"""How many windows are tried where none are named."""
+"""Number of windows where none are named."""
 _LEVEL = 0.95
+_FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,81 +90,48 @@ def windows(
     Args:
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
-        windows: sizes in tokens; None: about 24 of them. They go from 2 to one less than the
-            longest prompt. None: about 24 of them, from 2 to one less than the longest prompt,
-            evenly spread on a log axis.
+        windows: sizes in tokens; None: about 24 of them, from 2 to one less than the longest
+            prompt, evenly spread on a log axis.
         layers: layers that slide: "all", "alternate" (0, 2, 4, ...) or numbers.
         sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
         pairs: the prompts whose distance is measured; None: the task's own questions of n and n + 1
-            items. None: the task's own questions of n and n + 1 items. Otherwise prompts that end
-            in a repeated token, such as "figure-5a", with n copies.
+            items. Otherwise prompts that end in a repeated token, such as "figure-5a", with n
+            copies.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
 
     Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own
     window is narrower, and a prompt longer than the context.
     """
     form = tasks.task(task)
-    length_list, chosen_seeds = checked_lengths(lengths), seeds_of(form, seeds)
-    questions = {
-        (n, seed): render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in chosen_seeds
-    }
-    longest = max(len(task_prompt.prompt.ids) for task_prompt in questions.values())
-    alone = next(iter(questions.values())).chat  # without worked examples: a window is compared on one prompt
-    sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked(windows)
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
+    questions = [render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in seed_list]
+    longest = max(len(question.prompt.ids) for question in questions)
+    sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked_sizes(windows)
     # Built and tried before anything is measured: what does not fit the model is refused at once.
     arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
-    exact = PRECISIONS["float64"].prepared(model)
-    pairs_in_chat = chat if pairs is None else False
-    compared = as_pairs(exact, form if pairs is None else pairs, None, pairs_in_chat)  # refuses what makes no pair
-    if pairs is not None and isinstance(compared, RenderedPairs | TaskPairs):
-        raise InputError(
-            f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {compared.name}: leave "
-            "pairs out to compare the task's own questions"
-        )
-    same_seeds = chosen_seeds if compared.random else [0]
-    extended = {
-        (pair.length, seed): torch.tensor(pair.extended)
-        for seed in same_seeds
-        for pair in compared.pairs(ModelEncoder(model), length_list, seed)
-        if pair.kind != "one-more-digit"
-    }
+    compared = _pairs(model, form, pairs, chat, length_list, seed_list)
     for arm in arms.values():
-        acts(model, arm, extended[length_list[-1], same_seeds[0]])
+        acts(model, arm, compared.extended[length_list[-1], compared.seeds[0]])
+    in_chat = questions[0].chat  # without worked examples: a window is compared on one prompt
     tables = []
-    for steps_done, (size, arm) in enumerate(arms.items()):
-        tell(progress, steps_done, len(arms))
-        answers: Any = evaluate(model, form, lengths=length_list, seeds=chosen_seeds, mitigation=arm, chat=alone).frame
-        result = collapse(
-            exact,
-            form if pairs is None else pairs,
-            lengths=length_list,
-            dtypes=["float64"],
-            seeds=same_seeds,
-            mitigation=arm,
-            chat=pairs_in_chat,
-        )
-        pair_acts = {key: acts(model, arm, ids) for key, ids in extended.items()}
-        rows = answers[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
-            _distances(result.reference, chosen_seeds, same_seeds), on=["length", "seed"], validate="one_to_one"
-        )
-        status = [
-            "active" if pair_acts[n, seed if compared.random else same_seeds[0]] else own_status
-            for n, seed, own_status in zip(rows["length"], rows["seed"], rows["status"], strict=True)
-        ]
-        tables.append(rows.assign(window=pd.NA if size is None else size, status=status))
+    for index, (size, arm) in enumerate(arms.items()):
+        tell(progress, index, len(arms))
+        answers: Any = evaluate(model, form, lengths=length_list, seeds=seed_list, mitigation=arm, chat=in_chat).frame
+        table = _with_distances(model, arm, answers, compared)
+        tables.append(table.assign(window=pd.NA if size is None else size).astype({"window": "Int64"}))
     tell(progress, len(arms), len(arms))
-    frame: Any = pd.concat([table.astype({"window": "Int64"}) for table in tables], ignore_index=True)
+    frame: Any = pd.concat(tables, ignore_index=True)
     provenance = Provenance.collect(
         model,
         measurement="windows",
         task=tasks.label(form),
         pairs=compared.name,
         lengths=length_list,
-        seeds=chosen_seeds,
+        seeds=seed_list,
         windows=list(sizes),
         layers=layers,
         sinks=sinks,
-        chat=next(iter(questions.values())).chat,
+        chat=in_chat,
         longest_prompt=longest,
         beyond_training=not bool(frame["within_training"].fillna(True).any()),
     )
@@ -168,15 +139,100 @@ def windows(
     return WindowStudy(frame[[*columns, "within_training"]], provenance, summarise(frame))
 
 
+def _checked_sizes(window_sizes: Iterable[int]) -> list[int]:
+    """Sizes in ascending order, without doubles; `SlidingWindow` refuses a wrong one."""
+    if not (sizes := sorted(set(window_sizes))):
+        raise InputError("windows: expected at least one, found none; for example range(2, 65)")
+    return sizes
+
+
+def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
+    from mitigations.window import SlidingWindow
+
+    return SlidingWindow(size, layers, sinks)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The pairs whose distance is measured.
+
+    exact: the model in float64. task and chat: as `collapse` takes them. seeds: those that the pairs depend on. extended: ids
+    of the longer prompt of each pair, by length and seed.
+    """
+
+    exact: TransformerBridge
+    task: Task | CollapseTask | str
+    name: str
+    chat: bool | None
+    lengths: list[int]
+    seeds: list[int]
+    extended: dict[tuple[int, int], Tensor]
+
+
+def _pairs(
+    model: TransformerBridge,
+    form: Task,
+    pairs: CollapseTask | str | None,
+    chat: bool | None,
+    lengths: list[int],
+    seeds: list[int],
+) -> _Compared:
+    """The pairs of the task's own questions, or of `pairs`. Raises `InputError` for what makes none."""
+    exact = PRECISIONS["float64"].prepared(model)
+    task, chat = (form, chat) if pairs is None else (pairs, False)
+    prompt_pairs = as_pairs(exact, task, None, chat)
+    if pairs is not None and isinstance(prompt_pairs, RenderedPairs | TaskPairs):
+        raise InputError(
+            f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {prompt_pairs.name}: "
+            "leave pairs out to compare the task's own questions"
+        )
+    pair_seeds = seeds if prompt_pairs.random else [0]
+    extended = {
+        (pair.length, seed): torch.tensor(pair.extended)
+        for seed in pair_seeds
+        for pair in prompt_pairs.pairs(ModelEncoder(model), lengths, seed)
+        if pair.kind != ONE_MORE_DIGIT
+    }
+    return _Compared(exact, task, prompt_pairs.name, chat, lengths, pair_seeds, extended)
+
+
+def _with_distances(model: TransformerBridge, arm: Mitigation | None, answers: Frame, compared: _Compared) -> Frame:
+    """The answers under a window, each with the distance of its pair; one pair serves all seeds if it is of none."""
+    result = collapse(
+        compared.exact,
+        compared.task,
+        lengths=compared.lengths,
+        dtypes=["float64"],
+        seeds=compared.seeds,
+        mitigation=arm,
+        chat=compared.chat,
+    )
+    reference: Any = result.reference
+    distances: Any = reference_at_y(reference[reference["pair"] != ONE_MORE_DIGIT])
+    distances = distances[["length", "seed", "distance", "rounding"]]
+    pair_acts = {key: acts(model, arm, ids) for key, ids in compared.extended.items()}
+    distances = distances.assign(
+        pair_acts=[pair_acts[key] for key in zip(distances["length"], distances["seed"], strict=True)]
+    )
+    by = ["length", "seed"]
+    if set(answers["seed"]) != set(compared.seeds):
+        distances, by = distances.drop(columns="seed"), ["length"]
+    rows: Any = answers[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
+        distances, on=by, validate="many_to_one"
+    )
+    return rows.assign(status=rows["status"].mask(rows["pair_acts"], "active")).drop(columns="pair_acts")
+
+
 def summarise(frame: Frame) -> pd.DataFrame:
-    """The table of a `WindowStudy` by window, with its fronts."""
+    """`WindowStudy.summary`: the table by window, with its fronts."""
     within = frame["within_training"].astype("boolean").fillna(True).astype(bool)
     used = frame[within] if within.any() else frame
-    rows = []
+    rows, unsure = [], []
     for window, group in used.groupby("window", sort=False, dropna=False):
         right, question_count = int(group["correct"].sum()), len(group)
         low, high = wilson(right, question_count, _LEVEL)
         distance = np.maximum(group["distance"], group["rounding"])
+        unsure.append(float((group["rounding"] / distance).mean()))
         rows.append(
             {
                 "window": window,
@@ -188,22 +244,18 @@ def summarise(frame: Frame) -> pd.DataFrame:
                 "log_probability": float(group["log_probability"].mean()),
                 "distance": float(np.exp(np.log(distance).mean())),
                 "floored": int((group["distance"] <= group["rounding"]).sum()),
-                "unsure": float((group["rounding"] / distance).mean()),
             }
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
-    distances = _tied_distances(table)
-    table = table.assign(
-        front=_front(table, distances, "accuracy"), front_probability=_front(table, distances, "log_probability")
-    ).drop(columns="unsure")
+    distances = _tied_distances(table["distance"].to_numpy(dtype=float), unsure)
     floored = table.pop("floored")
-    return table.assign(floored=floored)
+    fronts = {name: _front(table, distances, objective) for name, objective in _FRONTS.items()}
+    return table.assign(**fronts, floored=floored)
 
 
-def _tied_distances(table: Frame) -> np.ndarray:
+def _tied_distances(distance: np.ndarray, unsure: Sequence[float]) -> np.ndarray:
     """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
     the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
-    distance, unsure = table["distance"].to_numpy(dtype=float), table["unsure"].to_numpy(dtype=float)
     tied, largest = distance.copy(), -1
     for place in np.argsort(-distance):
         same = largest >= 0 and np.log(distance[largest] / distance[place]) <= unsure[largest] + unsure[place]
@@ -213,32 +265,7 @@ def _tied_distances(table: Frame) -> np.ndarray:
 
 
 def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
-    """Which windows nobody beats in both; none where the objective was not measured (reasoning has no one right line)."""
+    """Windows that no other beats in both; none where the objective was not measured (reasoning has no one right line)."""
     if bool(table[objective].isna().any()):
         return False
     return pareto_front(torch.tensor(np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1))).numpy()
-
-
-def _distances(reference: Frame, seeds: Sequence[int], measured: Sequence[int]) -> Frame:
-    """The float64 distance at y of each question's pair; one pair serves all seeds where it does not depend on them."""
-    y: Frame = reference_at_y(reference[reference["pair"] != "one-more-digit"])
-    y = y[["length", "seed", "distance", "rounding"]]
-    if list(measured) == list(seeds):
-        return y
-    return pd.concat([y.assign(seed=seed) for seed in seeds], ignore_index=True)
-
-
-def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
-    from mitigations.window import SlidingWindow
-
-    return SlidingWindow(size, layers, sinks)
-
-
-def _checked(window_sizes: Iterable[int]) -> list[int]:
-    """In ascending order and without doubles; `SlidingWindow` says what is wrong with a size."""
-    sizes = list(window_sizes) if isinstance(window_sizes, Iterable) else [window_sizes]
-    if not sizes:
-        raise InputError("windows: expected at least one, found none; for example range(2, 65)")
-    if wrong := [size for size in sizes if not isinstance(size, int)]:
-        raise InputError(f"windows: expected whole numbers, found {wrong[0]!r}; for example range(2, 65)")
-    return sorted(set(sizes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.position.position_effect import MODEL, UNTRAINED, PositionEffect
+from ostools.experiments.position import MODEL, UNTRAINED, PositionEffect
 from ostools.ground.words import number
 from ostools.reporting.page.section import Finding
 from ostools.results import Row

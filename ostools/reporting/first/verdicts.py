@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostools.experiments.position.position_effect import PositionEffect
+from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.verdicts import HELPS, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED

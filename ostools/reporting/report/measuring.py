@@ -15,7 +15,7 @@ from mitigations import MitigationError
 from mitigations.window import own_windows
 from ostools import tasks
 from ostools.experiments import Study, position_effect, study
-from ostools.experiments.position.position_effect import PositionEffect
+from ostools.experiments.position import PositionEffect
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import (

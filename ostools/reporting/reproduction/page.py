@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ostools.experiments.figures.figure4 import figure_4_of
-from ostools.experiments.reproduce.induction import ATTENTION, LAYERS
-from ostools.experiments.reproduce.parts import CERTIFIED, LEMMAS, OVER_SQUASHING, PRINTED
-from ostools.experiments.reproduce.reproduction import Reproduction
+from ostools.experiments.figures.counting import figure_4_of
+from ostools.experiments.reproduce.claims import Reproduction
+from ostools.experiments.reproduce.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.ground.words import number, short_name
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.charts import chart_of

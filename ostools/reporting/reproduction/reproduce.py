@@ -15,9 +15,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
 from mitigations import MitigationError
-from ostools.experiments.reproduce.claims import chosen_claims, judged
+from ostools.experiments.reproduce.claims import Reproduction, chosen_claims, judged
 from ostools.experiments.reproduce.parts import Arguments, Part, Results, checked_arguments, parts_of
-from ostools.experiments.reproduce.reproduction import Reproduction
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.measurement import measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ostools.experiments.position.position_effect import PositionEffect
+from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.evaluate import Evaluation

@@ -12,8 +12,7 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments, measure, tasks
-from ostools.experiments.figures.figure3 import figure_3
-from ostools.experiments.figures.figure4 import figure_4, figure_4_of
+from ostools.experiments.figures.counting import figure_3, figure_4, figure_4_of
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.tasks import Question

@@ -9,8 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.experiments.figures.figure8 import Figure8
-from ostools.experiments.figures.figure9 import Figure9
+from ostools.experiments.figures.synthetic import Figure8, Figure9
 from ostools.experiments.repeats import Repeats
 from ostools.ground.words import number
 from ostools.measure.profiles.untrained import TRAINED

@@ -7,11 +7,10 @@ from typing import Any
 
 import altair as alt
 
-from ostools.experiments.figures.figure2 import Figure2
-from ostools.experiments.figures.figure3 import Figure3
-from ostools.experiments.figures.figure4 import Figure4
+from ostools.experiments.figures.copying import Figure2
+from ostools.experiments.figures.counting import Figure3, Figure4
 from ostools.experiments.reproduce import claim
-from ostools.experiments.reproduce.reproduction import Reproduction
+from ostools.experiments.reproduce.claims import Reproduction
 from ostools.ground.words import number, short_name
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.charts.answers import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
@@ -24,13 +24,13 @@ from ostools.tasks.reasoning import few_shot
 ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
 PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
-"""What a token can be part of. FRAME: tokens that stand for no character of what the user typed."""
+"""The parts that a token can belong to. FRAME: tokens that stand for no character of what the user typed."""
 BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what the model wrote", "given"
 
 
 @dataclass(frozen=True)
 class ReasonedPrompt:
-    """What is read up to the token before the answer.
+    """Prompt, reasoning and answer line up to the token before the answer.
 
     prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
     source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
@@ -57,33 +57,31 @@ def with_reasoning(
     """
     ids: list[int] | None = None
     suffix, source = reasoning or "", GIVEN_TEXT
-    if reasoning is None and _opening(task_prompt):
+    if reasoning is None and opening(task_prompt):
         (model_answer,) = answers(model, [task_prompt.prompt], max_new_tokens=max_new_tokens)
         answer_ids = model_answer.ids[:-1] if model_answer.ended == "eos" else model_answer.ids
         ids, suffix, source = _up_to_the_answer(model, task_prompt, answer_ids, model_answer.text)
     if reader_of(task_prompt).still_thinking(suffix):
         raise InputError(
             f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
-            f"raise "
-            "max_new_tokens, close them in `reasoning`, or ask without the chat template"
+            "raise max_new_tokens, close them in `reasoning`, or ask without the chat template"
         )
     prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
     ids = list(prefix_ids) if ids is None else ids
-    needed, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
-    if needed > context:
+    length, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
+    if length > context:
         raise InputError(
-            f"expected at most {context} tokens (the model's context), found {needed} with reasoning and answer line: shorten "
+            f"expected at most {context} tokens (the model's context), found {length} with reasoning and answer line: shorten "
             "the reasoning or the sequence"
         )
-    whole_prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
-    parts, lines = _behind_parts(model, task_prompt, ids)
+    prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
+    parts, lines = _reasoning_parts(model, task_prompt, ids)
     before = _prompt_parts(model, task_prompt)
-    return ReasonedPrompt(
-        whole_prompt, (*before, *parts), (*[None] * len(before), *lines), suffix.strip(), source, answer_token
-    )
+    all_lines = (*[None] * len(before), *lines)
+    return ReasonedPrompt(prompt, (*before, *parts), all_lines, suffix.strip(), source, answer_token)
 
 
-def _opening(task_prompt: TaskPrompt) -> str:
+def opening(task_prompt: TaskPrompt) -> str:
     """The words of the answer line before the answer."""
     return task_prompt.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
 
@@ -94,17 +92,17 @@ def _up_to_the_answer(
     """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
     reader = reader_of(task_prompt)
     reading = reader.read(text, "eos")
-    start = reader.answer_start(text)  # thoughts may hold the same line
-    at = text.find(reading.line, start) if reading.kind == HAS_ANSWER and reader.form is not None else -1
-    place = None if at < 0 or reader.form is None else reader.form.last_in(reading.line)
+    line_start = -1
+    if reading.kind == HAS_ANSWER and reader.form is not None:
+        line_start = text.find(reading.line, reader.answer_start(text))  # thoughts may hold the same line
+    place = None if line_start < 0 or reader.form is None else reader.form.last_in(reading.line)
     if place is None:
         return None, text, LINE_APPENDED
-    ends = _ends(model, task_prompt, answer_ids)
-    over = at + place[1]
-    while over < len(text) and text[over].isspace():
-        over += 1
-    kept_pairs = list(takewhile(lambda pair: pair[1] <= over, zip(answer_ids, ends, strict=True)))
-    return [token for token, _ in kept_pairs], text[:at], BY_MODEL
+    end = line_start + place[1]
+    end += len(text[end:]) - len(text[end:].lstrip())
+    _, ends = _text_after(model, task_prompt, answer_ids)
+    before_answer = takewhile(lambda pair: pair[1] <= end, zip(answer_ids, ends, strict=True))
+    return [token for token, _ in before_answer], text[:line_start], BY_MODEL
 
 
 def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
@@ -119,61 +117,49 @@ def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: s
     if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
             f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
-            f"tokenizer cuts "
-            "it otherwise before different ones: choose a task whose answer is a number"
+            "tokenizer cuts it otherwise before different ones: choose a task whose answer is a number"
         )
     return first_line[:same], right_line[same]
 
 
-def _ends(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> list[int]:
-    """For every token after the prompt how many characters of the text after it are there once it is read."""
+def _text_after(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> tuple[str, list[int]]:
+    """Text of the tokens after the prompt, and for each how many of its characters are there once it is read."""
     tokenizer: Any = model.tokenizer
     anchor = task_prompt.prompt.ids[-8:].tolist()
     base = len(decoded(tokenizer, anchor))
-    ends, last = [], 0
-    for count in range(1, len(ids) + 1):
-        last = max(last, len(decoded(tokenizer, [*anchor, *ids[:count]])) - base)
-        ends.append(last)
-    return ends
+    lengths = [len(decoded(tokenizer, [*anchor, *ids[:count]])) - base for count in range(1, len(ids) + 1)]
+    return decoded(tokenizer, [*anchor, *ids])[base:], list(accumulate(lengths, max, initial=0))[1:]
 
 
-def _behind_parts(
+def _reasoning_parts(
     model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]
 ) -> tuple[list[str], list[int | None]]:
     """The part of every token after the prompt, and the line of those that are reasoning."""
-    tokenizer: Any = model.tokenizer
-    anchor = task_prompt.prompt.ids[-8:].tolist()
-    base = len(decoded(tokenizer, anchor))
-    text = decoded(tokenizer, [*anchor, *ids])[base:]
-    opening = _opening(task_prompt)
-    start = text.lower().rfind(opening.lower()) if opening else len(text.rstrip())
+    text, ends = _text_after(model, task_prompt, ids)
+    line_start = opening(task_prompt)
+    start = text.lower().rfind(line_start.lower()) if line_start else len(text.rstrip())
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
-    parts: list[str] = []
-    lines: list[int | None] = []
-    for end in _ends(model, task_prompt, ids):
-        inside = end <= start
-        parts.append(REASONING if inside else LINE)
-        lines.append(text[:end].strip("\n").count("\n") + 1 if inside else None)
+    parts = [REASONING if end <= start else LINE for end in ends]
+    lines = [text[:end].strip("\n").count("\n") + 1 if end <= start else None for end in ends]
     return parts, lines
 
 
 def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str]:
     """The part of every token of the prompt, by the characters that it comes from."""
-    prompt_text = task_prompt.prompt.text or ""
-    typed = task_prompt.text.strip()
-    at = prompt_text.find(typed)
+    request = task_prompt.text.strip()
+    request_start = (task_prompt.prompt.text or "").find(request)
+    request_end = request_start + len(request)
     items = item_positions(model, task_prompt)
-    if at < 0 or not any(item is not None for item in items):
+    if request_start < 0 or not any(item is not None for item in items):
         raise InputError(
             f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
-            f"tokens are its "
-            "items is not known"
+            "tokens are its items is not known"
         )
-    low, high = _examples(task_prompt)
-    low, high = (at - (len(task_prompt.text) - len(task_prompt.text.lstrip())) + place for place in (low, high))
+    text_start = request_start - (len(task_prompt.text) - len(task_prompt.text.lstrip()))
+    low, high = (text_start + place for place in _examples(task_prompt))
     parts = []
     for (start, end), item in zip(offsets(model, task_prompt.prompt), items, strict=True):
-        if start == end or end <= at or start >= at + len(typed):
+        if start == end or end <= request_start or start >= request_end:
             parts.append(FRAME)
         elif item is not None:
             parts.append(ITEMS)
@@ -183,7 +169,7 @@ def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str
 
 
 def _examples(task_prompt: TaskPrompt) -> tuple[int, int]:
-    """Where the few-shot examples stand in the text, without the request before them."""
+    """Start and end of the few-shot examples in the text, without the request before them."""
     task = task_prompt.task
     if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
         return 0, 0

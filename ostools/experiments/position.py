@@ -10,8 +10,10 @@ A passage is one sample. Cost: three sensitivities a passage, and as many of an 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,6 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.experiments.position.passages import NATURAL, PASSAGES, Passage
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
@@ -34,10 +35,28 @@ from ostools.models.tokens import text_ids
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.profiles import Shape, TestedValue, by_student, named_by_ends
 
+KINDS = ("facts", "code", "digits", "story")
+NATURAL = ("facts", "code", "story")
+"""The kinds whose tokens differ from place to place: there, position is not confounded with repetition."""
 THIRDS = ("start", "middle", "end")
 MODEL, UNTRAINED = "model", "untrained"
 FEWEST_PASSAGES = 3
 """A standard error of fewer passages says nothing."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text with its kind, one of `KINDS`."""
+
+    kind: str
+    text: str
+
+
+PASSAGES = tuple(
+    Passage(**json.loads(line)) for line in Path(__file__).with_name("passages.jsonl").read_text("utf-8").splitlines()
+)
+"""Five passages of each kind, in the order of `KINDS`, each of at least 128 tokens under the tokenizers of Gemma and SmolLM2.
+They were written for this project, so that no model was trained on them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +75,14 @@ class PositionEffect(Result):
         one (decades: differences of mean log10 norms), with a 95% interval over passages (Student's t) and a p-value; the
         number of passages; and the shape, which is named only where the intervals exclude 0.
         """
-        rows = self._by_passage()
-        samples = {str(source): group for source, group in rows.groupby("source", sort=False)}
+        logs: Any = self.frame.assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
+        thirds = logs.pivot_table(index=["source", "passage"], columns="third", values="log", sort=False)
+        by_passage: Any = pd.DataFrame({end: thirds[end] - thirds["middle"] for end in ("start", "end")}).reset_index()
+        samples = {str(source): group for source, group in by_passage.groupby("source", sort=False)}
         if UNTRAINED in samples:
             model_ends, untrained = (samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED))
             samples["model minus untrained"] = pd.DataFrame(model_ends - untrained, columns=["start", "end"])
-        return pd.DataFrame([_tested(source, group) for source, group in samples.items()])
-
-    def _by_passage(self) -> Frame:
-        """Both contrasts of each passage and source."""
-        logs: Any = self.frame.assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
-        thirds = logs.pivot_table(index=["source", "passage"], columns="third", values="log", sort=False)
-        contrasts = pd.DataFrame({end: thirds[end] - thirds["middle"] for end in ("start", "end")})
-        return contrasts.reset_index()
+        return pd.DataFrame([_contrast(source, group) for source, group in samples.items()])
 
     @property
     def verdict(self) -> Shape:
@@ -107,32 +121,38 @@ def position_effect(
     active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
     """
     checked_name("linearisation", linearisation, LINEARISATIONS)
-    chosen_passages = _chosen_passages(texts, passages)
-    _check_length(tokens)
+    passage_list = _checked_passages(texts, passages)
+    if whole_number("tokens", tokens) < 6 or tokens % 3:
+        raise InputError(
+            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
+        )
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
             f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
             f"{edits[0].where}: leave its block, or say untrained=False"
         )
-    prompts = _rotated(model, chosen_passages, tokens)
-    settings = {
-        "linearisation": linearisation,
-        "method": method,
-        "cotangents": cotangents,
-        "untrained": untrained,
-        "seed": seed,
-        "tokens": tokens,
-    }
-    provenance = Provenance.collect(model, passages=len(chosen_passages), own_texts=texts is not None, **settings)
+    rotations = _rotated(model, passage_list, tokens)
+    options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
+    provenance = Provenance.collect(
+        model,
+        passages=len(passage_list),
+        own_texts=texts is not None,
+        linearisation=linearisation,
+        method=method,
+        cotangents=cotangents,
+        untrained=untrained,
+        seed=seed,
+        tokens=tokens,
+    )
     sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
     tables = []
     for index, source in enumerate(sources):
         subject = model if source == MODEL else untrained_model(model, "initialised", seed=seed)
-        share = part_of(progress, index, index + 1, len(sources), units=100)
-        tables.append(_norms(subject, prompts, linearisation, method, cotangents, seed, share).assign(source=source))
-    table: Any = pd.concat(tables, ignore_index=True)
-    columns = ["source", *(name for name in table.columns if name != "source")]
-    return PositionEffect(table[columns], provenance)
+        options["progress"] = part_of(progress, index, index + 1, len(sources), units=100) or False
+        table = _norms(subject, rotations, linearisations=[linearisation], **options)
+        table.insert(0, "source", source)
+        tables.append(table)
+    return PositionEffect(pd.concat(tables, ignore_index=True), provenance)
 
 
 @dataclass(frozen=True)
@@ -147,29 +167,21 @@ class _Rotation:
     prompt: Prompt
 
 
-def _chosen_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
+def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
     if isinstance(texts, str):
         raise InputError("position_effect: expected a list of texts, found one text: put it into a list with others")
     natural = [passage for passage in PASSAGES if passage.kind in NATURAL]
-    every = natural if texts is None else [Passage("own", text) for text in texts]
-    passage_count = len(every) if count is None else whole_number("passages", count)
-    if not FEWEST_PASSAGES <= passage_count <= len(every):
+    available = natural if texts is None else [Passage("own", text) for text in texts]
+    passage_count = len(available) if count is None else whole_number("passages", count)
+    if not FEWEST_PASSAGES <= passage_count <= len(available):
         raise InputError(
-            f"position_effect: expected from {FEWEST_PASSAGES} to {len(every)} passages, found {passage_count}: a passage is "
-            f"one "
-            "sample of the test"
+            f"position_effect: expected from {FEWEST_PASSAGES} to {len(available)} passages, found {passage_count}: a passage "
+            "is one sample of the test"
         )
     # The kinds in turn, so that few passages are of every kind.
-    in_turn = sorted(range(len(every)), key=lambda place: [p.kind for p in every[:place]].count(every[place].kind))
-    return [every[place] for place in sorted(in_turn[:passage_count])]
-
-
-def _check_length(tokens: int) -> None:
-    whole_number("tokens", tokens)
-    if tokens < 6 or tokens % 3:
-        raise InputError(
-            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
-        )
+    kinds = [passage.kind for passage in available]
+    in_turn = sorted(range(len(available)), key=lambda place: kinds[:place].count(kinds[place]))
+    return [available[place] for place in sorted(in_turn[:passage_count])]
 
 
 def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int) -> list[_Rotation]:
@@ -193,45 +205,26 @@ def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int)
     return rotations
 
 
-def _norms(
-    model: TransformerBridge,
-    rotations: Sequence[_Rotation],
-    linearisation: str,
-    method: str,
-    cotangents: int,
-    seed: int,
-    progress: Progress | None,
-) -> Frame:
-    prompts = [rotation.prompt for rotation in rotations]
-    measured = sensitivity(
-        model,
-        prompts,
-        linearisations=[linearisation],
-        method=method,
-        cotangents=cotangents,
-        seed=seed,
-        progress=progress or False,
-    )
+def _norms(model: TransformerBridge, rotations: Sequence[_Rotation], **options: Any) -> Frame:
+    """Norms of every token of the rotated texts; `options`: those of `sensitivity`."""
+    measured = sensitivity(model, [rotation.prompt for rotation in rotations], **options)
     tables = []
     for rotation, result in zip(rotations, measured.results, strict=True):
         rows: Any = result.frame.iloc[rotation.start : -1]
         places = np.arange(len(rows))
-        tables.append(
-            pd.DataFrame(
-                {
-                    "passage": rotation.passage,
-                    "passage_kind": rotation.kind,
-                    "rotation": rotation.number,
-                    "third": np.repeat(THIRDS, len(rows) // 3),
-                    "position": places,
-                    "text_position": (places + rotation.shift) % len(rows),
-                    "token_id": rows["token_id"].to_numpy(),
-                    "token": rows["token"].to_numpy(),
-                    "kind": np.where(rows["method"] == "exact", "measured", "estimated"),
-                    "norm": rows["frobenius_norm"].to_numpy(dtype=float),
-                }
-            )
-        )
+        columns = {
+            "passage": rotation.passage,
+            "passage_kind": rotation.kind,
+            "rotation": rotation.number,
+            "third": np.repeat(THIRDS, len(rows) // 3),
+            "position": places,
+            "text_position": (places + rotation.shift) % len(rows),
+            "token_id": rows["token_id"].to_numpy(),
+            "token": rows["token"].to_numpy(),
+            "kind": np.where(rows["method"] == "exact", "measured", "estimated"),
+            "norm": rows["frobenius_norm"].to_numpy(dtype=float),
+        }
+        tables.append(pd.DataFrame(columns))
     table: Any = pd.concat(tables, ignore_index=True)
     if (zeros := int((table["norm"] == 0).sum())) > 0:
         raise InputError(
@@ -241,13 +234,13 @@ def _norms(
     return table
 
 
-def _tested(source: str, contrasts: Frame) -> dict[str, Any]:
+def _contrast(source: str, by_passage: Frame) -> dict[str, Any]:
+    """Row of `PositionEffect.contrasts`."""
+    row: dict[str, Any] = {"source": source, "passages": len(by_passage)}
     ends: dict[str, TestedValue] = {}
     for name in ("start", "end"):
-        values = contrasts[name].to_numpy(dtype=float)
+        values = by_passage[name].to_numpy(dtype=float)
         error = float(values.std(ddof=1) / np.sqrt(len(values)))
-        ends[name] = by_student(float(values.mean()), error, float(len(values) - 1))
-    row: dict[str, Any] = {"source": source, "passages": len(contrasts)}
-    for name, tested in ends.items():
+        tested = ends[name] = by_student(float(values.mean()), error, float(len(values) - 1))
         row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high, f"{name}_p": tested.p}
     return row | {"shape": named_by_ends(ends["start"], ends["end"])}

@@ -40,12 +40,12 @@ class Figure2(Result):
 
     @property
     def title(self) -> str:
-        """What is drawn, and of which model."""
+        """Caption with the model's name."""
         return title(self, "copying the last and the first digit of a sequence")
 
     @property
     def deviations(self) -> tuple[str, ...]:
-        """In what this figure is not the paper's."""
+        """Differences from the paper's figure, a sentence each."""
         return (
             *common_deviations(self),
             "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
@@ -73,13 +73,13 @@ def figure_2(
     tokens each.
     """
     length_list = checked_lengths(lengths)
-    frame, how = greedy_answers(model, asked_tasks(), length_list, chat=chat, progress=progress)
+    frame, settings = greedy_answers(model, figure_tasks(), length_list, chat=chat, progress=progress)
     panels = pd.Series({task: panel for panel, panel_tasks in PANELS.items() for task in panel_tasks})
     frame.insert(0, "panel", frame.pop("form").map(panels))
-    provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **how)
+    provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **settings)
     return Figure2(frame, provenance)
 
 
-def asked_tasks() -> dict[AppendixTask, tuple[int, ...]]:
+def figure_tasks() -> dict[AppendixTask, tuple[int, ...]]:
     """The six tasks of the figure, with the seeds of each."""
     return dict.fromkeys((task for panel in PANELS.values() for task in panel), (0,))

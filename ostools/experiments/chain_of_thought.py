@@ -1,4 +1,4 @@
-"""Which part of prompt and reasoning the answer feels: Theorem B.5's left side along a chain of thought.
+"""Sensitivity of the answer to each part of prompt and reasoning: Theorem B.5's left side along a chain of thought.
 
 The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation after prompt and reasoning, where
 the answer is about to be written, and every earlier token, the model's own reasoning too, has its d y_n / d v_i.
@@ -6,6 +6,7 @@ the answer is about to be written, and every earlier token, the model's own reas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.reasoning.written import PARTS, REASONING, ReasonedPrompt, with_reasoning
+from ostools.experiments.reasoned_prompt import PARTS, REASONING, ReasonedPrompt, opening, with_reasoning
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
@@ -103,12 +104,12 @@ def chain_of_thought(
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
-    how = {"chat": chat, "system": system, "thinking": thinking}
-    task_prompt = render_prompt(model, form, length, seed=_checked_seed(form, seed), **how)
-    opening = form.answer_line("\ue000").partition("\ue000")[0].strip()
-    if reasoning is not None and opening and opening in reasoning:
+    (seed,) = seeds_of(form, [seed])
+    task_prompt = render_prompt(model, form, length, seed=seed, chat=chat, system=system, thinking=thinking)
+    line_start = opening(task_prompt).strip()
+    if reasoning is not None and line_start and line_start in reasoning:
         raise InputError(
-            f"reasoning: expected it without the answer line, found {opening!r} in it: leave that line out"
+            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave that line out"
         )
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     result = sensitivity(
@@ -135,11 +136,6 @@ def chain_of_thought(
     return ChainOfThought(frame, provenance, _summary(frame, "part"), _lines(frame))
 
 
-def _checked_seed(form: Task, seed: int) -> int:
-    (checked_seed,) = seeds_of(form, [seed])
-    return checked_seed
-
-
 def _with_parts(frame: pd.DataFrame, text: ReasonedPrompt) -> pd.DataFrame:
     """A part and a line for every row; the table has all tokens of each linearisation, in their order."""
     parts, lines = dict(enumerate(text.parts)), dict(enumerate(text.lines))
@@ -149,34 +145,26 @@ def _with_parts(frame: pd.DataFrame, text: ReasonedPrompt) -> pd.DataFrame:
 
 def _summary(frame: Frame, by: str) -> pd.DataFrame:
     """Sums, shares of the whole and means of the norms, a row each linearisation, norm and value of `by`."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for linearisation, group in frame.groupby("linearisation", sort=False):
         for norm in NORMS if known_norm(group["method"]) == "operator" else ("frobenius",):
-            values = group[f"{norm}_norm"]
-            norm_sum = float(values.sum())
-            for value, part in values.groupby(group[by], sort=False):
+            norms = group[f"{norm}_norm"]
+            norm_sum = float(norms.sum())
+            for value, part in sorted(norms.groupby(group[by], sort=False), key=_place):
                 total = float(part.sum())
-                counts = {
-                    "tokens": len(part),
-                    "total": total,
-                    "share": total / norm_sum if norm_sum else float("nan"),
-                }
-                rows.append(
-                    {"linearisation": linearisation, "norm": norm, by: value} | counts | {"mean": total / len(part)}
-                )
-    columns = pd.Index(["linearisation", "norm", by, "tokens", "total", "share", "mean"])
-    table: Any = pd.DataFrame(rows, columns=columns)
-    if by != "part":
-        return table
-    order = {name: rank for rank, name in enumerate(PARTS)}
-    rank = table["part"].map(order)
-    return table.assign(rank=rank, turn=table.groupby(["linearisation", "norm"], sort=False).ngroup()).sort_values(
-        ["turn", "rank"], ignore_index=True
-    )[list(columns)]
+                row = {"linearisation": linearisation, "norm": norm, by: value, "tokens": len(part), "total": total}
+                rows.append(row | {"share": total / norm_sum if norm_sum else math.nan, "mean": total / len(part)})
+    columns = ["linearisation", "norm", by, "tokens", "total", "share", "mean"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _place(group: tuple[Any, Any]) -> int:
+    """Rank of a part in `PARTS`; lines stay in their order."""
+    return PARTS.index(group[0]) if group[0] in PARTS else 0
 
 
 def _lines(frame: Frame) -> pd.DataFrame:
-    """A row each linearisation, norm and line of the reasoning, shares of the whole sequence; with its text."""
+    """Rows by linearisation, norm and line of the reasoning, with its text; shares are of the whole sequence."""
     table: Any = _summary(frame, "line")
     first = frame[(frame["linearisation"] == frame["linearisation"].iloc[0]) & (frame["part"] == REASONING)]
     texts = first.groupby("line")["token"].agg("".join).str.strip()
