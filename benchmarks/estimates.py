@@ -19,11 +19,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.measure import jacobian
-from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.estimate import COTANGENTS, Estimates, Stop, sketched
-from ostools.measure.jacobian.exact import Norms
-from ostools.measure.jacobian.routes import AutogradRoute, Route
-from ostools.measure.jacobian.sensitivity import freezing
+from ostools.measure.jacobian import norms as exact
+from ostools.measure.jacobian.norms import COTANGENTS, Estimates, Norms, Stop, sketched
+from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 
@@ -86,7 +84,7 @@ def _trained() -> None:
     embedded = model.input_to_embed(ids[None])[0][0].detach()
     for linearisation in ("full", "frozen"):
         jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation)).double()
-        true = exact.norms(jacobians, embedded.device)
+        true = exact.exact_norms(jacobians, embedded.device)
         for stop in (Stop(COTANGENTS), Stop()):
             found = [estimated(Dense(jacobians), embedded, stop, seed) for seed in range(REPETITIONS)]
             _report(f"embedded model, {len(ids)} tokens, {linearisation}", true, found)
@@ -103,9 +101,9 @@ def _wide() -> None:
         found.append(estimated(route, embedded, Stop(), seed))
         seconds.append(time.process_time() - start)
     start = time.process_time()
-    with exact.jacobians(route, embedded, None, None) as rows:
+    with exact.exact_jacobians(route, embedded, None, None) as rows:
         passed = time.process_time() - start
-        true = exact.norms(rows, embedded.device)
+        true = exact.exact_norms(rows, embedded.device)
     whole, once = time.process_time() - start, statistics.median(seconds)
     _report(f"Llama, 2 blocks, d_model {D_MODEL}, {TOKENS} tokens", true, found)
     print(f"  CPU {once:.1f} s, all rows {passed:.0f} s ({passed / once:.1f}x), with their norms {whole:.0f} s")

@@ -14,7 +14,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.measure.jacobian import exact
+from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import plan
 from ostools.models import Prompt
@@ -45,8 +45,8 @@ def _products(model: TransformerBridge, prompts: Sequence[Prompt]) -> float:
             route = Linearised(model, prompt.ids, name, chunk=chunk, cores=cores)
 
             def measured(route: Linearised = route, embedded: torch.Tensor = embedded) -> None:
-                with exact.jacobians(route, embedded, None, None) as rows:
-                    exact.norms(rows, rows.device)
+                with exact.exact_jacobians(route, embedded, None, None) as rows:
+                    exact.exact_norms(rows, rows.device)
 
             seconds += _seconds(measured)
     return seconds

@@ -28,7 +28,7 @@ from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
 from ostools.runs.forecast import LIBRARIES, Unloaded

@@ -19,7 +19,7 @@ import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
 from ostools.measure import jacobian
-from ostools.measure.jacobian import exact
+from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import plan
 from ostools.models import Prompt
@@ -62,7 +62,7 @@ def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
     chunk = plan(Shape.of(model), len(ids), 1, live=True, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
     route = Linearised(model, ids, "full", chunk=chunk)
-    with exact.jacobians(route, embedded, None, None) as rows:
+    with exact.exact_jacobians(route, embedded, None, None) as rows:
         return rows
 
 

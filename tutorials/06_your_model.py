@@ -32,8 +32,8 @@ from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCau
 
 import ostools as ost
 from ostools.measure.bounds.memory import bounds_bytes
-from ostools.measure.jacobian.estimate import choose_method
 from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.jacobian.norms import choose_method
 from ostools.models.shape import Shape
 
 transformers.utils.logging.disable_progress_bar()

@@ -16,11 +16,11 @@ from ostools.ground.names import checked_name, checked_names
 Arguments = Mapping[str, Any]
 
 _NAMES = {
-    "linearisation": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
-    "linearisations": ("linearisation", "ostools.measure.jacobian.linearisations:LINEARISATIONS"),
+    "linearisation": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "linearisations": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
-    "ways": ("way", "ostools.measure.faithfulness.without:WAYS"),
+    "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
     "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
 }
 """Parameters whose names are known without a model: how they are called, and where they stand."""
@@ -118,7 +118,7 @@ def pairs_of(task: str | None, prompt: Any, item: str | None, items: Any) -> Any
 
 def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Any:
     """The distance that is shown, None for the default. Raises `InputError` for an unknown one."""
-    from ostools.measure.collapse.readings import Reading
+    from ostools.measure.collapse.verdicts import Reading
 
     if not by_layer and not (site or per or norm):
         return None

@@ -26,11 +26,11 @@ from ostools.measure.answers.probability import spare
 from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.bounds.variants import checked_variants
 from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.faithfulness.without import cases_bytes
-from ostools.measure.jacobian.estimate import COTANGENTS
+from ostools.measure.faithfulness.deletion import cases_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.mitigated import acting_bytes
-from ostools.measure.passes.memory import patterns_bytes
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.mitigated_prompts import acting_bytes
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.output import read_up_to
 from ostools.measure.probes.failure_stage import failure_stage_bytes
 from ostools.measure.probes.probe import probes_bytes, seeds_asked

@@ -105,7 +105,7 @@ def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Value, ...]:
         return prompts.values
     import mitigations
     from mitigations import parts, rewrite
-    from ostools.measure.mitigated import rewrites
+    from ostools.measure.mitigated_prompts import rewrites
 
     acting = mitigations.mitigation(mitigation)
     texts = [isinstance(prompt, str) for prompt in prompts.values]

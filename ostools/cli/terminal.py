@@ -290,7 +290,7 @@ def _collapse_findings(result: Any, beside_a_file: bool) -> list[str]:
 
 def _reading(result: Any) -> Any:
     """The distance that a collapse shows."""
-    from ostools.measure.collapse.readings import Reading
+    from ostools.measure.collapse.verdicts import Reading
 
     return result.reading or Reading.with_defaults("y", None, "l2")
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ostools.results import Provenance, Result
-from ostools.theory import spectra
+from ostools.theory import lemmas, spectra
 from ostools.theory.decoder import Decoder
 from ostools.theory.distances import total_variation
-from ostools.theory.lemmas import counting, softmax, stochastic
 
 STATED = "as stated"  # any other hypotheses of a check name the one that is left out
 BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
@@ -45,9 +44,9 @@ def random_scores(seed: int, *shape: int) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def random_pattern(seed: int, n: int) -> stochastic.Matrix:
+def random_pattern(seed: int, n: int) -> lemmas.Matrix:
     """Causal softmax of scores within `SPREAD` of each other."""
-    return stochastic.causal_softmax(SPREAD * random_scores(seed, n, n))
+    return lemmas.causal_softmax(SPREAD * random_scores(seed, n, n))
 
 
 def softmax_distance(x: Tensor, x_star: Tensor) -> float:
@@ -60,12 +59,12 @@ def softmax_decrease(seed: int) -> list[Check]:
     losses, ratios = [], []
     for n in LENGTHS:
         scores = SPREAD * random_scores(seed, 20, n + 1)
-        x, x_star = softmax.inserted(scores[:, :-2], scores[:, -2], scores[:, -1])
+        x, x_star = lemmas.inserted(scores[:, :-2], scores[:, -2], scores[:, -1])
         weight, weight_star = x.softmax(-1)[:, -1], x_star.softmax(-1)[:, -1]
         losses.append(float(((weight - weight_star) / weight).amin()))
-        ratios.append(float((weight - weight_star).amax()) / softmax.decrease_bound(SPREAD, n))
+        ratios.append(float((weight - weight_star).amax()) / lemmas.decrease_bound(SPREAD, n))
     falling = torch.cat([-torch.arange(1, FAR, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)])
-    x, x_star = softmax.inserted(falling[:-2], falling[-2], falling[-1])
+    x, x_star = lemmas.inserted(falling[:-2], falling[-2], falling[-1])
     unbounded = float(x.softmax(-1)[-1] - x_star.softmax(-1)[-1])
     return [
         Check("least share of its weight that the last token loses", min(losses), ">=", 1e-5),
@@ -78,7 +77,7 @@ def vanishing_noise(seed: int) -> list[Check]:
     """Lemma 4.1 / B.2: noise on the first scores leaves delta within a bound that falls as 1 / n."""
     places, noise, x = 20, 0.1, random_scores(seed, max(LENGTHS))
     x_star = x + noise * random_scores(seed + 1, len(x)) * (torch.arange(len(x)) < places)
-    bounds = {n: softmax.first_places_bound(places, noise, 1.0, n) for n in LENGTHS}
+    bounds = {n: lemmas.first_places_bound(places, noise, 1.0, n) for n in LENGTHS}
     ratio = max(softmax_distance(x[:n], x_star[:n]) / bound for n, bound in bounds.items())
     unbounded = -2.0 * torch.arange(1, FAR + 1, dtype=torch.float64).log()
     far = softmax_distance(unbounded, unbounded + (torch.arange(FAR) == 0))
@@ -90,7 +89,7 @@ def vanishing_noise(seed: int) -> list[Check]:
 
 def alternation(seed: int) -> list[Check]:
     """Lemma B.4, of one pair of sequences: 0101... and 1010... stay 2 (e - 1) / (e + 1) apart at even lengths."""
-    error = max(abs(softmax_distance(*softmax.alternating(n)) - softmax.ALTERNATING) for n in LENGTHS)
+    error = max(abs(softmax_distance(*lemmas.alternating(n)) - lemmas.ALTERNATING) for n in LENGTHS)
     return [Check("greatest error of delta = 2 (e - 1) / (e + 1) over even n", error, "<=", 1e-12)]
 
 
@@ -99,7 +98,7 @@ def largest_eigenvalue(seed: int) -> list[Check]:
     pattern = random_pattern(seed, 24)
     error = abs(float(torch.linalg.eigvals(pattern).abs().amax()) - 1.0)
     alone = torch.cat([pattern[:-1], torch.eye(24, dtype=torch.float64)[-1:]])
-    simple, double = (float(stochastic.eigenvectors(matrix)) for matrix in (pattern, alone))
+    simple, double = (float(lemmas.eigenvectors(matrix)) for matrix in (pattern, alone))
     return [
         Check("distance of the largest |eigenvalue| from 1, 24 tokens", error, "<=", 1e-10),
         Check("multiplicity of the eigenvalue 1", simple, "<=", 1.0),
@@ -123,8 +122,8 @@ def limit(seed: int) -> list[Check]:
     """Proposition 5.2 / B.8: ((Lambda + I) / 2)^L, Theorem 5.1's bound for equal layers, moves all to token 1."""
     pattern, identity = random_pattern(seed, 8), torch.eye(8, dtype=torch.float64)
     power = torch.linalg.matrix_power(spectra.lazy(pattern), 16)[-1]
-    error = float((stochastic.theorem_51_row(pattern, 16) - power).abs().amax())
-    mass, identity_mass = (stochastic.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
+    error = float((lemmas.theorem_51_row(pattern, 16) - power).abs().amax())
+    mass, identity_mass = (lemmas.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
     words = f"greatest mass of a row off token 1, L = {FAR:,}"
     return [
         Check("greatest error of Theorem 5.1's bound against ((Λ + I) / 2)^16", error, "<=", 1e-12),
@@ -141,7 +140,7 @@ def random_decoder(seed: int, positions: str = "none", causal: bool = True) -> D
 def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
     """Greatest relative spread of representations within a token type, over sequences of token ids."""
     tokens = [torch.tensor(ids) for ids in sequences]
-    return counting.type_spread([decoder.forward(ids[None]).y[0] for ids in tokens], tokens)
+    return lemmas.type_spread([decoder.forward(ids[None]).y[0] for ids in tokens], tokens)
 
 
 def same_ratio(seed: int) -> list[Check]:
@@ -169,8 +168,8 @@ def same_answers(seed: int) -> list[Check]:
     # A product for each, as a kernel may depend on the size.
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
-    alike = float(counting.identical_next(rounded).sum())
-    extra, extra_of_sums = (float(counting.second_answers(rounded, interventions)) for interventions in (answers, sums))
+    alike = float(lemmas.identical_next(rounded).sum())
+    extra, extra_of_sums = (float(lemmas.second_answers(rounded, interventions)) for interventions in (answers, sums))
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),

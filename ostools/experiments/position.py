@@ -26,14 +26,14 @@ from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
-from ostools.measure.jacobian.estimate import COTANGENTS
-from ostools.measure.jacobian.linearisations import LINEARISATIONS
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.measurement import measurement
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
 from ostools.results import Frame, Provenance, Result
-from ostools.theory.profiles import Shape, TestedValue, by_student, named_by_ends
+from ostools.theory.profiles import ProfileShape, TestedValue, by_student, named_by_ends
 
 KINDS = ("facts", "code", "digits", "story")
 NATURAL = ("facts", "code", "story")
@@ -85,7 +85,7 @@ class PositionEffect(Result):
         return pd.DataFrame([_contrast(source, group) for source, group in samples.items()])
 
     @property
-    def verdict(self) -> Shape:
+    def verdict(self) -> ProfileShape:
         """The shape of the model's own profile."""
         contrasts = self.contrasts
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]

@@ -27,14 +27,14 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text, right_lines
 from ostools.measure.answers.reading import STOP
-from ostools.measure.jacobian.estimate import choose_method
+from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import of_text
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.results import Provenance, Result
 from ostools.tasks.retrieve import RetrieveTask
-from ostools.theory.statistics.bootstrap import bootstrap_mean, expanded, fewest_at
+from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95
@@ -55,7 +55,7 @@ class Retrieval(Result):
 
     `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
     positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
-    interval of that over seeds (paired bootstrap, widened for few seeds, see `theory.bootstrap.expanded`); verdict: above,
+    interval of that over seeds (paired bootstrap, widened for few seeds, see `theory.intervals.expanded`); verdict: above,
     below, undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
     """
 

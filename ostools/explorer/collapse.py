@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ostools.measure import Collapse
-from ostools.measure.collapse.readings import Reading
+from ostools.measure.collapse.verdicts import Reading
 from ostools.reporting.findings.collapse import collapse_findings
 from ostools.results import Frame
 

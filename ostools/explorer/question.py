@@ -14,7 +14,7 @@ from mitigations import Mitigation
 from ostools.explorer.views import VIEWS, View
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
-from ostools.measure.mitigated import rewrites
+from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
 
 LONGEST = 20_000

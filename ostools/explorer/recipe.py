@@ -10,7 +10,7 @@ from typing import Any
 from ostools import measure
 from ostools.explorer.question import Question
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.mitigated import InactiveMitigationError
+from ostools.measure.mitigated_prompts import InactiveMitigationError
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Result
 

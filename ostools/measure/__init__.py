@@ -6,11 +6,11 @@ from ostools.measure.answers.evaluate import Evaluation, evaluate
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
-from ostools.measure.attention.variation import AttentionVariation, attention_variation
 from ostools.measure.attribution.attribution import Attribution, attribution
 from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint

@@ -15,7 +15,7 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost, watched
 from ostools.ground.records import Record
-from ostools.measure.several import one_of_several
+from ostools.measure.prompts import one_of_several
 from ostools.models.describe import IN_WORDS, hashed_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads

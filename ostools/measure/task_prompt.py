@@ -59,7 +59,7 @@ class TaskPrompt:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the prompt has."""
+        """Number of tokens of the prompt."""
         return len(self.prompt.ids)
 
 

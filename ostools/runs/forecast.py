@@ -20,7 +20,7 @@ from ostools import tasks
 from ostools.ground.errors import INTERRUPTS
 from ostools.ground.memory import available_memory
 from ostools.measure.answers.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE

@@ -43,7 +43,7 @@ _EPS = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class DecoderBlock:
     """The weights of one block; projections act from the right on rows: q = norm1(v) W_Q."""
 
     gain1: Float[Tensor, " d_model"]
@@ -57,7 +57,7 @@ class Block:
     W_down: Float[Tensor, "d_mlp d_model"]
 
     @classmethod
-    def random(cls, generator: torch.Generator, d_model: int, n_heads: int, d_mlp: int) -> Block:
+    def random(cls, generator: torch.Generator, d_model: int, n_heads: int, d_mlp: int) -> DecoderBlock:
         """Projections Gaussian with variance 1 / fan-in, gains 1; float64."""
         d_head, gain = d_model // n_heads, torch.ones(d_model, dtype=torch.float64)
         W_Q, W_K, W_V = (_gaussian(generator, n_heads, d_model, d_head, fan_in=d_model) for _ in range(3))
@@ -66,12 +66,14 @@ class Block:
         W_down = _gaussian(generator, d_mlp, d_model, fan_in=d_mlp)
         return cls(gain, W_Q, W_K, W_V, W_O, gain, W_gate, W_up, W_down)
 
-    def to(self, dtype: torch.dtype) -> Block:
-        return Block(**{field.name: _cast(getattr(self, field.name), dtype) for field in dataclasses.fields(self)})
+    def to(self, dtype: torch.dtype) -> DecoderBlock:
+        return DecoderBlock(
+            **{field.name: _cast(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
+        )
 
 
 @dataclass(frozen=True)
-class Forward:
+class DecoderPass:
     """`residuals`: v^(0), ..., v^(L). `patterns`: alpha^(0), ..., alpha^(L-1). `y`: after the final norm."""
 
     residuals: tuple[Residual, ...]
@@ -91,7 +93,7 @@ class Decoder:
     """
 
     embedding: Float[Tensor, "token d_model"]
-    blocks: tuple[Block, ...]
+    blocks: tuple[DecoderBlock, ...]
     gain3: Float[Tensor, " d_model"]
     W_U: Float[Tensor, "d_model token"]
     positions: str = "rope"
@@ -155,7 +157,7 @@ class Decoder:
             embedding=_gaussian(generator, vocabulary, d_model),
             W_U=_gaussian(generator, d_model, vocabulary, fan_in=d_model),
             gain3=torch.ones(d_model, dtype=torch.float64),
-            blocks=tuple(Block.random(generator, d_model, n_heads, d_mlp) for _ in range(n_layers)),
+            blocks=tuple(DecoderBlock.random(generator, d_model, n_heads, d_mlp) for _ in range(n_layers)),
             positions=positions,
             rope_base=rope_base,
             table_seed=table_seed,
@@ -182,7 +184,7 @@ class Decoder:
         inputs: Int[Tensor, "batch pos"] | Residual,
         *,
         store: Mapping[str, torch.dtype] | None = None,
-    ) -> Forward:
+    ) -> DecoderPass:
         """Every residual stream, every pattern, and y. Patterns take L H n^2 numbers: walk `layers` where that is too much.
 
         Args:
@@ -192,7 +194,7 @@ class Decoder:
         steps = list(self.layers(inputs, store=store))
         residuals = tuple(residual for residual, _ in steps)
         patterns = tuple(pattern for _, pattern in steps if pattern is not None)
-        return Forward(residuals, patterns, self.normed(residuals[-1], self._stored(store).gain3))
+        return DecoderPass(residuals, patterns, self.normed(residuals[-1], self._stored(store).gain3))
 
     def layers(
         self,
@@ -234,7 +236,7 @@ class Decoder:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return gain * (wide * scale).to(x.dtype)
 
-    def attention(self, block: Block, x: Residual, store: torch.dtype | None = None) -> tuple[Residual, Pattern]:
+    def attention(self, block: DecoderBlock, x: Residual, store: torch.dtype | None = None) -> tuple[Residual, Pattern]:
         """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha; `store` rounds keys and values."""
         q, k, v = self.projected(block, x)
         k, v = _rounded(k, store), _rounded(v, store)
@@ -242,7 +244,7 @@ class Decoder:
         heads = einsum(pattern, v, "batch head query key, batch head key d_head -> batch head query d_head")
         return einsum(heads, block.W_O, "batch head pos d_head, head d_head d_model -> batch pos d_model"), pattern
 
-    def projected(self, block: Block, x: Residual) -> tuple[Projected, Projected, Projected]:
+    def projected(self, block: DecoderBlock, x: Residual) -> tuple[Projected, Projected, Projected]:
         """Queries, keys and values; queries and keys turned, where positions are rotary."""
         project = "batch pos d_model, head d_model d_head -> batch head pos d_head"
         q, k, v = (einsum(x, W, project) for W in (block.W_Q, block.W_K, block.W_V))
@@ -261,7 +263,7 @@ class Decoder:
         scores = scores.masked_fill(hidden, -torch.inf)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
 
-    def mlp(self, block: Block, x: Residual) -> Residual:
+    def mlp(self, block: DecoderBlock, x: Residual) -> Residual:
         """psi(x) = W_down (silu(W_gate x) * (W_up x))."""
         return (torch.nn.functional.silu(x @ block.W_gate) * (x @ block.W_up)) @ block.W_down
 

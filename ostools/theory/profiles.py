@@ -1,30 +1,43 @@
-"""The shape of a sensitivity profile: shares of its total, and whether its two ends stand above its middle.
+"""The shape of a sensitivity profile: shares of its total, and whether its two ends stand above its
+middle.
 
-Section 5 of the paper (arXiv 2406.04267) explains a U, "in part": the first tokens and the last ones count for more than those
-between. A profile is one noisy series, and neighbouring tokens are alike, so that tokens are not independent draws. Everything
-here is therefore computed from the means of log10 norms over blocks of neighbours, which are nearly independent where tokens
-are not: five in each third of the prompt, or three where it has fewer than 64 tokens. What scatters around a straight line
-within a third counts as noise.
+Section 5 of the paper (arXiv 2406.04267) explains a U, "in part": the first tokens and the last
+ones count for more than those between. A profile is one noisy series, and neighbouring tokens are
+alike, so that tokens are not independent draws. Everything here is therefore computed from the
+means of log10 norms over blocks of neighbours, which are nearly independent where tokens are not:
+five in each third of the prompt, or three where it has fewer than 64 tokens. What scatters around a
+straight line within a third counts as noise.
 
-Simulated: where nothing is there, the 95% interval of a contrast lies above 0 in 1.6 to 4.5% of cases (nominal 2.5%) at
-correlations of neighbours up to 0.5 and 64 tokens or more, in 8% at a correlation of 0.7 and 64 tokens; both in 1% (3%).
-Of 12, 20, 38 and 60 tokens the 95% interval of a contrast holds in 94.4% to 97.7% of cases at correlations up to 0.5, and
-in 90% to 96% at 0.7. It is wide: +- 2 to 3 times the scatter of tokens. A U over 38 tokens that is 2 decades deep is seen in
-57% of cases, where tokens scatter by 0.3.
-A U that is 0.8 decades deep in tokens that scatter by 0.3 is seen in 52% of cases at 64 tokens, 85% at 128 (correlation 0.3).
+Simulated: where nothing is there, the 95% interval of a contrast lies above 0 in 1.6 to 4.5% of
+cases (nominal 2.5%) at correlations of neighbours up to 0.5 and 64 tokens or more, in 8% at a
+correlation of 0.7 and 64 tokens; both in 1% (3%). Of 12, 20, 38 and 60 tokens the 95% interval of a
+contrast holds in 94.4% to 97.7% of cases at correlations up to 0.5, and in 90% to 96% at 0.7. It is
+wide: +- 2 to 3 times the scatter of tokens. A U over 38 tokens that is 2 decades deep is seen in
+57% of cases, where tokens scatter by 0.3. A U that is 0.8 decades deep in tokens that scatter by
+0.3 is seen in 52% of cases at 64 tokens, 85% at 128 (correlation 0.3).
+
+Of many profiles (a corpus, or a list of prompts): windows of one text are alike, so that texts are
+what is drawn. Every text counts once, by the mean of its windows, and every interval is over texts.
+Cost: a product with a windows x bins matrix, and resamples x texts numbers for the bootstrap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from scipy.special import stdtr, stdtrit
 from scipy.stats import spearmanr
 
-Shape = Literal["U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"]
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import whole_number
+from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded
+
+ProfileShape = Literal["U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"]
 Profile = Float[np.ndarray, " pos"]
 
 BLOCKS = 5
@@ -48,7 +61,7 @@ class TestedValue:
 
 @dataclass(frozen=True)
 class UShape:
-    """How the ends of a profile stand to its middle, in decades (differences of log10 norms).
+    """Ends of a profile beside its middle, in decades (differences of log10 norms).
 
     `thirds`: the mean log10 norm of each third. `start`, `end`: the first, the last minus the middle one. `curvature`: c of
     the quadratic a + b t + c t^2, t from -1 to 1 along the profile. `vertex`: where it turns, as a fraction of the prompt
@@ -63,7 +76,7 @@ class UShape:
     neighbours: float
 
     @property
-    def verdict(self) -> Shape:
+    def verdict(self) -> ProfileShape:
         """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier by chance than either.
 
         The quadratic has no say: a convex profile that only decays has a positive curvature too.
@@ -71,7 +84,7 @@ class UShape:
         return named_by_ends(self.start, self.end)
 
 
-def named_by_ends(start: TestedValue, end: TestedValue) -> Shape:
+def named_by_ends(start: TestedValue, end: TestedValue) -> ProfileShape:
     """The shape whose contrasts of both ends with the middle exclude zero."""
     if start.low > 0 and end.low > 0:
         return "U-shape"
@@ -83,7 +96,7 @@ def named_by_ends(start: TestedValue, end: TestedValue) -> Shape:
 
 
 def shares(values: Profile) -> Profile:
-    """Each value's part of the total; zeros where the total is zero."""
+    """Share of the total of each value; zeros where the total is zero."""
     total = values.sum()
     return values / total if total > 0 else np.zeros_like(values)
 
@@ -164,3 +177,87 @@ def _neighbours(log10_norms: Profile) -> float:
 def _around_line(values: Float[np.ndarray, " place"]) -> Float[np.ndarray, " place"]:
     along = np.stack([np.ones(len(values)), np.arange(len(values))], axis=1)
     return values - along @ np.linalg.lstsq(along, values, rcond=None)[0]
+
+
+BINS = 32
+"""Of relative position, unless asked for."""
+LEVEL = 0.95
+QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
+"""Of windows, by the names of their columns."""
+FEWEST_TOKENS = 15
+"""Fewest tokens whose ends are held against their middle: five in each third."""
+
+
+@dataclass(frozen=True)
+class EndContrasts:
+    """First and last third of profiles beside the middle one, in decades: means over texts."""
+
+    start: TestedValue
+    end: TestedValue
+
+    @property
+    def verdict(self) -> ProfileShape:
+        """Verdict as of one profile (`profiles.UShape`): a U needs both ends."""
+        return named_by_ends(self.start, self.end)
+
+
+def checked_bins(bins: int, lengths: Sequence[int]) -> int:
+    """At most one bin a token of the shortest: finer ones would show what no token says. Raises `InputError` for more."""
+    if whole_number("bins", bins, 1) > min(lengths):
+        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest, found {bins}")
+    return int(bins)
+
+
+def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarray, "window bin"]:
+    """The share of every bin of relative position over its even share, 1 / bins: 1 everywhere where all tokens are equal.
+
+    Token i of n covers [i / n, (i + 1) / n) of a window, bin b of B [b / B, (b + 1) / B); a token on the border of two bins
+    counts in each by the part of it that lies there, so that the mean over the bins is the sum of the shares.
+    """
+    pos, token, place = shares.shape[-1], np.arange(shares.shape[-1])[:, None], np.arange(bins)[None, :]
+    # Whole numbers, in units of 1 / (n B): where B divides n every part is exactly 0 or 1.
+    start, stop = np.maximum(token * bins, place * pos), np.minimum((token + 1) * bins, (place + 1) * pos)
+    return bins * (shares @ (np.clip(stop - start, 0, None) / bins))
+
+
+def text_means(
+    values: Float[np.ndarray, " window *rest"], texts: Int[np.ndarray, " window"]
+) -> Float[np.ndarray, " text *rest"]:
+    """The mean of the windows of each text, in the order of the texts' numbers."""
+    _, places, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    total = np.zeros((len(counts), *values.shape[1:]))
+    np.add.at(total, places, values)
+    return total / counts.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def interval_of_mean(
+    means: Float[np.ndarray, "text bin"], *, seed: int = 0
+) -> tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]:
+    """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three texts, which show no spread.
+
+    At the `expanded` level, as a percentile interval of few texts is too narrow."""
+    if len(means) < FEWEST:
+        unknown = np.full(means.shape[1], np.nan)
+        return unknown, unknown
+    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)), seed=seed)
+    return interval.low.numpy(), interval.high.numpy()
+
+
+def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:
+    """The mean log10 of the first, and of the last third, minus the middle one, of every window: the contrasts of
+    `profiles.u_shape`, without its intervals. At least `FEWEST_TOKENS` tokens."""
+    blocks = means_of_blocks(log10_values)
+    start, middle, end = blocks.reshape(len(blocks), 3, -1).mean(2).T
+    return np.stack([start - middle, end - middle], axis=1)
+
+
+def ends_over_texts(contrasts: Float[np.ndarray, "text 2"]) -> EndContrasts:
+    """Whether the mean contrasts over texts are zero, by Student's t with a degree of freedom less than texts.
+
+    Here texts are the draws, where `profiles.u_shape` has only the scatter of the tokens of one prompt. At least three texts.
+    """
+    texts = len(contrasts)
+    errors = contrasts.std(0, ddof=1) / texts**0.5
+    means = contrasts.mean(0)
+    start, end = (by_student(float(m), float(e), float(texts - 1)) for m, e in zip(means, errors, strict=True))
+    return EndContrasts(start, end)

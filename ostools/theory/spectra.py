@@ -32,13 +32,13 @@ def second_eigenvalue(matrix: Stochastic) -> Float[Tensor, "*head"]:
 
 
 def multiplicity(matrix: Stochastic, rounding: float = 0.0) -> Float[Tensor, "*head"]:
-    """How often 1 is an eigenvalue; 1.0 is Lemma B.6's simple one. `rounding`: how far below 1 the dtype may have put it."""
+    """Multiplicity of the eigenvalue 1; 1.0 is Lemma B.6's simple one. `rounding`: how far below 1 it may lie."""
     return (eigenvalues(matrix) >= 1.0 - rounding).sum(-1).to(matrix.dtype)
 
 
 def defect(matrix: Stochastic) -> float:
-    """How far the matrix is from row-stochastic and lower-triangular: the largest error of a row's sum, of a weight below 0 and
-    of a weight above the diagonal."""
+    """Distance from row-stochastic and lower-triangular: the largest error of a row's sum, of a weight below
+    0 and of a weight above the diagonal."""
     rows = (matrix.sum(-1) - 1.0).abs().amax()
     return float(torch.stack([rows, -matrix.amin(), matrix.triu(1).abs().amax()]).amax())
 

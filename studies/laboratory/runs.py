@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.theory import positions as encodings
-from ostools.theory.decoder import Decoder, Forward, Pattern
+from ostools.theory.decoder import Decoder, DecoderPass, Pattern
 from ostools.theory.distances import distance, total_variation
 
 Curve = Float[Tensor, " length"]
@@ -177,7 +177,7 @@ def rounding(
     exact*_(n+1))||, what is left of it in the difference: rounding that both share cancels there.
     """
 
-    def representation(run: Forward) -> Float[Tensor, "batch pos d_model"]:
+    def representation(run: DecoderPass) -> Float[Tensor, "batch pos d_model"]:
         return run.y if norm == "l2" else run.residuals[-1]
 
     references: dict[torch.dtype, Float[Tensor, "batch pos d_model"]] = {}

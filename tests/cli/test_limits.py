@@ -17,7 +17,6 @@ from ostools.cli.signature import signature_of
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
-from ostools.measure.jacobian import one_linearisation
 from ostools.models.files.sources import locate
 from ostools.runs.forecast import Unloaded
 from tests.cli.asking import assert_one_forecast, assert_refused

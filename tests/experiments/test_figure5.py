@@ -12,7 +12,7 @@ import torch
 from ostools import tasks
 from ostools.experiments import Figure5, figure_5
 from ostools.ground.errors import InputError
-from ostools.measure.collapse import readings
+from ostools.measure.collapse import verdicts as readings
 from ostools.measure.collapse.collapse import collapse
 from ostools.models import encode
 from ostools.theory.distances import distance, head_chunks

@@ -15,7 +15,6 @@ from ostools.experiments import lemmas
 from ostools.experiments.lemmas import LEMMAS, STATED, lemma_checks
 from ostools.theory import spectra
 from ostools.theory.decoder import Decoder
-from ostools.theory.lemmas import softmax, stochastic
 
 
 def failed(lemma: str, seed: int = 0) -> list[str]:
@@ -53,18 +52,18 @@ def numbered(logits: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
-    "the spread forgotten": ("B.1", softmax, "decrease_bound", lambda spread, n: 1.0 / (n * (n + 1))),
-    "nothing inserted": ("B.1", softmax, "inserted", lambda a, b, c: 2 * (torch.cat([a, c[..., None]], -1),)),
+    "the spread forgotten": ("B.1", theory, "decrease_bound", lambda spread, n: 1.0 / (n * (n + 1))),
+    "nothing inserted": ("B.1", theory, "inserted", lambda a, b, c: 2 * (torch.cat([a, c[..., None]], -1),)),
     "noise that lasts": ("4.1/B.2", lemmas, "softmax_distance", lambda x, x_star: 0.5),
     "noise without effect": ("4.1/B.2", lemmas, "softmax_distance", lambda x, x_star: 0.0),
-    "another limit": ("B.4", softmax, "ALTERNATING", 0.9),
+    "another limit": ("B.4", theory, "ALTERNATING", 0.9),
     "a factor 1/2": ("B.4", lemmas, "total_variation", lambda p, q: (p - q).abs().sum(-1) / 2),
-    "mask after softmax": ("B.6", stochastic, "causal_softmax", cut_after),
-    "the fixed space miscounted": ("B.6", stochastic, "eigenvectors", lambda matrix: 1),
-    "not triangular": ("B.7", stochastic, "causal_softmax", looking_ahead),
-    "rows that lose weight": ("B.7", stochastic, "causal_softmax", cut_after),
+    "mask after softmax": ("B.6", theory, "causal_softmax", cut_after),
+    "the fixed space miscounted": ("B.6", theory, "eigenvectors", lambda matrix: 1),
+    "not triangular": ("B.7", theory, "causal_softmax", looking_ahead),
+    "rows that lose weight": ("B.7", theory, "causal_softmax", cut_after),
     "no skip connection": ("5.2/B.8", spectra, "lazy", lambda matrix: matrix),
-    "a pattern of itself": ("5.2/B.8", stochastic, "causal_softmax", lambda scores: torch.eye(8).double()),
+    "a pattern of itself": ("5.2/B.8", theory, "causal_softmax", lambda scores: torch.eye(8).double()),
     "the count known": ("6.2/B.10", Decoder, "logits", numbered(Decoder.logits)),
 }
 

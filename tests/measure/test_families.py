@@ -15,8 +15,8 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.jacobian.linearisations import LINEARISATIONS
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
 from ostools.models import Prompt, view_in

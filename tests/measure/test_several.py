@@ -10,7 +10,7 @@ import pytest
 
 import ostools as ost
 from ostools.measure import PromptBounds, Sensitivities
-from ostools.theory import corpora
+from ostools.theory import profiles
 from tests.checkpoints import tiny_model
 
 SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
@@ -64,7 +64,7 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
                 each.append(by_a_loop(own["value"].to_numpy(), shortest if bins is None else bins))
             assert rows["mean"].tolist() == pytest.approx(np.mean(each, axis=0).tolist(), rel=1e-12)
             assert rows["mean"].mean() == pytest.approx(1.0, rel=1e-12)
-            low, high = corpora.interval_of_mean(np.array(each))
+            low, high = profiles.interval_of_mean(np.array(each))
             assert rows["low"].tolist() == pytest.approx(low.tolist(), rel=1e-9)
             assert rows["high"].tolist() == pytest.approx(high.tolist(), rel=1e-9)
             assert set(rows["prompts"]) == {3}

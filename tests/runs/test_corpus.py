@@ -27,8 +27,7 @@ from ostools.runs.corpus.windows import draw, read_texts, texts_hash
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 from ostools.tasks import RepeatedIds
-from ostools.theory.corpora import binned
-from ostools.theory.profiles import shares
+from ostools.theory.profiles import binned, shares
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
 from tests.sets import quick

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.theory import positions as encodings
-from ostools.theory.decoder import Block, Decoder
+from ostools.theory.decoder import Decoder, DecoderBlock
 from studies.laboratory.config import LabConfig
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.training import WEIGHTS, load_lab, train_lab, untrained_lab
@@ -37,7 +37,7 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
     weights = {name: weight.detach().double() for name, weight in lab_decoder(config).named_parameters()}
     heads = (config.n_heads, config.d_model // config.n_heads)
 
-    def block(layer: int) -> Block:
+    def block(layer: int) -> DecoderBlock:
         def of(name: str) -> torch.Tensor:
             return weights[f"model.layers.{layer}.{name}.weight"]
 
@@ -45,7 +45,7 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         back = of("self_attn.o_proj").T.reshape(*heads, -1)
         mlp = (of(f"mlp.{name}_proj").T for name in ("gate", "up", "down"))
         gains = of("input_layernorm"), of("post_attention_layernorm")
-        return Block(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
+        return DecoderBlock(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
 
     named: dict[str, Any] = {"positions": config.positions if config.positions in ("rope", "alibi") else "none"}
     decoder = Decoder(

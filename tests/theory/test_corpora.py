@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ostools.theory import corpora, profiles
+from ostools.theory import profiles
 
 
 @pytest.mark.parametrize(("pos", "bins"), [(8, 4), (8, 8), (7, 3), (5, 8), (64, 32), (1, 1)])
@@ -26,46 +26,46 @@ def test_every_token_counts_in_a_bin_by_the_part_of_it_that_lies_there(pos: int,
             )
             total += share * max(high - low, Fraction(0)) * pos
         expected.append(bins * total)
-    (found,) = corpora.binned(np.array([[float(share) for share in shares]]), bins)
+    (found,) = profiles.binned(np.array([[float(share) for share in shares]]), bins)
     assert sum(expected) == bins
     np.testing.assert_allclose(found, [float(value) for value in expected], rtol=1e-14)
 
 
 def test_a_text_counts_once_however_many_windows_it_has() -> None:
     values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, 0.25]])
-    means = corpora.text_means(values, np.array([7, 7, 7, 3]))
+    means = profiles.text_means(values, np.array([7, 7, 7, 3]))
     assert means.tolist() == [[0.5, 0.25], [3.0, 4.0]]
-    assert corpora.text_means(values[:, 0], np.array([0, 1, 0, 1])).tolist() == [3.0, 1.75]
+    assert profiles.text_means(values[:, 0], np.array([0, 1, 0, 1])).tolist() == [3.0, 1.75]
 
 
 def test_the_interval_is_over_texts() -> None:
     """A hundred windows of a text that are all the same are no hundred draws: the interval is that of the texts."""
     texts = np.random.default_rng(0).normal(size=(9, 4))
-    low, high = corpora.interval_of_mean(texts)
-    many = corpora.text_means(np.repeat(texts, 100, axis=0), np.repeat(np.arange(9), 100))
-    again = corpora.interval_of_mean(many)
+    low, high = profiles.interval_of_mean(texts)
+    many = profiles.text_means(np.repeat(texts, 100, axis=0), np.repeat(np.arange(9), 100))
+    again = profiles.interval_of_mean(many)
     np.testing.assert_allclose(again, (low, high), rtol=1e-12)
     error = texts.std(0, ddof=1) / 3 * stats.t.ppf(0.975, 8)
     np.testing.assert_allclose((high - low) / 2, error, rtol=0.25)
-    assert np.isnan(corpora.interval_of_mean(texts[:2])).all()
+    assert np.isnan(profiles.interval_of_mean(texts[:2])).all()
 
 
 def test_the_same_texts_have_an_interval_without_rounding() -> None:
-    low, high = corpora.interval_of_mean(np.full((5, 3), 0.1))
+    low, high = profiles.interval_of_mean(np.full((5, 3), 0.1))
     assert (low.tolist(), high.tolist()) == ([0.1] * 3, [0.1] * 3)
 
 
 @pytest.mark.parametrize("pos", [15, 60, 61, 63, 64, 127])
 def test_contrasts_are_those_of_one_profile(pos: int) -> None:
     values = np.random.default_rng(pos).normal(size=(3, pos))
-    for row, found in zip(values, corpora.end_contrasts(values), strict=True):
+    for row, found in zip(values, profiles.end_contrasts(values), strict=True):
         shape = profiles.u_shape(row)
         np.testing.assert_allclose(found, [shape.start.value, shape.end.value], rtol=1e-12, atol=1e-14)
 
 
 def test_the_ends_are_tested_as_by_students_t() -> None:
     contrasts = np.random.default_rng(2).normal(0.3, 1, size=(12, 2))
-    ends = corpora.ends_over_texts(contrasts)
+    ends = profiles.ends_over_texts(contrasts)
     for found, values in zip((ends.start, ends.end), contrasts.T, strict=True):
         known: Any = stats.ttest_1samp(values, 0.0)
         low, high = known.confidence_interval(0.95)
@@ -84,4 +84,4 @@ def test_the_ends_are_tested_as_by_students_t() -> None:
     ],
 )
 def test_a_shape_that_every_text_has_is_named(start: int, end: int, verdict: str) -> None:
-    assert corpora.ends_over_texts(np.array([[start, end]] * 4, dtype=float)).verdict == verdict
+    assert profiles.ends_over_texts(np.array([[start, end]] * 4, dtype=float)).verdict == verdict

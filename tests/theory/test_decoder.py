@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.theory.decoder import Block, Decoder
+from ostools.theory.decoder import Decoder, DecoderBlock
 from ostools.theory.positions import ENCODINGS
 from tests.checkpoints import make_model
 
@@ -25,7 +25,7 @@ def from_llama(model: Any) -> Decoder:
         return weight.T.unflatten(1, (heads, -1)).movedim(1, 0)
 
     blocks = [
-        Block(
+        DecoderBlock(
             gain1=layer.input_layernorm.weight,
             W_Q=projection(layer.self_attn.q_proj.weight),
             W_K=projection(layer.self_attn.k_proj.weight),
@@ -198,7 +198,7 @@ def test_without_norm_one_head_can_be_the_identity() -> None:
     """docs/theory.md 3.4, an exact case: W_OV = I, no MLP, no norm, uniform scores: v^(1) = v + its running mean."""
     eye, zero = torch.eye(4, dtype=torch.float64)[None], torch.zeros(1, 4, 4, dtype=torch.float64)
     ones, mlp = torch.ones(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
-    block = Block(ones, zero, zero, eye, eye, ones, mlp, mlp, mlp)
+    block = DecoderBlock(ones, zero, zero, eye, eye, ones, mlp, mlp, mlp)
     decoder = Decoder(torch.eye(4, dtype=torch.float64), (block,), ones, mlp, positions="none", norm="none")
     x = torch.randn(1, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(decoder.forward(x).y, x + x.cumsum(1) / torch.arange(1, 10)[:, None])

@@ -37,7 +37,7 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.bounds.belief import Belief, judged
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result

@@ -32,7 +32,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.measure.hosted.given import Hosted
+from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.results import Result
 from ostools.tasks import AppendixTask

@@ -8,7 +8,7 @@ two tokens, and no theorem speaks of them.
 
 Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) - v*^(L)||_inf, before the
 final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
-none, is open: `ostools.measure.collapse.readings`. Other sites, norms and readings are options.
+none, is open: `ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
 
 The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.figure5`.
 Source: arXiv 2406.04267, Figure 5 and section 4.
@@ -33,12 +33,12 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.readings import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.measurement import measurement
 from ostools.results import Provenance, Result
 from ostools.tasks import ItemsAs
-from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean
+from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
 PANELS = "abcd"
 PAPERS_MODEL = "Gemma 7B"
@@ -54,7 +54,7 @@ class Figure5(Result):
     many); mean, the distance averaged over heads and seeds; head_minimum and head_maximum, the least and the greatest of any
     head and seed; seed_minimum and seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high,
     the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
-    `theory.bootstrap` says how much); noise, pair_noise and machine_line, averaged alike.
+    `theory.intervals` says how much); noise, pair_noise and machine_line, averaged alike.
 
     `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as `Collapse.verdicts` says, of the
     quantity that is drawn: the same site, pieces and norm. A dtype that overflows has its verdict alone. `curves`: the whole

@@ -52,7 +52,7 @@ from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
 from ostools.results import Provenance, Result
 from ostools.theory.distances import distance, total_variation
-from ostools.theory.lemmas.softmax import first_places_bound, prefix_total_variation
+from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
 from ostools.theory.statistics.fits import FEWEST
 

@@ -11,8 +11,8 @@ from scipy.stats import binomtest, kendalltau
 
 from ostools.ground.words import number
 from ostools.results import Frame, Result
-from ostools.theory.statistics.bootstrap import FEWEST
 from ostools.theory.statistics.fits import over_seeds
+from ostools.theory.statistics.intervals import FEWEST
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"

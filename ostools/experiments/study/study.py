@@ -25,7 +25,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.elicitation import elicitation_for
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.arithmetic import full_precision
+from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 
 from ostools.ground.words import number
-from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED
+from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
-from ostools.theory.statistics.bootstrap import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
@@ -72,7 +72,7 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
     in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
     reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
-    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.bootstrap`).
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [

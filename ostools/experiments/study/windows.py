@@ -24,8 +24,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import ModelEncoder
-from ostools.measure.collapse.rendered_pairs import RenderedPairs, as_pairs
+from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS

@@ -23,10 +23,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS
-from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
+from ostools.measure.passes.batches import TOKENS, LongestPrompt, Rows, batch_bytes, batches, padding, shared_prefix
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
-from ostools.measure.passes.memory import LongestPrompt, batch_bytes
 from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
@@ -103,7 +102,7 @@ def answers(
     if cycles is not None and len(cycles) != len(encoded_prompts):
         raise InputError(f"answers: expected one cycle for each of {len(encoded_prompts)} prompts, found {len(cycles)}")
     choose = chooser(temperature, seeds, len(encoded_prompts))
-    reading = _Reading(model, stops, cycles)
+    reading = _AnswerTexts(model, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
     for batch in batches([len(prompt.ids) for prompt in encoded_prompts], padding(model).allowed, chunk(TOKENS)):
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
@@ -149,7 +148,7 @@ def _generate(
     model: TransformerBridge,
     prompts: dict[int, list[int]],
     max_new_tokens: int,
-    reading: _Reading,
+    reading: _AnswerTexts,
     choose: Chooser,
     shared: int,
 ) -> dict[int, Answer]:
@@ -194,7 +193,7 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
     }
 
 
-class _Reading:
+class _AnswerTexts:
     """Generated tokens as an answer: their text after the prompt, and how it ended."""
 
     def __init__(

@@ -35,9 +35,9 @@ from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import IDENTICAL, Verdict
+from ostools.measure.collapse.verdicts import IDENTICAL, CurveVerdict
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts, of_the_pass
+from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
@@ -111,11 +111,9 @@ def counting(
             pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for another task; for what `collapse` refuses (lengths, dtypes, the context, an active edit); for a
-    mitigation that rewrites prompts or does not change anything here; and for a tokenizer with which the answer lines of
-    different counts do not begin alike.
-
-    Source: arXiv 2406.04267, Corollary 6.2 / B.10 and Appendix C.1.
+    Raises `InputError` for another task, for what `collapse` refuses, for a mitigation that rewrites
+    prompts or changes nothing here, and for a tokenizer with which the answer lines of different
+    counts do not begin alike. Source: arXiv 2406.04267, Corollary 6.2 / B.10, Appendix C.1.
     """
     form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
     dtypes = [precision.name for precision in checked_precisions(dtypes)]
@@ -124,15 +122,8 @@ def counting(
     acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
     _require_room(model, prefilled_pairs, max(length_list) + 1, seed)
     part_progress = partial(part_of, progress, shares=1 + len(dtypes), units=100)
-    curve = collapse(
-        model,
-        prefilled_pairs,
-        lengths=length_list,
-        dtypes=dtypes,
-        seeds=[seed],
-        mitigation=acting,
-        progress=part_progress(0, 1),
-    )
+    options: dict[str, Any] = {"lengths": length_list, "dtypes": dtypes, "seeds": [seed], "mitigation": acting}
+    curve = collapse(model, prefilled_pairs, **options, progress=part_progress(0, 1))
     curve.require_finite("counting")
     measured_lengths, names = curve.provenance.parameters["lengths"], curve.provenance.parameters["dtypes"]
     prompts = prefilled_pairs.prompts(
@@ -214,17 +205,17 @@ def _verdict(name: str, rows: Any, curve: Collapse) -> dict[str, Any]:
     }
 
 
-def _verdict_at(curve: Collapse, name: str, site: str) -> Verdict | None:
+def _verdict_at(curve: Collapse, name: str, site: str) -> CurveVerdict | None:
     """Over which lengths the pair cannot be told apart at a site in that dtype; None of float64, which is the reference."""
     every = curve.verdicts_over_seeds().items()
     return next((verdict for (_, dtype, at, _), verdict in every if (dtype, at) == (name, site)), None)
 
 
-def _first(verdict: Verdict | None) -> int | None:
+def _first(verdict: CurveVerdict | None) -> int | None:
     return verdict.ranges[0].first if verdict is not None and verdict.ranges else None
 
 
-def _status(verdict: Verdict | None) -> str:
+def _status(verdict: CurveVerdict | None) -> str:
     return "no verdict: float64 is the reference, whose own noise is not known" if verdict is None else verdict.words
 
 
@@ -241,7 +232,7 @@ def _require_room(model: TransformerBridge, prefilled_pairs: PrefilledPairs, lon
 
 
 def _room(prompts: dict[int, PrefilledPrompt]) -> int:
-    """How many tokens an answer may have."""
+    """Number of tokens that an answer may have."""
     return max(len(prefilled.answer) for prefilled in prompts.values()) + _SPARE_TOKENS
 
 

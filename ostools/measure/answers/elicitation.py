@@ -39,7 +39,7 @@ _PLACE = "\ue000"
 def elicitation_for(
     form: Task, tokenizer: Any, trained: Mapping[str, int] | None, elicitation: str | None, chat: bool | None
 ) -> Elicitation:
-    """How a model is asked a task: as `elicitation` or `chat` say, else by the kind of model.
+    """Elicitation of a task: as `elicitation` or `chat` say, else by the kind of model.
 
     By the kind: chat where the tokenizer has a template; zero-shot where the model's card lists the task among those of its
     training (`trained`), or the prompt asks for reasoning, which a begun answer line would cut off; else few-shot.

@@ -79,7 +79,7 @@ class Evaluation(Result):
     marks counted; NA of a hosted model), kind ("answered"; "something else": it came to its end without an answer; "cut off"
     before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
     (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration
-    around it, see `judging.Verdict`), content and content_correct (the value that the text asserts in whatever words, and
+    around it, see `AnswerVerdict`), content and content_correct (the value that the text asserts in whatever words, and
     whether that is the right one; NA: it asserts none, see `content.asserted`), number (in the answer; NA: none or several),
     absolute_error (|number - key|, where the answer is a number); log_probability (natural, of the right line after the
     prompt, with its end, of a few-shot prompt of what is left of the line; NaN where it was not asked for, and where
@@ -95,12 +95,12 @@ class Evaluation(Result):
 
     @property
     def wrong(self) -> int:
-        """How many answers were read and are not right. What was cut off, or something else, is neither right nor wrong."""
+        """Number of answers that were read and are not right. What was cut off, or something else, is neither."""
         return int(self.summary["wrong"].to_numpy(dtype=int).sum())
 
     @property
     def read(self) -> int:
-        """How many answers were read: right or wrong."""
+        """Number of answers that were read: right or wrong."""
         return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
@@ -138,39 +138,27 @@ def evaluate(
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
-        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3". At every step its hooks are
-            active, and it verifies itself.
+        mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3".
         elicitation: how the answer is elicited: "chat", "few-shot" or "zero-shot". "chat": the
             prompt is a user's turn in the chat template. "few-shot": after three worked examples of
             the task, and with the answer line begun. "zero-shot": the bare prompt. None: chat where
             the tokenizer has a template; zero-shot where the model's card lists the task; else
-            few-shot (`elicitation.elicitation_for`). A mitigation rewrites the examples as it does
-            the question.
+            few-shot. A mitigation rewrites the examples as it does the question.
         chat: True for elicitation="chat", False for "zero-shot"; None: see `elicitation`.
         system: a system prompt before it, if the template takes one.
-        thinking: whether the model is to think before it answers, if the template has a switch for that. `thinking` in the
-            provenance says what became of it.
-        temperature: 0 takes the most likely token at every step, above 0 answers are drawn. Their
-            seeds are made of task, length, seed and sample, so they are the same under another
-            mitigation.
+        thinking: whether the model is to think before it answers, if the template has a switch.
+        temperature: 0 takes the most likely token at every step, above 0 answers are drawn, by
+            seeds that are the same under another mitigation.
         samples: answers to each prompt, at a temperature above 0.
-        max_new_tokens: tokens after which an answer is cut; None: by the longest right line. None:
-            as many as the longest right line has, 48 more for words before it and for the line's
-            end, and 256 more if the prompt asks for reasoning or the model thinks first; after a
-            few-shot prompt 16 more.
+        max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
+            48 more for words around it (16 after a few-shot prompt), and 256 more for reasoning.
         probability: whether the probability of the right line is measured too. It needs a model
-            that can write an end of the line, and is not measured if the prompt asks for reasoning
-            or the model thinks first.
+            that can write an end of the line, and no reasoning before the answer.
         progress: called as progress(done, total).
 
-    Raises `InputError` for a task or a length that cannot be asked, for seeds of a task that does not draw anything, for
-    several samples of answers that are not drawn, and for a prompt longer than the context. Raises `MitigationError` for an
-    unknown mitigation, and for one that breaks its promise.
-
-    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item). If the vocabulary has no line's
-    end, it ends with the end of the text; if it has neither, at max_new_tokens. The provenance says which (`answers_end_at`).
-
-    Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where
+    `answers_end_at` in the provenance says. Raises `InputError` for what cannot be asked, and for a
+    prompt longer than the context. Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
     mitigation_object = mitigations.optional(mitigation)
@@ -181,17 +169,12 @@ def evaluate(
     task_prompts = [
         elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
     ]
-    scored = (
-        probability
-        and not form.reasons
-        and not any(task_prompt.thinks for task_prompt in task_prompts)
-        and can_end(model)
-    )
-    run = _Run(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
+    thinks = form.reasons or any(task_prompt.thinks for task_prompt in task_prompts)
+    scored = probability and not thinks and can_end(model)
+    run = _TaskAnswers(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
     with mitigations.running(model, mitigation_object):
         answer_groups, likely, how = run.answer_groups(), run.likely(), run.described()
-    names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object)}
-    names |= {"elicitation": how_asked}
+    names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object), "elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
     how |= {"rewritten": any(task_prompt.rewritten for task_prompt in task_prompts), "trained_length": longest}
     how |= {
@@ -201,15 +184,10 @@ def evaluate(
         **task_prompts[0].prompt.provenance,
     }
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
+    statuses = _statuses(model, mitigation_object, task_prompts, answer_groups)
     rows = [
         _row(task_prompt, sample, answer, reasoning_tokens(model, task_prompt, answer), score, status, longest)
-        for task_prompt, group, score, kinds in zip(
-            task_prompts,
-            answer_groups,
-            likely,
-            _statuses(model, mitigation_object, task_prompts, answer_groups),
-            strict=True,
-        )
+        for task_prompt, group, score, kinds in zip(task_prompts, answer_groups, likely, statuses, strict=True)
         for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
     ]
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
@@ -218,7 +196,7 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TaskAnswers:
     """Passes over the prompts, under the edits that are active when each is run."""
 
     model: TransformerBridge
@@ -236,7 +214,7 @@ class _Run:
 
     @property
     def room(self) -> int:
-        """How many tokens an answer may have."""
+        """Number of tokens that an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
@@ -262,7 +240,7 @@ class _Run:
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
     def likely(self) -> list[AnswerScore | None]:
-        """How likely each prompt's right line is, once for all its samples; None where it was not asked for."""
+        """Score of each prompt's right line, once for all its samples; None where it was not asked for."""
         if not self.scored:
             return [None] * len(self.task_prompts)
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]

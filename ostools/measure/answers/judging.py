@@ -18,7 +18,7 @@ from ostools.tasks.questions import Question
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerVerdict:
     """Verdict on one answer.
 
     line: the answer line as it was written; of something else the last line that was read. kind: "answered", "something else"
@@ -45,7 +45,7 @@ class Verdict:
     content_correct: bool | None = None
 
 
-def judge(prompt_or_question: TaskPrompt | Question, answer: Answer) -> Verdict:
+def judge(prompt_or_question: TaskPrompt | Question, answer: Answer) -> AnswerVerdict:
     """Judge an answer to a task's prompt: what was read in it, and whether that is right."""
     reading = reader_of(prompt_or_question)
     parsed_answer = reading.read(answer.text, answer.ended)
@@ -70,7 +70,9 @@ def _content(
     return asserted(prompt_or_question.task, prompt_or_question.pieces, reading, prefill + answer.text, answer.ended)
 
 
-def _with_content(verdict: Verdict, prompt_or_question: TaskPrompt | Question, content: str | None) -> Verdict:
+def _with_content(
+    verdict: AnswerVerdict, prompt_or_question: TaskPrompt | Question, content: str | None
+) -> AnswerVerdict:
     if content is None:
         return verdict
     numeric = prompt_or_question.task.numeric and content.isdecimal() and prompt_or_question.key.isdecimal()
@@ -83,7 +85,7 @@ def _with_content(verdict: Verdict, prompt_or_question: TaskPrompt | Question, c
     return replace(verdict, content=content, content_correct=same)
 
 
-def judge_prefilled(answer: Answer, key: str) -> Verdict:
+def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
     """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against the number `key`."""
     return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
 
@@ -101,18 +103,20 @@ def stops_of(task_prompts: Sequence[TaskPrompt]) -> list[Stop]:
     return [reader_of(task_prompt).closed for task_prompt in task_prompts]
 
 
-def _verdict(parsed_answer: ParsedAnswer, key: str, line: str, numeric: bool) -> Verdict:
+def _verdict(parsed_answer: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
     exact = parsed_answer.line == line.strip() and parsed_answer.kind != CUT_OFF
     same = exact or (parsed_answer.kind == HAS_ANSWER and parsed_answer.answer in (free(key), free(line)))
     both_numbers = numeric and parsed_answer.number is not None and digits_in(key) is not None
     error = abs(parsed_answer.number - int(key)) if both_numbers and parsed_answer.number is not None else None
     right = same if error is None else error == 0
-    return Verdict(parsed_answer.line, HAS_ANSWER if exact else parsed_answer.kind, right, parsed_answer.number, error)
+    return AnswerVerdict(
+        parsed_answer.line, HAS_ANSWER if exact else parsed_answer.kind, right, parsed_answer.number, error
+    )
 
 
 def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
-    """How many of an answer's tokens are thoughts, their marks counted; 0 of an answer without."""
+    """Number of an answer's tokens that are thoughts, their marks counted; 0 of an answer without."""
     at, prompt = reader_of(task_prompt).answer_start(answer.text), task_prompt.prompt.ids.tolist()
     new_ids = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
 

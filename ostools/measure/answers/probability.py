@@ -19,8 +19,8 @@ from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids, writes_lines
-from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
@@ -94,7 +94,7 @@ def right_lines(model: TransformerBridge, task_prompts: Sequence[TaskPrompt]) ->
 
 
 def answer_room(lines: Sequence[Line], reasons: bool = False, prefilled: bool = False) -> int:
-    """How many tokens an answer may have where nobody says: the longest right line's and `spare` more."""
+    """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
     return max(len(line.ids) for line in lines) + spare(reasons, prefilled)
 
 
@@ -118,7 +118,7 @@ def _checked(model: TransformerBridge, answer_line: Line, line: str) -> Line:
 
 @dataclass(frozen=True)
 class AnswerScore:
-    """How likely a line is after its prompt. log_probability: natural, of the line and its end. rank: how many tokens of the
+    """Score of a line after its prompt. log_probability: natural, of the line and its end. rank: how many tokens of the
     vocabulary are more likely than the line's first one, plus one."""
 
     log_probability: float
@@ -144,7 +144,7 @@ def answer_scores(
     *,
     progress: Progress | None = None,
 ) -> list[AnswerScore]:
-    """How likely it is that the model writes each line after its prompt, and ends it there; and the rank of its first token.
+    """Log probability that the model writes each line after its prompt, and ends it there; and the rank of its first token.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 

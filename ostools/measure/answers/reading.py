@@ -79,7 +79,7 @@ class Form:
     suffix: re.Pattern[str] | None
 
     def last_in(self, line: str) -> tuple[int, int, str] | None:
-        """Where the form begins for the last time in a line, where the answer's place begins, and what stands there."""
+        """Last place of the form in a line, start of the answer's place, and the text there."""
         start = place_start = 0
         if self.before is not None:
             places = [match.span() for match in self.before.finditer(line)]
@@ -97,7 +97,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Reader:
-    """How the answers to one prompt are read.
+    """Rules by which the answers to one prompt are read.
 
     before, suffix: the form's words before and after the answer; both empty where no form is asked for. question: the words
     with which the task opens a question; own_sequence: the same with the prompt's own sequence. numeric: whether a number is
@@ -138,7 +138,7 @@ class Reader:
         return ended in UNFINISHED or len(text) > LONGEST
 
     def answer_start(self, text: str) -> int:
-        """Where the text begins that is no thought: after the mark that ends them; at the text's end where none does."""
+        """Start of the text that is no thought: after the mark that ends them; at the text's end where none does."""
         close = self._closing(text)
         end = text.find(close)
         return len(text) if end < 0 else end + len(close)
@@ -171,7 +171,7 @@ class Reader:
 
 
 def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
-    """How the answers to a task's prompt with these pieces are read; `prompt`: its whole text as the model gets it."""
+    """Reader of the answers to a task's prompt with these pieces; `prompt`: its whole text as the model gets it."""
     # Of private use: a character that no format, such as JSON's, writes otherwise.
     before, _, suffix = task.answer_line("\ue000").partition("\ue000")
     words_before, sequence, _ = task.parts(pieces)
@@ -285,7 +285,7 @@ def _split(text: str, complete: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _repeats(text: str, at: int, own_sequence: str) -> int | None:
-    """Where the prompt's own question ends that is repeated at `at`, or the text if it may yet be; None: it is another.
+    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be; None: it is another.
 
     Blanks and capitals aside; a line's end may stand where `own_sequence` has a blank.
     """

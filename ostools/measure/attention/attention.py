@@ -24,7 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import rewritten
+from ostools.measure.mitigated_prompts import rewritten
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.models import Prompt
@@ -106,7 +106,7 @@ def attention(
     Args:
         prompt: a text or its tokens.
         task: in place of a prompt, a `tasks.Task` or its name with options. It is asked with
-            `length` items, which `seed` draws. It is asked with `length` items, which `seed` draws.
+            `length` items, which `seed` draws.
             It is then known which tokens belong to which item, whatever a mitigation puts between
             the items.
         length: number of items of the task's sequence.

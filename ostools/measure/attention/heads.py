@@ -21,9 +21,8 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_list
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import true_arithmetic
-from ostools.measure.passes.streams import no_logits
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import no_logits, true_arithmetic
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions
 from ostools.models import Prompt
 from ostools.models.chat import TEXT

@@ -24,15 +24,13 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
-from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.routes import AutogradRoute, Route
+from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
 from ostools.measure.passes.output import output_row, soft_cap
-from ostools.measure.passes.strips import strips_where_long
 from ostools.measure.profiles.compare import require_same_run
 from ostools.measure.prompts import token_columns
 from ostools.models import Prompt

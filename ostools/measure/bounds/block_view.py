@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
-from ostools.theory.bounds import edges, operators, paths
 
 
 class BlockView:
@@ -17,7 +16,7 @@ class BlockView:
 
     def __init__(self, block: Block, mlp_norm: str) -> None:
         self.block = block
-        self._norms = operators.mlp_norm_products if mlp_norm == "product" else operators.mlp_norms
+        self._norms = path_sum.mlp_norm_products if mlp_norm == "product" else path_sum.mlp_norms
 
     def require_causal(self, variant: str) -> None:
         """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what it takes for no path."""
@@ -36,7 +35,7 @@ class BlockView:
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
         heads = len(self.block.raw_pattern)
-        return paths.weighted_pattern(self.block.raw_pattern, self.block.norm1_scale.new_full((heads,), 1.0 / heads))
+        return path_sum.weighted_pattern(self.block.raw_pattern, self.block.norm1_scale.new_full((heads,), 1.0 / heads))
 
     @cached_property
     def scales(self) -> Float[Tensor, "query key"]:
@@ -46,13 +45,13 @@ class BlockView:
     @cached_property
     def weighted(self) -> Float[Tensor, "query key"]:
         """sum_h omega_h alpha_ij^h."""
-        omega = operators.head_norms(self.block.weights.left_factor, self.block.weights.right)
-        return paths.weighted_pattern(self.block.raw_pattern, omega)
+        omega = path_sum.head_norms(self.block.weights.left_factor, self.block.weights.right)
+        return path_sum.weighted_pattern(self.block.raw_pattern, omega)
 
     def self_updates(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """T_ii - I for the positions of `part`."""
         weights, scale = self.block.weights, self.scales.diagonal()
-        return edges.self_updates(self.block.pattern, weights.left_factor, weights.right, scale, part)
+        return path_sum.self_updates(self.block.pattern, weights.left_factor, weights.right, scale, part)
 
     @cached_property
     def mlp_norms(self) -> Float[Tensor, " pos"]:
@@ -66,8 +65,8 @@ class BlockView:
         weights, block = self.block.weights, self.block
         q = None if block.q is None else block.q[part]
         scale = (block.norm2_scale * block.post_norm2_scale)[part, None, None]
-        return edges.with_identity(
-            operators.mlp_jacobian(weights.down, weights.gate, weights.up, block.p[part], q) / scale
+        return path_sum.with_identity(
+            path_sum.mlp_jacobian(weights.down, weights.gate, weights.up, block.p[part], q) / scale
         )
 
     @cached_property

@@ -40,10 +40,9 @@ from ostools.measure.bounds.variants import (
 )
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import full_precision
-from ostools.measure.prompts import by_token, token_columns
-from ostools.measure.several import PROFILE, PromptResults, join_results
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision
+from ostools.measure.prompts import PROFILE, PromptResults, by_token, join_results, token_columns
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
@@ -151,22 +150,19 @@ def bounds(
             of equation 4 as printed (docs/fidelity.md), with one more index, k_L. Beside every form
             that is no bound a sketch of the frozen derivative is measured, and the column
             `believed` says whether order and size agree with it on this prompt.
-        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`, which takes (I + D_i) T_ij as a whole. "svd": the
-            largest singular value, exact to the rounding of float64. "product" (of weight norms): cheaper and larger.
-        positions: which tokens are the last one: "last" alone, or "all". "last": the last token n
-            alone, as in the theorem. "all": every position m as the last one. This is the
-            triangular matrix in long form (rows with position <= last).
+        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`. "svd": the largest
+            singular value. "product" (of weight norms): cheaper and larger.
+        positions: which tokens are the last one: "last" alone, as in the theorem, or "all". "all"
+            is the triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
-            runs under its hooks. It has to change the prompt or a logit, or it is refused. So are hooks that the formulas do
-            not know.
+        mitigation: a `mitigations.Mitigation` or its name with options. It has to change the prompt
+            or a logit, or it is refused. So are hooks that the formulas do not know.
         announce: called with the forecast of its memory before it runs.
         progress: called as progress(done, total), in blocks of the model.
 
-    Raises `InputError` for an unknown variant; for one that does not describe the family (`ostools list models` lists them);
-    for an active edit of the forward pass that the formulas do not know; for numbers that are not finite; and if the weights
-    as read here do not reproduce the model's own attention and MLP. Source: docs/theory.md 3; Barbero et al., arXiv
-    2406.04267, theorem 5.1 and appendix B.5.
+    Raises `InputError` for a variant that does not describe the family (`ostools list models`), for
+    an active edit that the formulas do not know, and where the weights as read here do not reproduce
+    the model's own numbers. Source: docs/theory.md 3; arXiv 2406.04267, theorem 5.1, appendix B.5.
     """
     names = checked_variants(variants)
     _refuse_undescribed(model, names)

@@ -17,7 +17,6 @@ from torch import Tensor
 from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm
-from ostools.theory.bounds import edges, paths
 
 Edges = Float[Tensor, "query key"]
 
@@ -25,7 +24,7 @@ Edges = Float[Tensor, "query key"]
 def local(view: BlockView) -> Edges:
     """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij )."""
     scales = view.block.norm1_scale, view.block.post_norm1_scale
-    return paths.local_edges(view.weighted, *scales, view.mlp_norms, view.parallel)
+    return path_sum.local_edges(view.weighted, *scales, view.mlp_norms, view.parallel)
 
 
 @dataclass
@@ -59,17 +58,17 @@ def joint_norms(
     Of a parallel block ||F (T_ij + delta_ij D_i)||.
     """
     weights, pattern = view.block.weights, view.block.pattern
-    right = edges.right_factors(weights.right)
+    right = path_sum.right_factors(weights.right)
     norm_rows = []
     for i in queries:
         query_slice = slice(i, i + 1)
         row = view.rows(query_slice)[0] if front is None else front @ view.rows(query_slice)[0]
         update = view.self_updates(query_slice)[0]
-        same = row @ edges.with_identity(update)
+        same = row @ path_sum.with_identity(update)
         if view.parallel:
             same = row + (update if front is None else front @ update)
-            row = edges.with_identity(torch.zeros_like(update)) if front is None else front
-        norms = edges.combination_norms(pattern[:, i], row @ weights.left_factor @ right) / view.scales[i]
-        norms[i] = edges.spectral_norms(same)
+            row = path_sum.with_identity(torch.zeros_like(update)) if front is None else front
+        norms = path_sum.combination_norms(pattern[:, i], row @ weights.left_factor @ right) / view.scales[i]
+        norms[i] = path_sum.spectral_norms(same)
         norm_rows.append(norms)
     return torch.stack(norm_rows)

@@ -8,7 +8,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.measure.bounds.variants import variant_named
-from ostools.measure.formulas.layout import is_parallel
+from ostools.measure.formulas.weights import is_parallel
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:

@@ -9,9 +9,9 @@ from ostools.measure.bounds.belief import COTANGENTS
 from ostools.measure.bounds.variants import LINEARISATION, variant_named
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
-from ostools.measure.passes.memory import in_full
+from ostools.measure.passes.batches import in_full
 from ostools.models.shape import Shape
-from ostools.theory.bounds.operators import CHUNK_BUDGET
+from ostools.theory.bounds import CHUNK_BUDGET
 
 _ELEMENT = 8
 """Bytes of a number: blocks are read in float64."""

@@ -20,7 +20,6 @@ from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.bounds.windowed import WindowedFold
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
-from ostools.theory.bounds import paths
 
 MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper"]
@@ -67,7 +66,7 @@ class RowFold:
 
 @dataclass
 class PrintedFold(RowFold):
-    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `paths.printed_row`): k_L is joined to nothing."""
+    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `path_sum.printed_row`): k_L is joined to nothing."""
 
     def step(self, view: BlockView) -> None:
         view.require_causal(self.name)
@@ -76,7 +75,7 @@ class PrintedFold(RowFold):
         if top and int(self.run.model.cfg.n_layers) == 1:
             self.rows = self.rows @ self.edges(view).to(self.rows)
         elif top:
-            self.rows = paths.tail_sums(self.rows)
+            self.rows = path_sum.tail_sums(self.rows)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
     return _rows(
         name,
         "paper",
-        lambda view: paths.theorem_b5_edges(view.mean_pattern, view.beta_1),
+        lambda view: path_sum.theorem_b5_edges(view.mean_pattern, view.beta_1),
         lambda view: (view.sigma_psi,),
         lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
         fold,
@@ -129,15 +128,15 @@ VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         # Equation 1's factors; its C is "some constant".
-        _rows("theorem-5.1", "paper", lambda view: paths.theorem_51_edges(view.mean_pattern, view.beta_2)),
+        _rows("theorem-5.1", "paper", lambda view: path_sum.theorem_51_edges(view.mean_pattern, view.beta_2)),
         _theorem_b5("theorem-b5", RowFold),
         _theorem_b5("theorem-b5-literal", PrintedFold),
         _rows(
             "proof",
             "paper",
-            lambda view: paths.proof_edges(view.mean_pattern, view.beta_1),
+            lambda view: path_sum.proof_edges(view.mean_pattern, view.beta_1),
             lambda view: (view.sigma_psi, view.beta_2),
-            lambda numbers, beta_3: paths.proof_constant(
+            lambda numbers, beta_3: path_sum.proof_constant(
                 max(sigma for sigma, _ in numbers), [beta_2 for _, beta_2 in numbers], beta_3
             ),
         ),

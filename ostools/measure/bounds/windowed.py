@@ -18,7 +18,6 @@ from torch import Tensor
 from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm
-from ostools.theory.bounds import edges
 
 Rows = Float[Tensor, "query key"]
 Cotangents = Float[Tensor, "query d_out pos d_model"]
@@ -99,5 +98,5 @@ class WindowedFold:
             cotangents[0, :, i] = front / scale[i] if ends_here else front
             for bottom in bottoms:
                 cotangents = self.blocks[bottom].pull(cotangents)
-                norms_by_bottom[bottom][row, : i + 1] = edges.spectral_norms(cotangents[0].transpose(0, 1))
+                norms_by_bottom[bottom][row, : i + 1] = path_sum.spectral_norms(cotangents[0].transpose(0, 1))
         return norms_by_bottom

@@ -1,3 +1,3 @@
-"""Theorem 4.2: `collapse` (the measurement), `run` (one precision after the other), `prompt_sets` and `rendered_pairs`
-(v and v*), `distances` (and their floors), `variation` (of the attention, beside them), `rows` (as a sweep stores them).
+"""Theorem 4.2: `collapse` (the measurement), `run` (one precision after the other), `prompt_sets` (v and v*), `distances` (and
+their floors), `verdicts` (where a pair is hidden), `result`, `variation` (of the attention, beside the distances).
 """

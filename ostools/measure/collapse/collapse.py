@@ -28,11 +28,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.collapse.rendered_pairs import as_pairs, repeating
+from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs, repeating
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.run import Run, Views
-from ostools.measure.collapse.variation import variation_of
+from ostools.measure.collapse.run import CollapseRun, Views
+from ostools.measure.collapse.variation import require_float64_views, variation_of
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
@@ -114,11 +113,10 @@ def collapse(
     """Distances between the last-token representations of a task's pairs, at every length and in every dtype.
 
     Args:
-        task: `tasks.figure_5a()` to `tasks.figure_5d()`, `tasks.RepeatTask(...)`, `tasks.task_pairs(...)`, a `tasks.Task` with
-            text after its sequence, or the name of one. Or a `Prompt`, whose last token is repeated. Or token ids:
-            `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of results in the same order, each
-            with the numbers that its task has alone. The model is then cast once for all, which saves most of the time of
-            short prompts.
+        task: pairs such as `tasks.figure_5a()` or `tasks.RepeatTask(...)`, a `tasks.Task` with text
+            after its sequence, or the name of one. Or a `Prompt`, whose last token is repeated, or
+            token ids: `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a
+            list of results, each with the numbers of its task alone; the model is cast once.
         prompt: in place of a task, a text of your own.
         item: what is repeated after a prompt, such as " and" (the space belongs to the item).
             Without an item the last token of the prompt is repeated. If the tokenizer merges the
@@ -126,37 +124,27 @@ def collapse(
         lengths: numbers of items in the sequence. Length n compares the prompt of n items with the
             same prompt, its last token repeated.
         dtypes: precisions that are compared with float64: a dtype, or one part stored in few bits
-            such as int8-kv. The dtypes float32, bfloat16, float16 and float64 cast the model.
-            "<format>-<part>", such as "int8-weights", "bfloat16-residual" or "float8_e4m3fn-kv", is
-            float32 arithmetic with that part alone stored in the format. "int8-dynamic" is products
-            of int8 weights and activations (`measure.passes.precisions`). Numbers are rounded as
-            they are read; the model itself stays as it is.
+            such as int8-kv. A dtype casts the whole model. "<format>-<part>" is float32 arithmetic
+            with that part alone (weights, residual, kv) stored in the format. "int8-dynamic" is
+            products of int8 weights and activations (`measure.passes.precisions`).
         seeds: one digit stream for each, if the task draws digits.
-        layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
-            to L. They are from the same passes. L is the last block, which is always there. L is
-            the last block, which is always there. This follows the induction over layers in the
-            proof of B.3.
-        variation: whether, with `layers`, the total variation of attention stands beside the distances. A sweep keeps rows of
-            distances, and leaves it out. Pairs of which the theorem does not speak have distances alone; the provenance says
-            so.
+        layers: blocks after which v^(l) is compared too, from the same passes: "all", or numbers
+            from 0 (the embedding) to L, the last block, which is always there. This follows the
+            induction over layers in the proof of B.3.
+        variation: whether, with `layers`, the total variation of attention stands beside the
+            distances, of pairs of which the theorem speaks.
         bos: whether the tokenizer's BOS, into which attention sinks, stands before every prompt.
             False takes it out.
-        mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it rewrites. Its hooks act in
-            every dtype and in float64, and are verified on every forward pass. With hooks, prompts go through the model one by
-            one. The theorem does not speak of prompts that a mitigation rewrites.
+        mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it
+            rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by one.
         chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) after each forward pass.
 
-    A dtype or format of smaller range than float32's (float16, float8) may overflow. Its rows then hold no number,
-    their `status` is "not finite", and the other dtypes stand.
-
-    Raises `InputError` for a task together with a prompt, and for neither; for an empty list of tasks, lengths below 1 or
-    beyond the context, an unknown task or dtype, and a tokenizer that merges the repeated item; for numbers that are not
-    finite in any other dtype (it names dtype, site and length); and while an edit of the forward pass is active,
-    because it would not reach the views of the model in other dtypes. Raises `MitigationError` for a mitigation that breaks
-    its invariant. Memory: the model's own weights, which are cast to a precision where they are read (`models.view_in`).
-
-    Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
+    A dtype of smaller range than float32's (float16, float8) may overflow. Its rows then hold no
+    number, and their `status` is "not finite". Raises `InputError` for what cannot be measured: a
+    tokenizer that merges the repeated item, lengths beyond the context, numbers that are not finite
+    in another dtype, and active edits, which would not reach the model in other dtypes. Weights are
+    cast where they are read. Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
     mitigation_object = optional(mitigation)
     given_as: Any = repeating(task, prompt, item)
@@ -167,7 +155,7 @@ def collapse(
     pairs = [as_pairs(model, pair_task, mitigation_object, chat) for pair_task in task_list]
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
     seeds_by_task = [seeds_of(collapse_task, seeds) for collapse_task in pairs]
-    _check_model(model)
+    require_float64_views("collapse", model)
     layer_indices = () if layers is None else checked_layers(model, layers)
     # All prompts of all tasks before the first pass: what does not fit is refused at once.
     sets = [
@@ -178,7 +166,7 @@ def collapse(
     results = []
     for index, (collapse_task, task_seeds, prompts) in enumerate(zip(pairs, seeds_by_task, sets, strict=True)):
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(pairs), units=100)
-        run = Run(views, collapse_task.name, prompts, precisions, mitigation_object, layer_indices)
+        run = CollapseRun(views, collapse_task.name, prompts, precisions, mitigation_object, layer_indices)
         call_parameters = {"items": collapse_task.items, "bos": bos, "chat": chat}
         call_parameters |= {"lengths": length_list, "seeds": task_seeds}
         call_parameters |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
@@ -187,7 +175,11 @@ def collapse(
 
 
 def _measured(
-    run: Run, with_variation: bool, described: Provenance, call_parameters: Mapping[str, Any], progress: Progress | None
+    run: CollapseRun,
+    with_variation: bool,
+    described: Provenance,
+    call_parameters: Mapping[str, Any],
+    progress: Progress | None,
 ) -> Collapse:
     """Result of one task.
 
@@ -239,16 +231,3 @@ def _variation(
     except (InputError, hooks.HookError) as error:
         return None, f"left out: {error}"
     return measured_variation.rows, measured_variation.route
-
-
-def _check_model(model: TransformerBridge) -> None:
-    edits = hooks.active_edits(model)
-    if edits:
-        raise InputError(
-            f"collapse reads the model in other dtypes, which the active edit {edits[0].kind!r} at "
-            f"{edits[0].where} would not reach: leave the edit's block first"
-            "; hooks.clear(model) removes one that an interrupted call left"
-        )
-    device = next(model.parameters()).device
-    if device.type == "mps":
-        raise InputError("collapse needs float64 as its reference, which mps lacks: load the model with device='cpu'")

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import RangeError
-from ostools.measure.collapse.readings import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
+from ostools.measure.passes.batches import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
-from ostools.measure.passes.memory import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.precisions import Precision
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
@@ -47,7 +47,7 @@ class LastTokens:
     w_o: Heads
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
-        """Those of some of the prompts alone, in that order."""
+        """Rows of some of the prompts alone, in that order."""
         return replace(self, rows=self.rows.of(prompts))
 
     @property
@@ -85,7 +85,7 @@ class LastTokens:
             yield from self.at(site, index[start : start + rows_at_once], layer).split(step)
 
     def width(self, site: str) -> int:
-        """How many numbers a site has per row."""
+        """Numbers that a site has per row."""
         if site == "attention":
             return int(self.w_o.shape[0] * self.w_o.shape[2])
         return int(self.unembedding.d_vocab if site == "logits" else self.rows.y.shape[-1])
@@ -100,7 +100,7 @@ class References:
     given_weights: LastTokens | None
 
     def of(self, prompts: Int[Tensor, " row"]) -> References:
-        """Those of some of the prompts alone, in that order."""
+        """Rows of some of the prompts alone, in that order."""
         runs = (self.same_weights, self.given_weights)
         return References(*(None if run is None else run.of(prompts) for run in runs))
 
@@ -215,7 +215,7 @@ def _logit_columns(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Ten
 
 
 def logits_rows(d_vocab: int) -> int:
-    """How many rows' logits are made by one product."""
+    """Number of rows whose logits are made by one product."""
     return max(1, chunk(_LOGITS) // d_vocab)
 
 

@@ -111,7 +111,7 @@ class Views:
 
 
 @dataclass(frozen=True)
-class Run:
+class CollapseRun:
     """Passes of `collapse` for one task: the sets of prompts, in each precision, under the mitigation; and the layers whose
     v^(l) it keeps, beside L."""
 
@@ -323,7 +323,7 @@ def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
 
 
 def _last_tokens(
-    model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: Run
+    model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: CollapseRun
 ) -> tuple[LastTokens, float]:
     """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
 

@@ -1,12 +1,29 @@
-"""Total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1).
+"""The total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n,
+alpha*_(n+1)) + alpha*_(n+1,n+1).
 
-The formula is `theory.distances.proof_variation`; here are the passes in float64 whose patterns it is given.
-`attention_variation` is this measurement alone, and `collapse` with `layers` puts it beside its distances.
+The proof compares what the last token of v attends to with what the repeated token of v* attends
+to, bounds the difference of the two attention outputs by that sum ("We assume for simplicity that
+the values are unit norm"), and lets it go to 0 with n: delta by Lemma B.2, which needs positional
+encodings that decay with distance, the own weight by Lemma B.1. The printed delta is of
+"alpha_(n,:)" and "alpha*_(n,:n)"; the lines before it say the row n + 1, which is meant here.
+
+The bound is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too,
+and the sum is one part of what the induction needs; `collapse(layers="all")` has the distances
+themselves, and these numbers beside them.
+
+Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all
+lengths of a repeated token. The row of v's last token is row n of the same pass, as the model is
+causal; where a family is unknown, where its rotation depends on the length, or under a mitigation
+that acts in the pass, v has a pass of its own. Of each layer's pattern only these numbers are kept.
+Memory: the weights cast to float64 where they are read, and one layer's patterns beside a pass.
+
+The formula is `theory.distances.proof_variation`. `attention_variation` is this measurement alone,
+and `collapse` with `layers` puts it beside its distances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +34,21 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from mitigations import Mitigation, changes_pass, running
+from mitigations import Mitigation, changes_pass, label, optional, running
+from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
-from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.contexts import no_logits, require_no_edits, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.passes.streams import no_logits
-from ostools.results import Frame
+from ostools.models import Prompt
+from ostools.results import Frame, Provenance, Result
+from ostools.tasks import CollapseTask
+from ostools.tasks.base import seeds_of
 from ostools.theory.distances import proof_variation
 
 QUANTITIES = ("delta", "own", "total", "kl")
@@ -159,3 +182,76 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
         names = {"layer": [layer for layer in range(layers) for _ in range(heads)], "head": [*range(heads)] * layers}
         tables.append(pd.DataFrame(same | names | numbers))
     return pd.concat(tables)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionVariation(Result):
+    """One row per seed, length, layer and head.
+
+    Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -
+    alpha*_(n+1,i)| over the n tokens of v, no factor 1/2), own (alpha*_(n+1,n+1)), total (their sum, at most 2: the proof's
+    bound for values of unit norm), kl (KL(alpha_n || alpha*_(n+1)) in nats, alpha_n being 0 at the last token; infinite where
+    the repeated token does not see what the last one saw, as under a sliding window).
+    """
+
+    def over_heads(self) -> Frame:
+        """The mean over heads and seeds of each quantity, by layer and length."""
+        return mean_over_heads(self.frame)
+
+
+@measurement
+@in_smaller_chunks
+def attention_variation(
+    model: TransformerBridge,
+    task: CollapseTask | Prompt | str = "figure-5a",
+    *,
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    bos: bool = True,
+    mitigation: Mitigation | str | None = None,
+    progress: Progress | None = None,
+) -> AttentionVariation:
+    """Total variation of the last token's attention when it is repeated, in every layer and
+    head, at every length; in float64.
+
+    Args:
+        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
+            `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
+        lengths: numbers of items in the sequence.
+        seeds: one digit stream for each, if the task draws digits.
+        bos: whether the tokenizer's BOS stands before every prompt. False takes it out.
+        mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and is verified there.
+        progress: called as progress(done, total) after each forward pass.
+
+    Raises `InputError` for a task without such pairs (its prompts end in other words, so the rows of its last tokens are those
+    of other tokens); while an edit is active, because it would not reach the view of the model in float64; for weights that
+    are not finite; and for whatever `collapse` refuses about tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3,
+    equation 2, Lemmas B.1 and B.2.
+    """
+    mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
+    pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False)
+    checked = seeds_of(pairs, seeds)
+    require_float64_views("attention_variation", model)
+    sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
+    measured_variation = variation_of(model, sets, pairs.name, mitigation_object, progress)
+    provenance = Provenance.collect(
+        model,
+        max((prompts.longest() for prompts in sets), key=len),
+        measurement="attention-variation",
+        task=pairs.name,
+        items=pairs.items,
+        bos=bos,
+        mitigation=label(mitigation_object),
+        lengths=length_list,
+        seeds=checked,
+        dtype=PRECISION.name,
+        route=measured_variation.route,
+    )
+    return AttentionVariation(measured_variation.rows, provenance)
+
+
+def require_float64_views(caller: str, model: TransformerBridge) -> None:
+    """Refuse a model whose views in other dtypes would be another network, or that cannot be read in float64."""
+    require_no_edits(caller, model, "it would not reach the model in other dtypes")
+    if next(model.parameters()).device.type == "mps":
+        raise InputError(f"{caller} needs float64, which mps lacks: load the model with device='cpu'")

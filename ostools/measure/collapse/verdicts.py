@@ -1,21 +1,107 @@
-"""At which lengths a pair is hidden: the one place that decides it, for tables, charts, findings and other measurements.
+"""At which lengths a pair is hidden: the one place that decides it, for tables, charts, findings
+and other measurements.
 
-A pair is hidden at a length where its float64 distance, with the same stored weights, is below the rounding noise of the
-difference y - y* (`pair_noise`), or where the two come out as the same numbers. Which of these lengths make a range is
-`theory.hidden_ranges`. A length at which nothing was measured, as the dtype overflows, is in no range.
+A pair is hidden at a length where its float64 distance, with the same stored weights, is below the
+rounding noise of the difference y - y* (`pair_noise`), or where the two come out as the same
+numbers. Which of these lengths make a range is `theory.hidden_ranges`. A length at which nothing
+was measured, as the dtype overflows, is in no range.
+
+A distance is read at a site, of the whole vector there or of its pieces by head, in a norm
+(`Reading`). Figure 5 reports the "difference in representation at the last layer", the Linf norm of
+v^(L) - v*^(L), "averaged out over each head" (section 4). v^(L) has no heads, and the paper does
+not say what they are of it. Here it is cut into as many chunks of d_model / H as there are heads
+(`per="head-chunk"`). The other reading is every head's own output in the last block
+(`site="attention"`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from ostools import tasks
-from ostools.measure.collapse.readings import VECTOR
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.results import Frame, Provenance
 from ostools.tasks import CollapseTask
+from ostools.theory.distances import NORMS
 from ostools.theory.hidden_ranges import IN_A_ROW, HiddenRange, hidden_ranges
+
+VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
+READINGS = {
+    "residual": (VECTOR, HEAD_CHUNK),
+    "y": (VECTOR, HEAD_CHUNK),
+    "logits": (VECTOR,),
+    "attention": (HEAD_OUTPUT,),
+}
+"""The sites, and what is compared at each: the whole vector, or pieces with their mean, least and greatest."""
+SITE_WORDS = {"residual": "v^(L)", "y": "y", "logits": "the logits", "attention": "the last block's heads"}
+NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
+PIECES = {
+    HEAD_CHUNK: "heads (chunks of d_model / H)",
+    HEAD_OUTPUT: "heads (their outputs in the last block)",
+    VECTOR: "",
+}
+"""What a mean, a least and a greatest are over."""
+_PAPERS = {"v": "residual", "v^(L)": "residual"}
+
+
+def behind_all_blocks(frame: Frame) -> Frame:
+    """The rows of a `Collapse`'s table without v^(l) of the layers before the last."""
+    return frame[frame["layer"] == frame["layer"].max()]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way of reading the distance of a pair."""
+
+    site: str
+    per: str
+    norm: str
+
+    @classmethod
+    def with_defaults(cls, site: str, per: str | None, norm: str, *, over_heads: bool = False) -> Reading:
+        """The reading of those names; the site residual may be written v, as the paper does.
+
+        per: None is the whole vector, or with `over_heads` its pieces by head, where the site has them.
+
+        Raises `InputError` for an unknown name, and for pieces that the site does not have.
+        """
+        site = checked_name("site", site, (*READINGS, *_PAPERS))
+        site = _PAPERS.get(site, site)
+        checked_name("norm", norm, NORMS)
+        known_pers = READINGS[site]
+        if per is not None and per not in known_pers:
+            raise InputError(f"at {site}: expected per {' or '.join(known_pers)}, found {per!r}")
+        return cls(site, per or known_pers[-1 if over_heads else 0], norm)
+
+    def of(self, frame: Frame, *, every_layer: bool = False) -> Frame:
+        """The rows of a `Collapse`'s table that are read so, after the last block or after every one that was measured.
+
+        Raises `InputError` where there are none, with those there are.
+        """
+        table = frame if every_layer else behind_all_blocks(frame)
+        rows = table[(table["site"] == self.site) & (table["per"] == self.per) & (table["norm"] == self.norm)]
+        if rows.empty:
+            known_readings = table[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
+            raise InputError(
+                f"no rows of {'/'.join(astuple(self))} in this result: there are {', '.join(known_readings)}"
+            )
+        return rows
+
+    @property
+    def distance(self) -> str:
+        """The distance in words, without its site: "L∞ distance", or "L∞ distance, mean over heads (...)"."""
+        over = f", mean over {PIECES[self.per]}" if PIECES[self.per] else ""
+        return f"{NORM_WORDS[self.norm]} distance{over}"
+
+    @property
+    def words(self) -> str:
+        """The distance in words: "L2 distance at y"."""
+        over = f", mean over {PIECES[self.per]}" if PIECES[self.per] else ""
+        return f"{NORM_WORDS[self.norm]} distance at {SITE_WORDS[self.site]}{over}"
+
 
 TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 MEASURED, OVERFLOWS = "measured", "not finite"
@@ -61,7 +147,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CurveVerdict:
     """Verdict on one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
     words."""
 
@@ -147,19 +233,19 @@ def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
     return deciding_lengths
 
 
-def judge(curve: Curve, limits: Limits) -> Verdict:
+def judge(curve: Curve, limits: Limits) -> CurveVerdict:
     """The verdict of one curve; the rule is that of `theory.hidden_ranges`."""
     hidden, apart_word = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
     if not curve.finite:
         dtype = curve.key[ONE_CURVE.index("dtype")]
-        return Verdict(OVERFLOWS, (), [], 0, f"not measured: {dtype} overflows on this model")
+        return CurveVerdict(OVERFLOWS, (), [], 0, f"not measured: {dtype} overflows on this model")
     ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
     if ranges:
         kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
         words = _in_words(curve, ranges, limits, hidden, apart_word)
     else:
         kind, words = _without_range(curve, count, hidden)
-    return Verdict(kind, ranges, curve.lengths, count, words)
+    return CurveVerdict(kind, ranges, curve.lengths, count, words)
 
 
 def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:

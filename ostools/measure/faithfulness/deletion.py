@@ -1,17 +1,216 @@
-"""Deletion curves of a prompt: its tokens taken out in the order of a profile, and in random orders."""
+"""Effects of taking tokens out of a prompt, and deletion curves: tokens taken out in the order of a
+profile, and in random orders.
+
+A token is removed, replaced by another of its kind, or masked in attention. With f(S) what is
+measured while the tokens of S are out, and S_k the first k tokens of an order,
+
+    AOPC = 1 / (K + 1) sum_{k = 0}^{K} f(S_0) - f(S_k)
+
+the area over the curve: larger where an order takes out early what the answer needs. Of a sum f =
+sum of the weights that are left the best order is by falling weight, and a random one has
+sum(weights) / 2 in expectation.
+
+Cost: one pass a case, those of one length in batches. Memory: of each case three numbers are kept.
+
+Source: Samek et al., Evaluating the visualization of what a deep neural network has learned (2017),
+arXiv 1509.06321.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.faithfulness.without import EFFECTS, Case
-from ostools.theory.deletion import aopc, deletion_order, deletion_steps
+import hooks
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
+from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
+from ostools.measure.passes.contexts import true_arithmetic
+from ostools.models.shape import Shape
+from ostools.models.tokens import control_ids
+
+
+def deletion_order(values: Float[np.ndarray, " token"]) -> Int[np.ndarray, " token"]:
+    """The tokens from the largest value to the smallest; of equal ones the earlier first."""
+    return np.argsort(-values, kind="stable")
+
+
+def deletion_steps(tokens: int, steps: int) -> list[int]:
+    """Number of tokens out at each point of a curve: from 0 to all, every number or `steps` + 1 of them evenly apart."""
+    return (
+        sorted({round(tokens * step / steps) for step in range(steps + 1)}) if steps < tokens else [*range(tokens + 1)]
+    )
+
+
+def aopc(drops: Float[np.ndarray, "*order step"]) -> Float[np.ndarray, "*order"]:
+    """The mean of f(S_0) - f(S_k) over the points of a curve, the first among them, where it is 0."""
+    return np.asarray(drops.mean(-1))
+
+
+REMOVED, REPLACED, MASKED = WAYS = ("removed", "replaced", "masked")
+"""How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one place earlier. Replaced: another
+token of its kind stands in its place. Masked: no later token attends to it, in any head; it stays where it is."""
+EFFECTS = ("y_change", "log_prob_drop", "kl")
+_LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt as the model sees it, and the places that no later token attends to."""
+
+    ids: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class WholePrompt:
+    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant."""
+
+    y: Float[Tensor, " d_model"]
+    log_probs: Float[Tensor, " d_vocab"]
+    answer: int
+
+    @classmethod
+    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: int | None) -> WholePrompt:
+        y, log_probs = _pass(model, [Case(tuple(ids))])
+        return cls(y[0], log_probs[0], int(log_probs[0].argmax()) if logit is None else logit)
+
+    def effects(
+        self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]
+    ) -> Float[Tensor, "case effect"]:
+        """||y_n - y'||_2; log p - log p' of the answer; KL(p || p') = sum_t p_t (log p_t - log p'_t) in nats."""
+        change = (y - self.y).norm(dim=-1)
+        drop = self.log_probs[self.answer] - log_probs[:, self.answer]
+        # A next token that has no probability at all (a logit of -inf) adds nothing.
+        divergence_terms = torch.where(
+            self.log_probs.exp() > 0, self.log_probs.exp() * (self.log_probs - log_probs), 0.0
+        )
+        return torch.stack([change, drop, divergence_terms.sum(-1).clamp_min(0.0)], dim=-1)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, after a blank or not. Control
+    tokens are of none. Of a model without a tokenizer all ids are of one kind."""
+
+    of_token: dict[int, str]
+    members: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: TransformerBridge) -> Kinds:
+        tokenizer, count = model.tokenizer, int(model.W_E.shape[0])
+        if tokenizer is None:
+            kind_by_id = dict.fromkeys(range(count), "id")
+        else:
+            control, texts = control_ids(tokenizer), tokenizer.convert_ids_to_tokens(range(count))
+            text_by_id = ((index, text) for index, text in enumerate(texts) if text and index not in control)
+            kind_by_id = {index: _kind(text) for index, text in text_by_id}
+        members: dict[str, list[int]] = {}
+        for index, kind in kind_by_id.items():
+            members.setdefault(kind, []).append(index)
+        return cls(kind_by_id, members)
+
+    def replacements(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
+        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer; none of no "
+        "kind."""
+        if token not in self.of_token:
+            return []
+        candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]
+        order = np.random.default_rng(list(seed)).permutation(len(candidates))[:draws]
+        return [candidates[index] for index in order]
+
+
+def _kind(text: str) -> str:
+    """Kind of a token by the vocabulary's own spelling, in which a blank is written as a letter or a mark, and bytes that are
+    no text by themselves as letters beyond ASCII."""
+    bare = text.lstrip("▁Ġ ")
+    letters = "letters" if bare.isascii() else "letters beyond ASCII"
+    what = "digits" if bare.isdecimal() else letters if bare.isalpha() else "other"
+    return what if bare == text else f"blank and {what}"
+
+
+def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]) -> Case:
+    """The prompt with these places taken out; `stand_ins`: by place, what replaces a token."""
+    removed = set(out)
+    if way == REMOVED:
+        return Case(tuple(token for place, token in enumerate(ids) if place not in removed))
+    if way == REPLACED:
+        return Case(tuple(stand_ins[place] if place in removed else token for place, token in enumerate(ids)))
+    return Case(tuple(ids), tuple(sorted(removed)))
+
+
+def effects(
+    model: TransformerBridge, whole_prompt: WholePrompt, cases: Sequence[Case], progress: Progress | None = None
+) -> Float[np.ndarray, "case effect"]:
+    """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
+    effect_rows, cases_done, batch_rows = (
+        np.empty((len(cases), len(EFFECTS))),
+        0,
+        prompts_per_pass(len(whole_prompt.log_probs)),
+    )
+    for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
+        for part in (batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)):
+            changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
+            effect_rows[part] = changes.cpu().numpy()
+            cases_done += len(part)
+            tell(progress, cases_done, len(cases))
+    return effect_rows
+
+
+def prompts_per_pass(d_vocab: int) -> int:
+    """Number of cases in one pass, each with a row of logits."""
+    return max(1, chunk(_LOGITS) // d_vocab)
+
+
+def cases_bytes(shape: Shape, pos: int) -> int:
+    """Bytes that the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log probabilities in float64."""
+    work = in_full(shape)
+    rows = min(max(1, TOKENS // pos), prompts_per_pass(shape.d_vocab))
+    return pass_bytes(work, rows, pos, 1, work.element) + 4 * 8 * rows * shape.d_vocab
+
+
+def _pass(
+    model: TransformerBridge, cases: Sequence[Case]
+) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
+    """y of the last token and the log probabilities of the next one, in float64, of prompts of one length."""
+    ids = torch.tensor([case.ids for case in cases], device=next(model.parameters()).device)
+    hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    for row, case in enumerate(cases):
+        hidden[row, list(case.hidden)] = True
+    masked = hooks.mask_scores(model, _visible(hidden)) if bool(hidden.any()) else nullcontext()
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        masked,
+        hooks.capture(model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
+    ):
+        logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1].double()
+    y = record["final_norm"].double()
+    if not bool(torch.isfinite(y).all()) or bool(torch.isnan(logits).any()):
+        raise InputError(
+            "faithfulness: the model's numbers on this prompt are not finite; its weights or its dtype are broken"
+        )
+    return y, torch.log_softmax(logits, dim=-1)
+
+
+def _visible(hidden: Bool[Tensor, "case pos"]) -> Callable[..., Bool[Tensor, "case query key"]]:
+    """A token sees itself and what is not hidden."""
+
+    def rule(query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "case query key"]:
+        return ~hidden[:, key[0]][:, None, :] | (query == key)
+
+    return rule
+
 
 RANDOM = "random"
 """The name of what random orders gave."""

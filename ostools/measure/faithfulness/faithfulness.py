@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
@@ -25,7 +24,17 @@ from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.faithfulness.deletion import Deleting
+from ostools.measure.faithfulness.deletion import (
+    EFFECTS,
+    REPLACED,
+    WAYS,
+    Case,
+    Deleting,
+    Kinds,
+    WholePrompt,
+    effects,
+    without,
+)
 from ostools.measure.faithfulness.profiles import (
     ProfileSource,
     TokenProfile,
@@ -33,12 +42,10 @@ from ostools.measure.faithfulness.profiles import (
     require_mitigation,
     require_of_model,
 )
-from ostools.measure.faithfulness.without import EFFECTS, REPLACED, WAYS, Case, Kinds, WholePrompt, effects, without
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import full_precision
-from ostools.measure.prompts import named_by
-from ostools.measure.several import PromptResults
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, require_no_edits
+from ostools.measure.prompts import PromptResults, named_by
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
@@ -67,7 +74,7 @@ class Faithfulness(Result):
     `deletion`, one row a way, order (a profile's name, largest first; "random") and number of tokens out (`deleted`): drop (of
     the log probability of the answer, in nats; the mean of random orders), low, high (where 95% of the random orders lie).
 
-    `areas`, one row a way and profile: aopc (the mean of its curve, `theory.deletion`), random (the mean of random orders'),
+    `areas`, one row a way and profile: aopc (the mean of its curve, see `aopc`), random (the mean of random orders'),
     random_low, random_high (where 95% of them lie), p (the share of orders, this one and the random ones, that are as
     large: small where the profile finds what the answer needs better than chance).
 
@@ -116,10 +123,9 @@ def faithfulness(
             every pass runs under its hooks.
         progress: called as progress(done, total), in percent.
 
-    The arithmetic is float32, or float64 throughout for a float64 model. In a model without positions, masked and removed are
-    the same. Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another
-    model or of several prompts, for prompts of fewer than three tokens, while edits are active (because positions move), and,
-    as `ost.attribution` does, for a `logit` of several tokens. Source: arXiv 1509.06321 (AOPC).
+    Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for
+    profiles of another model or of several prompts, for prompts of fewer than three tokens, and while
+    edits are active, because positions move. Source: arXiv 1509.06321 (AOPC).
     """
     profile_list: list[Any] = [profiles]
     if isinstance(profiles, Iterable) and not isinstance(profiles, ProfileSource | PromptResults):
@@ -132,56 +138,60 @@ def faithfulness(
         "steps": whole_number("steps", steps, 1),
         "seed": whole_number("seed", seed),
     }
-    if edits := hooks.active_edits(model):
-        raise InputError(
-            f"faithfulness: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: positions move where "
-            "tokens are taken out; leave its block"
-        )
     acting = mitigations.optional(mitigation)
+    require_no_edits("faithfulness", model, "positions move where tokens are taken out")
     require_mitigation(profile_list, acting)
-    mitigation_entry: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
-    provenance = Provenance.collect(model, **mitigation_entry)
+    parameters: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
+    provenance = Provenance.collect(model, **parameters)
     whole_ids = require_of_model(profile_list[0], provenance)
-    ids = whole_ids if position is None else whole_ids[: position + 1]
-    if len(ids) < 3:
-        raise InputError(
-            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
-        )
+    ids = _read_ids(whole_ids, position)
     target = None if logit is None else one_token(model, logit)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with torch.inference_mode(False), mitigated.acting(work):
         whole_prompt = WholePrompt.of(work, ids, target)
-        prompt = _Prompt(work, ids, Kinds.of(model), whole_prompt, numbers)
-        tables = [prompt.measured(way, profile_by_name, part_of(progress, index, index + 1, len(way_names), units=100)) for
-        index, way in
-                  enumerate(way_names)]  # fmt: skip
-    mitigation_entry |= {"logit": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
-    mitigation_entry |= {} if position is None else {"position": position}
-    mitigation_entry |= {
-        "log_prob": float(whole_prompt.log_probs[whole_prompt.answer]),
-        "ways": way_names,
-        "profiles": list(profile_by_name),
-        **numbers,
-    }
-    single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    token_table = (
-        frame_of(profile_list[0])[named_by(frame_of(profile_list[0]))]
-        .drop_duplicates("position")
-        .dropna(subset="position")
+        prompt = _ShortenedPrompt(work, ids, Kinds.of(model), whole_prompt, numbers)
+        shares = [part_of(progress, k, k + 1, len(way_names), units=100) for k in range(len(way_names))]
+        tables = [prompt.measured(way, profile_by_name, share) for way, share in zip(way_names, shares, strict=True)]
+    answer = whole_prompt.answer
+    parameters |= {"logit": answer, "token": token_text(model.tokenizer, answer)} | (
+        {} if position is None else {"position": position}
     )
-    frame: Frame = token_table.merge(single, on="position").sort_values(["way", "position"], key=_in_order(way_names))
+    parameters |= {"log_prob": float(whole_prompt.log_probs[answer]), "ways": way_names}
+    parameters |= {"profiles": list(profile_by_name), **numbers}
+    single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
+    frame = _token_rows(profile_list[0], single, way_names)
     return Faithfulness(
         frame.reset_index(drop=True),
-        replace(provenance, token_ids=whole_ids, parameters=mitigation_entry),
+        replace(provenance, token_ids=whole_ids, parameters=parameters),
         correlations=_correlations(frame, profile_by_name),
         deletion=deletion,
         areas=areas,
     )
 
 
+def _read_ids(whole_ids: tuple[int, ...], position: int | None) -> tuple[int, ...]:
+    """Tokens of the prompt up to the position that is meant."""
+    ids = whole_ids if position is None else whole_ids[: position + 1]
+    if len(ids) < 3:
+        raise InputError(
+            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
+        )
+    return ids
+
+
+def _token_rows(result: ProfileSource, single: pd.DataFrame, ways: Sequence[str]) -> Frame:
+    """Effects of each token beside its columns, way by way in their order."""
+    tokens: Frame = frame_of(result)[named_by(frame_of(result))]
+    tokens = tokens.drop_duplicates("position").dropna(subset="position")
+    order = {way: index for index, way in enumerate(ways)}
+    return tokens.merge(single, on="position").sort_values(
+        ["way", "position"], key=lambda column: column.map(order) if column.name == "way" else column
+    )
+
+
 @dataclass(frozen=True)
-class _Prompt:
+class _ShortenedPrompt:
     """A prompt whose tokens are taken out."""
 
     model: TransformerBridge
@@ -231,11 +241,6 @@ class _Prompt:
         return [without(self.ids, [place], way, {place: replacement}) for place, replacement in pairs], [
             place for place, _ in pairs
         ]
-
-
-def _in_order(ways: Sequence[str]) -> Any:
-    order = {way: index for index, way in enumerate(ways)}
-    return lambda column: column.map(order) if column.name == "way" else column
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:

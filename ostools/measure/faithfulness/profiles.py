@@ -19,7 +19,7 @@ from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
-from ostools.measure.several import one_of_several
+from ostools.measure.prompts import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution

@@ -15,12 +15,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.closeness import require_close
-from ostools.measure.formulas.heads import Heads, read_heads
-from ostools.measure.formulas.layout import Layout, activation, identity_scale, layout
-from ostools.measure.formulas.scores import Scores, ScoresCheck, read_scores, slopes
-from ostools.measure.formulas.strips import RemadeStrips, Strip, whole_strips
-from ostools.measure.formulas.weights import BlockWeights
+from ostools.measure.formulas.heads import Heads, read_heads, require_close
+from ostools.measure.formulas.scores import RemadeStrips, Scores, ScoresCheck, Strip, read_scores, slopes, whole_strips
+from ostools.measure.formulas.weights import BlockWeights, Layout, activation, identity_scale, layout
 
 SITES = (
     "residual_pre",
@@ -97,7 +94,7 @@ class Block:
 
     @property
     def attention(self) -> StripAttention | None:
-        """Where attention runs in strips (`hooks.in_strips`): what makes any of them. There is no whole pattern then."""
+        """Maker of any strip, where attention runs in strips (`hooks.in_strips`). There is no whole pattern then."""
         return self._first_read.attention
 
     @cached_property
@@ -265,7 +262,7 @@ class Block:
         require_close(residual, self._sites["residual_post"], layer, "the sum of the residual stream")
 
     def check_scores(self) -> None:
-        """Where attention runs in strips: every strip is what the formulas of the real derivative say; else `InputError`."""
+        """Require of attention in strips that every strip is what the formulas say; else `InputError`."""
         if self.attention is not None:
             self._remade(slice(0, self.value.shape[1]), live=True).check(self.layer)
 

@@ -23,9 +23,8 @@ from hooks.register import before_modules
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, BlockSites
-from ostools.measure.formulas.layout import Layout, position_bias, require_described
-from ostools.measure.formulas.weights import BlockWeights, block_weights
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.formulas.weights import BlockWeights, Layout, block_weights, position_bias, require_described
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models.shape import Shape
 
 # What the formulas know: they enter through the pattern alone. Freezing changes no value.
@@ -46,7 +45,7 @@ def kept_weights(shape: Shape, element: int) -> int:
 
 @dataclass(frozen=True)
 class Call:
-    """How the model called one block: run again with it, the block computes the same numbers under the same edits."""
+    """Call of one block by the model: run again with it, the block computes the same numbers under the same edits."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

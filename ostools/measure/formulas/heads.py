@@ -1,9 +1,12 @@
-"""The queries and keys of a block's heads, as the scores read them, and the linear maps that lead there.
+"""The queries and keys of a block's heads, as the scores read them, and the linear maps that lead
+there.
 
     q_i = R_i qnorm(W_Q norm1(v_i)),   k_j = R_j knorm(W_K norm1(v_j))
 
-R_i is RoPE's rotation, of a whole head or of its first components, qnorm and knorm the norms of queries and keys (Gemma 3,
-Qwen 3; OLMo 2: one over all heads together); each is the identity where the model has none.
+R_i is RoPE's rotation, of a whole head or of its first components, qnorm and knorm the norms of
+queries and keys (Gemma 3, Qwen 3; OLMo 2: one over all heads together); each is the identity where
+the model has none. Whatever the formulas compute is checked against the model's own numbers
+(`Closeness`).
 """
 
 from __future__ import annotations
@@ -17,8 +20,50 @@ from torch import Tensor
 
 from hooks import Norm
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.closeness import require_close
 from ostools.measure.formulas.weights import BlockWeights
+
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+class Closeness:
+    """Comparison of numbers computed from the weights with the model's own, in one piece or in several.
+
+    The model's own number has its dtype, which sets the rounding to be expected, relative to the largest.
+    """
+
+    def __init__(self, layer: int, what: str) -> None:
+        self._layer, self._what = layer, what
+        self._errors: list[Tensor] = []
+        self._sizes: list[Tensor] = []
+        self._rounding = 0.0
+
+    def see(self, measured: Tensor, computed: Tensor) -> None:
+        self._errors.append(_largest(measured - computed))
+        self._sizes.append(_largest(computed))
+        self._rounding = _ROUNDING[computed.dtype]
+
+    def require(self) -> None:
+        """Raises `InputError` where a number is further off than rounding, or not a number."""
+        error, size = (float(torch.stack(numbers).max()) for numbers in (self._errors, self._sizes))
+        if not error <= self._rounding * size:
+            raise InputError(
+                f"block {self._layer}: {self._what}, computed from the weights as read here, differs from the model's own by "
+                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+            )
+
+
+def _largest(numbers: Tensor) -> Tensor:
+    """max |x|, no number where one is none; in one walk, without a second tensor of absolute values."""
+    low, high = torch.aminmax(numbers)
+    return torch.maximum(-low, high)
+
+
+def require_close(measured: Tensor, computed: Tensor, layer: int, what: str) -> None:
+    """Require that numbers computed from the weights are those that the model itself computed."""
+    close = Closeness(layer, what)
+    close.see(measured, computed)
+    close.require()
+
 
 PerHead = Float[Tensor, "*batch head pos d_head"]
 

@@ -1,4 +1,5 @@
-"""d y_n / d v_i: `sensitivity` (the measurement), `together` (prompts of one length), `one_linearisation` (linearise, measure,
-certify), `linear` and `routes` (products with the Jacobian, by formulas or by autograd), `exact` and `estimate` (their norms,
-and which of the two), `certificate` (finite differences), `memory`, `linearisations` (what each holds).
+"""d y_n / d v_i: `sensitivity` (the measurement), `prompt_batches` (prompts of one length),
+`linearisation_run` (linearise, measure, certify), `linearised` and `routes` (products with the
+Jacobian, by formulas or by autograd), `norms` (exact or estimated), `certificate` (finite
+differences), `memory`.
 """

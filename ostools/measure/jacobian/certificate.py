@@ -22,8 +22,8 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.linearisations import FROZEN_PARTS
-from ostools.measure.passes.streams import no_logits, run_from
+from ostools.measure.jacobian.routes import FROZEN_PARTS
+from ostools.measure.passes.contexts import no_logits, run_from
 
 # t -> J_i t_i of every token i.
 Parts = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]
@@ -111,7 +111,7 @@ def certify(
 
 
 def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
-    """How far each token is moved, at most 1: so far that no token's part is larger than the median part."""
+    """Step of each token, at most 1: so far that no token's part is larger than the median part."""
     sizes = parts.double().norm(dim=-1)
     positive_sizes = sizes[sizes > 0]
     median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())

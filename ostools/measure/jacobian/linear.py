@@ -21,9 +21,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import Norm
 from ostools.measure.formulas.block import Block
-from ostools.measure.formulas.strips import Strip
+from ostools.measure.formulas.scores import Strip
 from ostools.models.lazy_cast import dense
-from ostools.theory.bounds.operators import mlp_jacobian
+from ostools.theory.bounds import mlp_jacobian
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos row d_model"]
@@ -120,7 +120,7 @@ def _sum(parts: Iterator[Tensor]) -> Tensor:
 
 
 class LinearScores:
-    """How the pattern answers: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
+    """Derivative of the pattern: d alpha_ij = alpha_ij (d s_ij - sum_m alpha_im d s_im), d s_ij = slope_ij d (q_i . k_j)."""
 
     def __init__(self, model: TransformerBridge, block: Block, rows: slice, live_norms: bool) -> None:
         heads, attention = block.heads, model.blocks[block.layer].attn

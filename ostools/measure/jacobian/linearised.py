@@ -1,15 +1,23 @@
-"""The network linearised at a prompt, then applied to as many cotangents as one likes: matrix products only.
+"""The network linearised at a prompt, then applied to as many cotangents as one likes: matrix
+products only.
 
-A row vector g at every position is carried from y_n down to each v^(l), all rows through a block before the next one
-(docs/theory.md 3.2; `linear` has a block's own maps). So only one block's patterns, slopes and cast weights exist at a time:
-each is read again from what the forward pass handed to it, used for every row, and dropped. The blocks of a short prompt are
-kept. Autograd gives the same numbers, and stays the oracle and the route for every model that is not read here.
+A row vector g at every position is carried from y_n down to each v^(l), all rows through a block
+before the next one (docs/theory.md 3.2; `linear` has a block's own maps). So only one block's
+patterns, slopes and cast weights exist at a time: each is read again from what the forward pass
+handed to it, used for every row, and dropped. The blocks of a short prompt are kept. Autograd gives
+the same numbers, and stays the oracle and the route for every model that is not read here.
+
+Rows are independent. The model computes on one device; where its device map put weights on more
+GPUs, those take their part of the rows: a block's maps are made once, and copied to each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -19,15 +27,61 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
-from ostools.measure.formulas.devices import at, row_devices, shares
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forward
-from ostools.measure.formulas.layout import is_parallel
-from ostools.measure.formulas.scores import require_softmax
-from ostools.measure.formulas.strips import strip_bounds
+from ostools.measure.formulas.scores import RemadeStrips, Strip, require_softmax, strip_bounds
+from ostools.measure.formulas.weights import is_parallel
 from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
-from ostools.measure.jacobian.linearisations import FROZEN_PARTS
-from ostools.measure.passes.strips import strip_size
+from ostools.measure.jacobian.routes import FROZEN_PARTS
+from ostools.measure.passes.contexts import strip_size
+from ostools.models.describe import metadata_of
 from ostools.models.shape import Shape
+
+Copied = TypeVar("Copied")
+
+
+def row_devices(model: TransformerBridge) -> tuple[torch.device, ...]:
+    """The device that computes, and the other GPUs that hold weights of the model."""
+    computing = next(model.parameters()).device
+    places = (metadata_of(model).device_map or {}).values()
+    other_devices = sorted({place for place in places if place.startswith("cuda")} - {str(computing)})
+    return computing, *(torch.device(place) for place in other_devices if computing.type == "cuda")
+
+
+def shares(rows: int, devices: int) -> list[slice]:
+    """Blocks of rows, as even as can be and none empty: at most one a device."""
+    sizes = [rows // devices + (index < rows % devices) for index in range(devices)]
+    return [slice(sum(sizes[:index]), sum(sizes[: index + 1])) for index, size in enumerate(sizes) if size]
+
+
+def on_device(maps: Copied, device: torch.device) -> Copied:
+    """The maps with every tensor of theirs on the device; those that lie there are not copied."""
+    copied: Any
+    if isinstance(maps, Tensor):
+        copied = maps.to(device, non_blocking=True)
+    elif isinstance(maps, RemadeStrips):
+        copied = _StripsAt(maps, device)
+    elif isinstance(maps, list | tuple):
+        copied = type(maps)(on_device(part, device) for part in maps)
+    elif hasattr(maps, "__dict__"):
+        copied = copy.copy(maps)
+        # The dictionary itself: frozen dataclasses set no attribute.
+        vars(copied).update({name: on_device(part, device) for name, part in vars(maps).items()})
+    else:
+        copied = maps
+    return copied
+
+
+@dataclass(frozen=True)
+class _StripsAt:
+    """Strips that are made anew where the model computes, and copied."""
+
+    strips: RemadeStrips
+    device: torch.device
+
+    def __iter__(self) -> Iterator[Strip]:
+        for strip in self.strips:
+            yield on_device(strip, self.device)
+
 
 AtPlaces = Float[Tensor, "place row d_model"]
 Maps = tuple[LinearMlp, LinearAttention]
@@ -124,7 +178,7 @@ class Linearised:
 
     @property
     def places(self) -> int:
-        """How many inputs the Jacobians are taken at: every token of every wanted layer, layer by layer."""
+        """Number of inputs that the Jacobians are taken at: every token of every wanted layer, layer by layer."""
         return self.pos * len(self.layers)
 
     @torch.no_grad()
@@ -152,7 +206,7 @@ class Linearised:
                 _gather(gradients, blocks, gradient_rows[self.layers.index(layer)])
             maps = self._maps(layer - 1)
             for gradient in gradients:
-                device_maps = maps if gradient.device == carried.device else at(maps, gradient.device)
+                device_maps = maps if gradient.device == carried.device else on_device(maps, gradient.device)
                 for part in self._parts(gradient.shape[1]):
                     self._carry(device_maps, gradient, part)
                     tell(progress, next(step_counter), steps)

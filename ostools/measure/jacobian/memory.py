@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
-from ostools.measure.formulas.strips import strip_bounds
-from ostools.measure.jacobian.estimate import COTANGENTS, choose_method, most_rows
-from ostools.measure.jacobian.exact import NORM_BUDGET
-from ostools.measure.jacobian.linearisations import FROZEN_PARTS
+from ostools.measure.formulas.scores import strip_bounds
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
-from ostools.measure.passes.memory import in_full
-from ostools.measure.passes.strips import strip_size
+from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
+from ostools.measure.jacobian.routes import FROZEN_PARTS
+from ostools.measure.passes.batches import in_full
+from ostools.measure.passes.contexts import strip_size
 from ostools.models.shape import Shape
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -29,7 +28,7 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How a run will go, and its forecast in bytes on top of the loaded model.
+    """Plan of a run, and its forecast in bytes on top of the loaded model.
 
     `chunk` cotangents go through a block's products at a time. `rows_on_disk`: so many rows are carried through the network
     together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept_bytes`: of the

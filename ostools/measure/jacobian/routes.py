@@ -1,14 +1,17 @@
-"""How rows g^T J_i of the Jacobians are computed.
+"""The five linearisations of docs/theory.md 2, and how rows g^T J_i of their Jacobians are
+computed.
 
-`AutogradRoute` takes any model that the bridge runs, under any hooks, and needs to know nothing about it.
+`AutogradRoute` takes any model that the bridge runs, under any hooks, and needs to know nothing
+about it.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +23,46 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.passes.streams import no_logits, run_from
+from ostools.measure.passes.contexts import no_logits, run_from
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """Whether attention patterns, norm scales and the activations of MLPs are constants of the derivative."""
+
+    attention: bool
+    norms: bool
+    activations: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.attention or self.norms or self.activations
+
+    @property
+    def all(self) -> bool:
+        """The network is then linear in its embeddings, but for its biases."""
+        return self.attention and self.norms and self.activations
+
+
+FROZEN_PARTS: Mapping[str, FrozenParts] = {
+    "full": FrozenParts(attention=False, norms=False),
+    "frozen": FrozenParts(attention=True, norms=True),
+    "frozen-attention": FrozenParts(attention=True, norms=False),
+    "frozen-norm": FrozenParts(attention=False, norms=True),
+    "detached": FrozenParts(attention=True, norms=True, activations=True),
+}
+LINEARISATIONS = tuple(FROZEN_PARTS)
+
+
+def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
+    """The context in which a forward pass has that linearisation."""
+    frozen_parts = FROZEN_PARTS[linearisation]
+    return (
+        hooks.frozen(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
+        if frozen_parts.any
+        else nullcontext()
+    )
+
 
 Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row pos d_model"]

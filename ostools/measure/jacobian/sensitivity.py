@@ -27,18 +27,16 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
-from ostools.measure.jacobian import exact
-from ostools.measure.jacobian.estimate import COTANGENTS, check_settings
-from ostools.measure.jacobian.linearisations import LINEARISATIONS, freezing
-from ostools.measure.jacobian.one_linearisation import METHODS, NORMS, MeasuredNorms, Settings
-from ostools.measure.jacobian.routes import AutogradRoute
-from ostools.measure.jacobian.together import SensitivityOptions, measured
+from ostools.measure.jacobian import norms as jacobian_norms
+from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, MeasuredNorms, Settings
+from ostools.measure.jacobian.norms import COTANGENTS, check_settings
+from ostools.measure.jacobian.prompt_batches import JacobianOptions, measured
+from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, up_to_position
-from ostools.measure.prompts import by_token, checked_layers, token_columns
-from ostools.measure.several import PROFILE, PromptResults, join_results
+from ostools.measure.prompts import PROFILE, PromptResults, by_token, checked_layers, join_results, token_columns
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 
@@ -162,67 +160,47 @@ def sensitivity(
     """Norms ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l): how far the last token's y_n
     can move with each token i.
 
-    v_i^(0) is the embedded token (after Gemma's scaling, before any block). y_n is the last token's residual stream after the
-    final norm, the quantity of Theorem 5.1 (arXiv 2406.04267). The derivative is taken in reverse mode, in float32, or in
-    float64 throughout for a float64 model. The weights of a 16-bit model are cast to float32 where they are read. One block at
-    a time is linearised, matrix products carry all rows through it, and it is dropped. A model, or an edit, that the formulas
-    do not describe goes through autograd.
+    v_i^(0) is the embedded token (after Gemma's scaling), y_n the last token's residual stream
+    after the final norm, the quantity of Theorem 5.1 (arXiv 2406.04267). Reverse mode, in float32,
+    or float64 of a float64 model. A model or an edit that the formulas do not describe goes through
+    autograd. Every run checks itself: the logits are those of the plain pass, J agrees with finite
+    differences of the network (or with autograd, where those cannot decide), every number is
+    finite. `runs` in the provenance says how. Raises `InputError` where a check fails.
 
     Args:
-        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`: one table of all prompts, each with the numbers
-            that it has alone. Prompts of one length share their forward passes, as many as the memory holds.
+        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`: one table of all
+            prompts, each with the numbers that it has alone. Prompts of one length share passes.
         linearisations: what is held constant: `full`, `frozen`, `frozen-attention`, `frozen-norm`
-            or `detached`. `full`: nothing; this is the real derivative. `frozen`: attention
-            patterns and norm scales, the theorem's two assumptions. `frozen-attention`,
-            `frozen-norm`: one of the two. `detached`: patterns, scales and the activations of MLPs,
-            act(a) of a gated one and act(a) / a of a plain one. The network is then linear except
-            for its biases, and every run proves that sum_i J_i v_i + bias terms = y_n
-            (`adds_up_within` in `runs`). `bounds` has no bound of `detached`. Experts refuse
-            `detached`.
-        layers: which residual streams v^(l), all from the same passes: numbers from 0 to L, or "all".
+            or `detached`. `full`: nothing, the real derivative. `frozen`: patterns and norm scales,
+            the theorem's assumptions; `frozen-attention` and `frozen-norm`: one of the two.
+            `detached`: these and the MLPs' activations; the network is then linear but for its
+            biases, which is checked (`adds_up_within` in `runs`). Experts refuse it.
+        layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: how norms are taken: "exact", "sketch", "estimate" or "auto". "exact": d_model
             backward passes. "sketch": Frobenius norms from `cotangents` random orthogonal
-            cotangents that all tokens share, unbiased, each with its interval. d_model cotangents
-            give the exact norms. "estimate": a sketch that grows until every interval is
-            `relative_error` of its norm. "auto": exact up to d_model 256, else a sketch; a sketch
-            too where exact Jacobians do not fit into memory. The column `method` and the provenance
-            say which was taken.
+            cotangents, each with its interval. "estimate": a sketch that grows until every interval
+            is `relative_error` of its norm. "auto": exact up to d_model 256 where it fits into
+            memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
         relative_error: largest half-width of an interval over its norm, of an estimate.
         confidence: level of the intervals of a sketch or an estimate.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        position: the position k whose y_k takes the place of y_n; a negative one counts from the end. As
-            y_k does not read later tokens, it is the last token of the prompt's first k + 1 tokens,
-            and those are the rows. It is checked that the logits at k of the whole prompt are those
-            of its beginning. Refused under an edit that may read later tokens.
+        position: the position k whose y_k takes the place of y_n; a negative one counts from the end. The
+            rows are the prompt's first k + 1 tokens, as mitigated. Refused under an edit that may
+            read later tokens.
         logit: a next token whose logit takes the place of y_n, or two of them for the difference
-            of their logits. A token (a text that is one, or an id) whose logit t = w^T y_n + b
-            takes the place of y_n, before a soft-cap (Gemma 2). Or a pair of tokens, for the logit
-            of the first minus that of the second. Both norms are then the length of the one row w^T
-            J_i. By Cauchy and Schwarz |w^T J_i u| <= ||w||_2 ||J_i u||_2 <= ||w||_2 ||J_i||_2 for
-            every unit u. So ||w||_2 times a certified bound of ||J_i||_2 bounds it, and `compare`
-            holds it against that. A prediction of a norm of J_i is not a prediction of it, and is
-            refused there. It is checked that w^T y_n + b is the model's own logit. It is exact, in
-            one backward pass. It is refused with an estimate, and with `detached` (use
-            `attribution`).
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is measured as it rewrites it, and the model
-            as its hooks change it: by the formulas if they know such an edit, otherwise by autograd. It has to change every
-            prompt or a logit of it, or it is refused. `position` counts in the rewritten prompt.
+            of their logits. Each is a text that is one token, or an id. Of a logit w^T y_n + b,
+            before a soft-cap, both norms are the length of the row w^T J_i, at most ||w||_2
+            ||J_i||_2. Exact, in one backward pass; refused with an estimate and with `detached`
+            (use `attribution`).
+        mitigation: a `mitigations.Mitigation` or its name with options. Text and model are measured
+            as it changes them. It has to change every prompt or a logit of it, or it is refused.
         announce: called with each linearisation's forecast of its memory before it runs.
         progress: called as progress(done, total), in percent, after each block of rows.
 
-    Every run makes these checks, and raises `InputError` if one fails. The pass from embeddings, and every frozen pass, give
-    the logits of the plain pass. The Jacobian at the lowest layer agrees with finite differences of the network, or with
-    autograd where those cannot decide. Every number is finite. The forecast fits into the memory. Among prompts that share
-    their passes, only the first is moved by finite differences, and it has a `certificate` in `runs`. Each of the others has
-    one random row of its Jacobians compared with autograd, at every token, and a `shared_certificate`, which says so. If that
-    fails, if finite differences say nothing, or under an edit, every prompt goes alone.
-
-    Active edits are respected. An empty list is refused. A prompt of a list that fails makes the call fail, and the error has
-    its number. A long prompt (a block's pattern above 64 MiB) goes through attention in strips of queries. These are made
-    again wherever they are needed, and every strip is checked once. A replaced pattern is refused there. Source:
-    docs/theory.md 2.
+    Active edits are respected. A long prompt goes through attention in strips of queries; a
+    replaced pattern is refused there. Source: docs/theory.md 2.
     """
     settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed)
     names, layer_indices = _validated(model, linearisations, layers, settings)
@@ -235,35 +213,36 @@ def sensitivity(
     work = full_precision(model, "sensitivity")
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         _refuse_frozen(work)
-        read_prompts = (
-            mitigated.prompts
-            if position is None
-            else [up_to_position(work, encoded_prompt, position) for encoded_prompt in mitigated.prompts]
-        )
-        output = None if logit is None else _output(work, logit, names, settings)
-        row = None if output is None else output.row
-        if output is not None:
-            for encoded_prompt in read_prompts:
-                output.check(work, encoded_prompt)
-        norms = measured(
-            work, read_prompts, SensitivityOptions(names, layer_indices, settings, row), announce, progress
-        )
-    output_parameters = (
-        {} if output is None else {"logit": output.tokens, "logit_ids": output.ids, "logit_norm": output.norm}
-    )
+        read_prompts = mitigated.prompts
+        if position is not None:
+            read_prompts = [up_to_position(work, whole_prompt, position) for whole_prompt in mitigated.prompts]
+        output = None if logit is None else _output(work, logit, names, settings, read_prompts)
+        options = JacobianOptions(names, layer_indices, settings, None if output is None else output.row)
+        norms = measured(work, read_prompts, options, announce, progress)
+    if output is not None:
+        provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
     results = []
-    for whole_prompt, part, prompt_norms in zip(mitigated.prompts, read_prompts, norms, strict=True):
-        place = {} if position is None else {"position": len(part.ids) - 1}
-        parameters = {**provenance.parameters, **output_parameters, **place}
-        where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()), parameters=parameters)
-        results.append(_result(part, prompt_norms, where, layer_indices))
+    for whole_prompt, read_prompt, prompt_norms in zip(mitigated.prompts, read_prompts, norms, strict=True):
+        runs = {name: linearisation.account for name, linearisation in prompt_norms.items()}
+        place = {} if position is None else {"position": len(read_prompt.ids) - 1}
+        where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()))
+        where = _with(where, **place, **read_prompt.provenance, runs=runs)
+        results.append(Sensitivity(_table(read_prompt, prompt_norms, layer_indices), where))
     return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position")))
 
 
+def _with(provenance: Provenance, **parameters: Any) -> Provenance:
+    return replace(provenance, parameters={**provenance.parameters, **parameters})
+
+
 def _output(
-    model: TransformerBridge, logit: str | int | Sequence[str | int], names: Sequence[str], settings: Settings
+    model: TransformerBridge,
+    logit: str | int | Sequence[str | int],
+    names: Sequence[str],
+    settings: Settings,
+    prompts: Sequence[Prompt],
 ) -> Output:
-    """The logit that is meant. Refuses what is not measured of a logit."""
+    """Output row of the logit, checked on every prompt. Refuses what is not measured of a logit."""
     if settings.method in ("sketch", "estimate"):
         raise InputError(
             "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit="
@@ -273,15 +252,10 @@ def _output(
             "sensitivity: expected another linearisation than 'detached' with logit=: use "
             "attribution(model, prompt, logit=...), which has its parts"
         )
-    return Output.of(model, logit)
-
-
-def _result(
-    tokens: Prompt, norms: Mapping[str, MeasuredNorms], provenance: Provenance, layers: Sequence[int]
-) -> Sensitivity:
-    runs = {name: measured_norms.account for name, measured_norms in norms.items()}
-    parameters = {**provenance.parameters, **tokens.provenance, "runs": runs}
-    return Sensitivity(_table(tokens, norms, layers), replace(provenance, parameters=parameters))
+    output = Output.of(model, logit)
+    for prompt in prompts:
+        output.check(model, prompt)
+    return output
 
 
 def _validated(
@@ -325,7 +299,7 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with exact.jacobians(route, embedded, None, progress) as jacobians:
+    with jacobian_norms.exact_jacobians(route, embedded, None, progress) as jacobians:
         return jacobians
 
 
@@ -341,6 +315,3 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     }
     tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
     return tiled.reset_index(drop=True).assign(**columns)
-
-
-__all__ = ["LINEARISATIONS", "Sensitivities", "Sensitivity", "freezing", "jacobian", "sensitivity"]

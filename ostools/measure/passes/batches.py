@@ -1,13 +1,19 @@
-"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else equal lengths only.
+"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else
+equal lengths only.
 
-Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it. So a padded batch carries its
-mask and its position ids explicitly, and there is one only where tests show that nothing depends on it (`padding`).
+Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
+So a padded batch carries its mask and its position ids explicitly, and there is one only where
+tests show that nothing depends on it (`padding`).
+
+The bytes that one pass holds beside the stored weights are counted here too, by the shape of the
+model. What is larger than a pass is counted beside the code that holds it (`jacobian.memory`,
+`paths.memory`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,8 +26,9 @@ from transformers.cache_utils import DynamicCache
 import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
-from ostools.measure.passes.alibi import has_alibi
+from ostools.measure.passes.contexts import has_alibi
 from ostools.measure.passes.last_tokens import batching_of
+from ostools.models.shape import Shape
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
@@ -80,7 +87,7 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[
 
 
 def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0) -> int:
-    """How many first tokens all prompts have in common, but for the last `keep` of each; 0 where to read them once may do harm.
+    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where reading them once may do harm.
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and where no window slides
     within the prompts and the `steps` tokens after them: a window counts the padding too.
@@ -153,3 +160,59 @@ class Rows:
         self.unread, self.real = self.unread[row_indices], self.real[row_indices]
         if self.cache is not None:
             self.cache.batch_select_indices(row_indices)
+
+
+# Squares of scores that eager attention holds at once: scores, mask, softmax, pattern, and what hooks keep.
+_SQUARES = 4.5
+
+
+@dataclass(frozen=True)
+class LongestPrompt:
+    """Tokens of the longest prompt that a measurement reads, and of the right answer to it."""
+
+    tokens: int
+    answer: int = 0
+
+
+def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
+    """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of every
+    layer, and logits at some positions."""
+    squares = _SQUARES * shape.n_heads * pos**2
+    vectors = pos * (3 * shape.d_mlp + 8 * shape.d_model)
+    cache = 2 * shape.n_layers * pos * shape.n_key_value_heads * shape.d_head
+    return int(rows * element * (squares + vectors + cache + 3 * logits * shape.d_vocab))
+
+
+def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
+    """A pass over one prompt whose patterns are kept, of every layer; `element`: bytes of a number,
+    where it is not read as it is loaded."""
+    element = shape.element if element is None else element
+    pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * element
+    return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
+
+
+def batch_bytes(
+    shape: Shape,
+    prompts: int,
+    pos: int,
+    *,
+    answer: int = 0,
+    logits: int = 1,
+    element: int | None = None,
+) -> int:
+    """A pass over so many prompts of at most `pos` tokens, or as many of them as go through together,
+    each with so many tokens of an answer behind it."""
+    element = shape.element if element is None else element
+    rows = min(prompts, max(1, TOKENS // pos))
+    return pass_bytes(shape, rows, pos + answer, logits, element) + cast_bytes(shape, element)
+
+
+def cast_bytes(shape: Shape, element: int) -> int:
+    """Weights that are read as numbers of `element` bytes, where they are stored as others."""
+    return 0 if element == shape.element else shape.view_bytes(element)
+
+
+def in_full(shape: Shape) -> Shape:
+    """The model that a formula is computed with: a 16-bit one is read as float32, number by number
+    (`Shape.cast`)."""
+    return shape if shape.element >= 4 else replace(shape, element=4, cast=True)

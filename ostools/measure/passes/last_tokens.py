@@ -26,10 +26,8 @@ from transformers import DynamicCache
 import hooks
 from mitigations.window import own_windows
 from ostools.ground.chunks import chunk
-from ostools.measure.passes.alibi import bias_at, has_alibi
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
 from ostools.measure.passes.output import soft_cap
-from ostools.measure.passes.streams import no_logits
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
@@ -78,14 +76,14 @@ class LastRows:
         return self.residuals[max(self.residuals)]
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
-        """Those of some of the prompts alone, in that order."""
+        """Rows of some of the prompts alone, in that order."""
         at = prompts.to(self.y.device)
         return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at], self.z[at])
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How the representations were computed: "one pass", "packed pass" or "loop", and why."""
+    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and why."""
 
     name: str
     reason: str

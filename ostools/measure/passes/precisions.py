@@ -33,7 +33,7 @@ AS_GIVEN = "given"
 
 @dataclass(frozen=True)
 class Precision:
-    """How a model is run: in which arithmetic, and what of it is stored in which format.
+    """Precision in which a model is run: in which arithmetic, and what of it is stored in which format.
 
     `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast), or "<format>-<part>" (float32 arithmetic,
     that part alone is stored in the format), or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all

@@ -17,7 +17,7 @@ Chooser = Callable[[Float[Tensor, "batch d_vocab"], Sequence[int]], Int[Tensor, 
 
 
 def chooser(temperature: float | int, seeds: Sequence[Seed] | None, prompts: int) -> Chooser:
-    """How the next token of each of so many prompts is chosen: greedily at temperature 0, else drawn by each prompt's seed.
+    """Chooser of the next token of each of so many prompts: greedily at temperature 0, else drawn by each prompt's seed.
 
     Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing has not one seed a prompt.
     """

@@ -37,7 +37,7 @@ class PrefixTree:
 
     @property
     def trunk(self) -> int:
-        """How many nodes the trunk has: the length of the longest prompt."""
+        """Number of nodes of the trunk: the length of the longest prompt."""
         return max(self.positions) + 1
 
     @property

@@ -18,8 +18,8 @@ import hooks
 from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.probes.prefilled import PrefilledPrompt
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
@@ -28,7 +28,7 @@ _SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESID
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a representation is read. `depth` orders places as the forward pass does. `layer` counts the blocks that are
+    """Place where a representation is read. `depth` orders places as the forward pass does. `layer` counts the blocks that are
     complete before it: 0 is the embedding, l is v^(l), and `residual_mid` of layer l lies after the attention of block l
     (counted from 0) and before its MLP."""
 

@@ -22,13 +22,13 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.answers import answers, line_written
-from ostools.measure.answers.effect_status import ACTIVE, INACTIVE, REFUSED, EffectStatus
 from ostools.measure.answers.judging import judge
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.memory import LongestPrompt, batch_bytes
+from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
+from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.prefilled import PrefilledPairs, answer_room

@@ -24,11 +24,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import TOKENS, batches
+from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.passes.streams import run_from
 from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.prefilled import PrefilledPrompt
 from ostools.measure.probes.probe import FLOAT32, ProbeTask
@@ -188,7 +187,7 @@ def largest_cosine(
 
 
 def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
-    """How much of the moves is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
+    """Share of the moves that is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
     actual_steps = (rows + steps.to(rows)).double() - rows.double()
     return float((actual_steps * steps).sum() / (steps**2).sum())
 

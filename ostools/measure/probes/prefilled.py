@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import answer_text, line_ids
-from ostools.measure.collapse.rendered_pairs import RenderedPairs
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import context_length
 from ostools.tasks import Encoder, Task
@@ -81,7 +81,7 @@ def prefilled_prompts(
 
 
 def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
-    """How many tokens an answer may have."""
+    """Number of tokens that an answer may have."""
     return max(len(prompt.answer) for prompt in prompts) + SPARE
 
 

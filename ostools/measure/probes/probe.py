@@ -24,7 +24,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.memory import LongestPrompt, batch_bytes
+from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
 from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
@@ -110,48 +110,39 @@ def probe(
         lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
             them.
         layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
-            MLP of the block that writes it is probed too. So are y and the logits, always.
+            block's MLP is probed too. So are y and the logits.
         dtypes: precisions by name, as in `collapse`. Probes are trained and tested on the
             representations as that precision rounds them.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
         target: what probes decode: "number", "token" (the answer's first) or "position". The
-            default is the number where the task's answer is one, else the token. "position" needs a
-            task in which one item carries the answer, at places that differ among sequences of one
-            length: retrieve-at-position:position=drawn.
+            default is the number where the task's answer is one, else the token. "position" needs
+            one item that carries the answer at drawn places: retrieve-at-position:position=drawn.
         mitigation: as in `evaluate`.
         chat: as in `evaluate`.
         random_weights: whether the same architecture with random weights is probed too, as a
             control. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for a task, length or dtype that cannot be asked; for the target "number" or "position" of a task
-    without one; for right answers that are all the same; for too few lengths or sequences to test on and to give intervals;
-    for a prompt longer than the context; and for representations that are not finite.
-
-    Source: Alain and Bengio 2016 (arXiv 1610.01644) for probes of layers; Hewitt and Liang 2019 (arXiv 1909.03368) for
-    selectivity.
+    Raises `InputError` for a task without the target, for right answers that are all the same, for
+    too few lengths or sequences to give intervals, and for numbers that are not finite. Source: arXiv
+    1610.01644 (probes of layers), arXiv 1909.03368 (selectivity).
     """
     probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
     part_progress = partial(part_of, progress, shares=len(precisions) * (1 + random_weights), units=100)
     prediction_tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
-    for passes_done, precision in enumerate(precisions):
-        representations = in_layers(
-            probe_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
-        )
-        prediction_tables.append(
-            said_by_probes(labelled, representations, ("none", "shuffled")).assign(dtype=precision.name)
-        )
+    for step, precision in enumerate(precisions):
+        captures = in_layers(probe_task.captured(precision, part_progress(step, step + 1)), layer_indices)
+        table = said_by_probes(labelled, captures, ("none", "shuffled"))
+        prediction_tables.append(table.assign(dtype=precision.name))
     if random_weights:
         untrained_task = replace(probe_task, model=untrained_model(model, seed=0))
-        for passes_done, precision in enumerate(precisions, start=len(precisions)):
-            representations = in_layers(
-                untrained_task.captured(precision, part_progress(passes_done, passes_done + 1)), layer_indices
-            )
-            untrained = said_by_probes(labelled, representations, ("none",))
-            prediction_tables.append(untrained.assign(dtype=precision.name, control="random weights"))
+        for step, precision in enumerate(precisions, start=len(precisions)):
+            captures = in_layers(untrained_task.captured(precision, part_progress(step, step + 1)), layer_indices)
+            table = said_by_probes(labelled, captures, ("none",))
+            prediction_tables.append(table.assign(dtype=precision.name, control="random weights"))
     predictions = pd.concat(prediction_tables, ignore_index=True)
     names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(

@@ -15,7 +15,7 @@ from ostools.measure.probes.captured import LOGITS, Captured, Place
 from ostools.measure.probes.ridge import fitted
 from ostools.measure.probes.splits import Split, splits
 from ostools.results import Frame
-from ostools.theory.statistics.bootstrap import bootstrap_share, widened
+from ostools.theory.statistics.intervals import bootstrap_share, widened
 
 LENGTH = Place(-1, "length", 0)
 """The number of items and its square, in the place of a representation."""

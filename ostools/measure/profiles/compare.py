@@ -143,7 +143,7 @@ def _compared(measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[d
 
 
 def _of_the_measured(measured: Provenance, paths: Bounds) -> Any:
-    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 (`sensitivity` has the proof)."""
+    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T J|| / ||J||."""
     frame: Any = paths.frame
     last = measured.parameters.get("position", frame["last"].max())
     last_rows = frame.loc[frame["last"] == last].drop(columns="last")

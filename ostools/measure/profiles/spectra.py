@@ -25,8 +25,8 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated import MitigatedPrompts
-from ostools.measure.passes.arithmetic import full_precision, true_arithmetic
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
 from ostools.results import Provenance, Result

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
@@ -20,7 +19,8 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.profiles.profile import profile
+from ostools.measure.passes.contexts import require_no_edits
+from ostools.measure.profiles.profile import BETWEEN, NO_SINK, Profile, profile
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, untrained_model
 from ostools.models.untrained import KINDS
@@ -82,66 +82,55 @@ def untrained_baselines(
             as in `ost.untrained_model`.
         seeds: seeds of the untrained models. There is one profile for each kind and seed.
         linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
-            is the operator norm of exact Jacobians, else the Frobenius norm. It is the same for all
-            profiles.
+            is the operator norm of exact Jacobians, else the Frobenius norm.
         method: how norms are taken, as in `ost.sensitivity`, for every profile.
         announce: as in `ost.sensitivity`.
         max_memory, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 
-    Every profile is checked as `ost.sensitivity` checks it. `ost.experiments.repeats` with `untrained_baselines` asks how far n
-    and n + 1 items end apart in untrained models. Raises `InputError` for unknown kinds and linearisations, and while edits are
-    active, because a untrained model does not have them.
+    Raises `InputError` while edits are active, because a untrained model does not have them.
     """
     kind_names = checked_names("kind of untrained model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
     seed_list = checked_seeds(seeds)
     tokens = as_prompt(model, prompt)
-    if edits := hooks.active_edits(model):
-        raise InputError(
-            f"untrained_baselines: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained "
-            "models would not have "
-            "it; leave its block"
-        )
-    cases: list[tuple[str, int | None]] = [
-        (TRAINED, None),
-        *((kind, seed) for kind in kind_names for seed in seed_list),
-    ]
-    frames, rows, trained_profile = [], [], None
+    require_no_edits("untrained_baselines", model, "untrained models would not have it")
+    cases: list[tuple[str, int | None]] = [(TRAINED, None)]
+    cases += [(kind, seed) for kind in kind_names for seed in seed_list]
+    options: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
+    options |= {"max_memory": max_memory, "announce": announce}
+    profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
         case_model = model if seed is None else untrained_model(model, source, seed=seed)
         case_progress = part_of(progress, index, index + 1, len(cases), units=100)
-        how: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
-        case_profile = profile(
-            sensitivity(case_model, tokens, **how, max_memory=max_memory, announce=announce, progress=case_progress)
-        )
-        trained_profile = case_profile if trained_profile is None else trained_profile
-        shape: Any = case_profile.shapes
-        values = case_profile.frame["value"].to_numpy()
-        frames.append(
-            case_profile.frame.drop(columns=["rank", "share_without_sink", "over_frozen"]).assign(
-                source=source, seed=seed
-            )
-        )
-        rows.append(
-            {
-                "source": source,
-                "seed": seed,
-                **shape[shape["kept"] == "without the sink"].iloc[0][["verdict", "start_contrast", "end_contrast"]],
-                "end_without_last": shape[shape["kept"] == "without sink and last"].iloc[0]["end_contrast"],
-                **case_profile.summary.iloc[0][["sink_share", "last_share"]],
-                "spearman": rank_correlation(values, trained_profile.frame["value"].to_numpy()),
-                "weight_hash": case_profile.provenance.model["weight_hash"],
-            }
-        )
-    assert trained_profile is not None
-    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method"]
-    columns += ["value", "share"]
-    table: Any = pd.concat([frame.astype({"seed": "Int64"}) for frame in frames], ignore_index=True)[columns]
+        profiles.append(profile(sensitivity(case_model, tokens, **options, progress=case_progress)))
+    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]
+    tables = [
+        case_profile.frame.assign(source=source, seed=seed).astype({"seed": "Int64"})
+        for (source, seed), case_profile in zip(cases, profiles, strict=True)
+    ]
+    table: Any = pd.concat(tables, ignore_index=True)[columns]
     _require_one_norm(table)
-    parameters = {"kinds": kind_names, "seeds": seed_list, **trained_profile.provenance.parameters}
-    return UntrainedBaselines(
-        table, replace(trained_profile.provenance, parameters=parameters), pd.DataFrame(rows).astype({"seed": "Int64"})
-    )
+    rows = [
+        {"source": source, "seed": seed, **_summary_row(case_profile, profiles[0])}
+        for (source, seed), case_profile in zip(cases, profiles, strict=True)
+    ]
+    provenance = profiles[0].provenance
+    parameters = {"kinds": kind_names, "seeds": seed_list, **provenance.parameters}
+    summary = pd.DataFrame(rows).astype({"seed": "Int64"})
+    return UntrainedBaselines(table, replace(provenance, parameters=parameters), summary)
+
+
+def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, Any]:
+    """Shape and shares of one profile, and its rank correlation with the model's own."""
+    shapes: Any = case_profile.shapes
+    values, trained_values = (result.frame["value"].to_numpy() for result in (case_profile, trained_profile))
+    return {
+        **shapes[shapes["kept"] == NO_SINK].iloc[0][["verdict", "start_contrast", "end_contrast"]],
+        "end_without_last": shapes[shapes["kept"] == BETWEEN].iloc[0]["end_contrast"],
+        **case_profile.summary.iloc[0][["sink_share", "last_share"]],
+        "spearman": rank_correlation(values, trained_values),
+        "weight_hash": case_profile.provenance.model["weight_hash"],
+    }
 
 
 def _require_one_norm(table: Frame) -> None:

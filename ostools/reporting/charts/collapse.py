@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.readings import NORM_WORDS, PIECES, READINGS, VECTOR, Reading
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Verdict
+from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, READINGS, VECTOR, CurveVerdict, Reading
 from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
 from ostools.reporting.forms import curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
@@ -120,7 +119,7 @@ def jumps(values: Column) -> bool:
 
 
 def hidden_ranges(
-    verdicts: Mapping[tuple[str, str, str, int], Verdict], sites: Sequence[str], dtypes: Sequence[str]
+    verdicts: Mapping[tuple[str, str, str, int], CurveVerdict], sites: Sequence[str], dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the last block."""
     last = {site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts}

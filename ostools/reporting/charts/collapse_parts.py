@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.readings import NORM_WORDS, PIECES, Reading
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.variation import mean_over_heads
+from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, whole

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import known_norm
-from ostools.measure.faithfulness.deletion import RANDOM
+from ostools.measure.faithfulness.deletion import EFFECTS, MASKED, RANDOM, REMOVED, REPLACED, WAYS
 from ostools.measure.faithfulness.faithfulness import BETWEEN, Faithfulness
-from ostools.measure.faithfulness.without import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.ground.names import METHOD_KINDS
 from ostools.ground.words import short_name
-from ostools.measure.attention.variation import AttentionVariation
+from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.profiles.spectra import Spectra
 from ostools.reporting.forms import curve, log_rows
 from ostools.reporting.style import axes, draw, theme

@@ -13,9 +13,15 @@ from typing import Any
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
-from ostools.measure.collapse.readings import Reading, behind_all_blocks
 from ostools.measure.collapse.result import FITTED_FROM, exact_from
-from ostools.measure.collapse.verdicts import OVERFLOWS, UNDECIDED, Verdict, trained_length
+from ostools.measure.collapse.verdicts import (
+    OVERFLOWS,
+    UNDECIDED,
+    CurveVerdict,
+    Reading,
+    behind_all_blocks,
+    trained_length,
+)
 from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -79,10 +85,10 @@ class Case:
 
     task: str
     dtype: str
-    verdict: Verdict
+    verdict: CurveVerdict
 
 
-def verdicts_at_y(result: Collapse) -> dict[str, Verdict]:
+def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
     """The verdict on the main pair at y by dtype, of all seeds together; float64 is the reference, and has none."""
     pair = main_pair(result)
     every = result.verdicts_over_seeds().items()
@@ -222,7 +228,7 @@ def _rate(curve: Column) -> str:
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
-def _dtype(rows: Frame, dtype: str, verdict: Verdict | None) -> str:
+def _dtype(rows: Frame, dtype: str, verdict: CurveVerdict | None) -> str:
     """Whether a dtype hides the pair, and where the distance as measured in it ends, in steps of the dtype."""
     here = rows[rows["dtype"] == dtype]
     if here.empty:

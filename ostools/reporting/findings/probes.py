@@ -7,7 +7,7 @@ from typing import Any
 from mitigations.named import NONE
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
-from ostools.measure.answers.effect_status import ACTIVE
+from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS
 from ostools.results import Frame, frame_of

@@ -16,12 +16,12 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.ground.progress import Progress
 from ostools.measure.attention.attention import attention
-from ostools.measure.jacobian.estimate import choose_method
-from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.jacobian.norms import choose_method
+from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated import MitigatedPrompts, acting_bytes, of_the_pass
-from ostools.measure.passes.memory import patterns_bytes
+from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame

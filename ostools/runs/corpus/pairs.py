@@ -19,16 +19,15 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.collapse.readings import VECTOR
-from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.mitigated import MitigatedPrompts, acting_bytes
+from ostools.measure.collapse.verdicts import VECTOR, is_hidden
+from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.windows import Window
 from ostools.tasks.repeats import RepeatedIds
-from ostools.theory import corpora
+from ostools.theory import profiles
 from ostools.theory.statistics.intervals import wilson
 
 PAIRS = "collapse"
@@ -131,11 +130,11 @@ def _over_texts(rows: Frame) -> dict[str, Any]:
     """One length and dtype. Every text counts once, by the mean of its windows."""
     texts = rows["text"].to_numpy()
     flags = rows[["hidden", "same_top_token"]].to_numpy(dtype=float)
-    means = corpora.text_means(np.column_stack([rows["float64_distance"].to_numpy(dtype=float), flags]), texts)
+    means = profiles.text_means(np.column_stack([rows["float64_distance"].to_numpy(dtype=float), flags]), texts)
     mean, hidden, same = means.mean(0).tolist()
-    low, high = (float(end[0]) for end in corpora.interval_of_mean(means[:, :1]))
+    low, high = (float(end[0]) for end in profiles.interval_of_mean(means[:, :1]))
     hidden_low, hidden_high = map(float, wilson(float(means[:, 1].sum()), len(means)))
-    quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in corpora.QUANTILES.items()}
+    quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in profiles.QUANTILES.items()}
     return {
         "texts": len(means),
         "windows": len(rows),

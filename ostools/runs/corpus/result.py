@@ -18,10 +18,8 @@ from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
 from ostools.runs.reading import read
-from ostools.theory import corpora
-from ostools.theory.corpora import BINS, checked_bins
-from ostools.theory.profiles import effective_tokens
-from ostools.theory.statistics.bootstrap import FEWEST
+from ostools.theory.profiles import BINS, checked_bins, effective_tokens
+from ostools.theory.statistics.intervals import FEWEST
 
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
@@ -130,18 +128,18 @@ def _shares(part: Any, length: int) -> np.ndarray:
 
 
 def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd.DataFrame:
-    binned_shares = corpora.binned(shares, bins)
-    means = corpora.text_means(binned_shares, texts)
-    low, high = corpora.interval_of_mean(means)
+    binned_shares = profiles.binned(shares, bins)
+    means = profiles.text_means(binned_shares, texts)
+    low, high = profiles.interval_of_mean(means)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
-    quantiles = {name: np.quantile(binned_shares, part, axis=0) for name, part in corpora.QUANTILES.items()}
+    quantiles = {name: np.quantile(binned_shares, part, axis=0) for name, part in profiles.QUANTILES.items()}
     return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
 
 
 def _summary(shares: np.ndarray, texts: np.ndarray, parameters: Mapping[str, Any], length: int, seconds: float) -> dict:
     spread = np.array([effective_tokens(share) for share in shares])
-    means = corpora.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
+    means = profiles.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
     sink, last, effective = means.mean(0).tolist()
     return {
         "length": length,
@@ -164,13 +162,16 @@ def _shape(shares: np.ndarray, texts: np.ndarray, kept_tokens: str) -> dict[str,
     no_contrasts = {
         f"{end}_contrast{part}": float("nan") for end in ("start", "end") for part in ("", "_low", "_high", "_p")
     }
-    if kept_shares.shape[1] < corpora.FEWEST_TOKENS:
-        return {"verdict": f"not tested: {kept_shares.shape[1]} tokens, {corpora.FEWEST_TOKENS} needed", **no_contrasts}
+    if kept_shares.shape[1] < profiles.FEWEST_TOKENS:
+        return {
+            "verdict": f"not tested: {kept_shares.shape[1]} tokens, {profiles.FEWEST_TOKENS} needed",
+            **no_contrasts,
+        }
     if count < FEWEST:
         return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **no_contrasts}
     if zeros:
         return {"verdict": f"not tested: {zeros} of {len(kept_shares)} windows have tokens of value 0", **no_contrasts}
-    contrasts = corpora.ends_over_texts(corpora.text_means(corpora.end_contrasts(np.log10(kept_shares)), texts))
+    contrasts = profiles.ends_over_texts(profiles.text_means(profiles.end_contrasts(np.log10(kept_shares)), texts))
     columns = {"verdict": contrasts.verdict}
     for name, interval in (("start", contrasts.start), ("end", contrasts.end)):
         for field in fields(interval):

@@ -10,7 +10,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.measure import Bounds, bounds
 from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.bounds.variants import checked_variants
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.runs.measurements.questions import each_question
 from ostools.runs.measurements.record import Cell, Measurement, Names, Options, Rows

@@ -9,8 +9,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import collapse
 from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.collapse.rows import as_rows, from_rows
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows, listed
 

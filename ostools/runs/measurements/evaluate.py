@@ -13,7 +13,7 @@ from ostools.measure import Evaluation, evaluate
 from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.answers.elicitation import Elicitation
 from ostools.measure.answers.evaluate import summarise
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
 from ostools.runs.measurements.record import Cell, Measurement, Options, Rows

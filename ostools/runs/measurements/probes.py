@@ -23,7 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.probes.failure_stage import COLUMNS, arm, failure_stage_bytes
 from ostools.measure.probes.intervention import COLUMNS as READ_OUT
 from ostools.measure.probes.intervention import probe_intervention

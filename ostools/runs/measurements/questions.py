@@ -9,7 +9,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from ostools import tasks
-from ostools.measure.answers.effect_status import EffectStatus
+from ostools.measure.mitigated_prompts import EffectStatus
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from ostools.results import Result

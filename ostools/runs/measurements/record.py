@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 

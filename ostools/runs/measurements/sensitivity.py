@@ -9,10 +9,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.names import checked_names
 from ostools.measure import Sensitivity, sensitivity
-from ostools.measure.jacobian.estimate import COTANGENTS
-from ostools.measure.jacobian.linearisations import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.passes.memory import LongestPrompt
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.runs.measurements.questions import each_question
 from ostools.runs.measurements.record import Cell, Measurement, Names, Options, Rows

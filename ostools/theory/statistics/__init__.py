@@ -1,3 +1,7 @@
-"""Statistics of samples: `bootstrap` (means over seeds), `estimates` (norms from random cotangents),
-`fits` (by which law a distance falls), `intervals` (of a share), `pareto` (fronts).
+"""Statistics of samples: `intervals` (of means, shares and correlations), `estimates` (norms from
+random cotangents), `fits` (by which law a distance falls), `pareto` (fronts).
+"""
+
+"""Statistics of samples: `intervals` (of means, shares and correlations), `estimates` (norms from random cotangents),
+`fits` (by which law a distance falls), `pareto` (fronts).
 """

@@ -89,7 +89,7 @@ class Sketch:
 
     @property
     def rows(self) -> int:
-        """How many rows were seen."""
+        """Number of rows seen."""
         return len(self.squares)
 
     def trace_interval(self, level: float) -> TraceInterval:

@@ -68,7 +68,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Decay:
-    """How one curve falls.
+    """Verdict on how one curve falls.
 
     Attributes:
         verdict: one of `VERDICTS`. "no decay": a constant does as well, or the best law's interval holds 0, or it rises.

@@ -16,7 +16,7 @@ from ostools.measure.answers.counting import COLUMNS, Counting, counting, summar
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Curve as MadeCurve
-from ostools.measure.collapse.verdicts import Limits, Verdict, judge
+from ostools.measure.collapse.verdicts import Limits, judge
 from ostools.models import encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance
@@ -164,7 +164,9 @@ class Curve(Collapse):
         object.__setattr__(self, "spans", (y, last, n_max))
         super().__init__(pd.DataFrame(), Provenance.without_model(), pd.DataFrame())
 
-    def verdicts_over_seeds(self, per: str = "vector", norm: str = "l2") -> dict[tuple[str, str, str, int], Verdict]:
+    def verdicts_over_seeds(
+        self, per: str = "vector", norm: str = "l2"
+    ) -> dict[tuple[str, str, str, int], CurveVerdict]:
         y, last, n_max = self.spans  # pyright: ignore[reportAttributeAccessIssue]
         tried = list(range(1, n_max + 1))
         hidden = [y is not None and y <= n <= last for n in tried]

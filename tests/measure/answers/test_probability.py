@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.probability import AFTER_PROMPT, ALONE, answer_log_probability, answer_text, line_ids
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task

@@ -17,7 +17,7 @@ import ostools as ost
 from mitigations import SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.attention.variation import AttentionVariation, attention_variation
+from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.models import encode
 from ostools.tasks import RepeatTask
 from ostools.theory.distances import proof_variation

@@ -14,7 +14,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.families import EXPERTS, OTHERS

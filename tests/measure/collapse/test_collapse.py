@@ -25,8 +25,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.collapse.result import Collapse, exact_from, float64_rounding
-from ostools.measure.collapse.rows import as_rows, from_rows
+from ostools.measure.collapse.result import Collapse, as_rows, exact_from, float64_rounding, from_rows
 from ostools.measure.collapse.run import COLUMNS
 from ostools.measure.passes.last_tokens import batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
@@ -463,7 +462,7 @@ def test_the_longest_length_that_is_said_to_fit_fits() -> None:
 
 def test_an_active_edit_is_refused() -> None:
     model = tiny_model("llama")
-    message = "the active edit 'mask_scores' at blocks.0.attn.hook_attn_scores would not reach"
+    message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
     with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
         collapse(model, "figure-5a", lengths=[1])
 

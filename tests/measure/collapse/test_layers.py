@@ -12,10 +12,10 @@ import torch
 from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.attention.variation import attention_variation
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.readings import Reading
-from ostools.measure.collapse.rows import as_rows, from_rows
+from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.collapse.variation import attention_variation
+from ostools.measure.collapse.verdicts import Reading
 from ostools.models import encode
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick

@@ -16,9 +16,8 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure import Faithfulness
-from ostools.measure.faithfulness.without import Kinds
+from ostools.measure.faithfulness.deletion import Kinds, aopc, deletion_order, deletion_steps
 from ostools.models import Prompt
-from ostools.theory.deletion import aopc, deletion_order, deletion_steps
 from ostools.theory.statistics.intervals import spearman_interval
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY

@@ -8,9 +8,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import jacobian
-from ostools.measure.jacobian.linearisations import freezing
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.jacobian.routes import freezing
+from ostools.measure.passes.contexts import true_arithmetic
 
 
 def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:

@@ -12,10 +12,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian import exact
+from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.certificate import bias_terms, certify_sum, last_token
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.families import EXPERTS, OTHERS
@@ -39,7 +39,7 @@ def without_biases(model: TransformerBridge) -> TransformerBridge:
 def parts_of(model: TransformerBridge, ids: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
     """J_i v_i of every token, by the formulas."""
     rows = Linearised(model, ids, "detached").pull(torch.eye(embedded.shape[-1]))
-    return exact.parts(rows.transpose(0, 1))(embedded)
+    return exact.token_products(rows.transpose(0, 1))(embedded)
 
 
 @pytest.mark.parametrize("family", DESCRIBED)
@@ -89,8 +89,8 @@ def test_by_autograd_the_parts_add_up_under_an_edit_that_no_formula_knows() -> N
 
 def test_a_wrong_jacobian_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are one part in 10^9 too large, which finite differences cannot see."""
-    honest = exact.parts
-    monkeypatch.setattr(exact, "parts", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
+    honest = exact.token_products
+    monkeypatch.setattr(exact, "token_products", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
     with pytest.raises(InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* expected 1e-12 at most"):
         run_of(tiny_model("gpt2", seed=4, dtype=torch.float64))
 

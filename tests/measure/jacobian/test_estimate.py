@@ -15,8 +15,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.measure import jacobian
-from ostools.measure.jacobian import estimate
-from ostools.measure.jacobian.estimate import (
+from ostools.measure.jacobian import norms as estimate
+from ostools.measure.jacobian.norms import (
     Estimates,
     Stop,
     check_settings,

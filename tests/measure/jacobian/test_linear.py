@@ -14,13 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.formulas import devices as devices_of
 from ostools.measure.formulas import forward
-from ostools.measure.formulas.strips import strip_bounds, whole_strips
+from ostools.measure.formulas.scores import strip_bounds, whole_strips
 from ostools.measure.jacobian import linearised
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import view_in
 from ostools.models.describe import Metadata, remember
 from ostools.models.precision import casting
@@ -195,13 +194,13 @@ class _OneDevice(TorchDispatchMode):
 
 def test_rows_go_where_the_device_map_put_weights_on_gpus() -> None:
     model = tiny_model("llama", fresh=True)
-    assert devices_of.row_devices(model) == (torch.device("cpu"),)
+    assert linearised.row_devices(model) == (torch.device("cpu"),)
     remember(model, Metadata("m", device_map={"a": "cuda:1", "b": "cpu", "c": "disk", "d": "cuda:0"}))
-    assert devices_of.row_devices(model) == (torch.device("cpu"),)  # what computes is no GPU
+    assert linearised.row_devices(model) == (torch.device("cpu"),)  # what computes is no GPU
     on_gpu = SimpleNamespace(device=torch.device("cuda:0"))
     monkeyed = {"parameters": lambda: iter([on_gpu])}
     model.__dict__.update(monkeyed)
-    assert devices_of.row_devices(model) == (torch.device("cuda:0"), torch.device("cuda:1"))
+    assert linearised.row_devices(model) == (torch.device("cuda:0"), torch.device("cuda:1"))
 
 
 @pytest.mark.parametrize(
@@ -209,4 +208,4 @@ def test_rows_go_where_the_device_map_put_weights_on_gpus() -> None:
     [(7, 3, [(0, 3), (3, 5), (5, 7)]), (2, 4, [(0, 1), (1, 2)]), (0, 2, []), (4, 1, [(0, 4)])],
 )
 def test_shares_are_as_even_as_can_be(rows: int, devices: int, expected: list[tuple[int, int]]) -> None:
-    assert [(part.start, part.stop) for part in devices_of.shares(rows, devices)] == expected
+    assert [(part.start, part.stop) for part in linearised.shares(rows, devices)] == expected

@@ -12,10 +12,11 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.measure.jacobian import certificate as certificate_module
-from ostools.measure.jacobian import exact, linear, memory
+from ostools.measure.jacobian import linear, memory
+from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
@@ -142,7 +143,7 @@ def test_norms_of_jacobians_are_singular_values() -> None:
     found[2] = 0.0
     found[3] *= 1e30
     found[4] *= 1e-30
-    norms = exact.norms(found, found.device)
+    norms = exact.exact_norms(found, found.device)
     expected = torch.linalg.matrix_norm(found.double(), ord=2)
     torch.testing.assert_close(norms.operator, expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(norms.frobenius, torch.linalg.matrix_norm(found.double()), rtol=1e-6, atol=0)
@@ -226,8 +227,8 @@ def test_a_wrong_derivative_is_refused(plant: str, dtype: torch.dtype, monkeypat
     elif plant == "no key term":
         monkeypatch.setattr(linear.PulledScores, "to_residual", _without_keys)
     else:
-        whole = exact.parts
-        monkeypatch.setattr(exact, "parts", lambda rows: lambda field: 1.05 * whole(rows)(field))
+        whole = exact.token_products
+        monkeypatch.setattr(exact, "token_products", lambda rows: lambda field: 1.05 * whole(rows)(field))
     with pytest.raises(ost.InputError, match="failed its check"):
         ost.sensitivity(model, prompt_of(model), linearisations=["full"])
 
@@ -237,8 +238,8 @@ def test_sharp_attention_does_not_silence_the_check(monkeypatch: pytest.MonkeyPa
     model = tiny_model("llama", seed=7, scale=3.0, n_layers=4)
     sharp = ost.sensitivity(model, prompt_of(model), linearisations=["full"])
     assert runs(sharp)["full"]["certificate"]["informative"]
-    whole = exact.parts
-    monkeypatch.setattr(exact, "parts", lambda rows: lambda field: 1.3 * whole(rows)(field))
+    whole = exact.token_products
+    monkeypatch.setattr(exact, "token_products", lambda rows: lambda field: 1.3 * whole(rows)(field))
     with pytest.raises(ost.InputError, match="failed its check"):
         ost.sensitivity(model, prompt_of(model), linearisations=["full"])
 

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.measure import jacobian
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.routes import LINEARISATIONS, freezing
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
@@ -171,7 +171,7 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
     """Planted: a freeze that also moves the values, where autograd goes through it."""
     model = tiny_model("gemma", fresh=True)
     model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda tensor, hook: 1.0 * tensor)
-    module = importlib.import_module("ostools.measure.jacobian.one_linearisation")
+    module = importlib.import_module("ostools.measure.jacobian.linearisation_run")
     monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.measure.jacobian import certificate, memory, together
+from ostools.measure.jacobian import certificate, memory, prompt_batches
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.passes.arithmetic import true_arithmetic
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
@@ -95,7 +95,7 @@ def test_a_wrong_derivative_of_one_prompt_of_a_batch_is_refused(monkeypatch: pyt
     """One percent too much at a single token of the third prompt; finite differences are taken of the first."""
     model = tiny_model("gemma", seed=3, dtype=torch.float64)
     prompts = prompts_of(model, (5, 5, 5))
-    linearised = together.OneLinearisation._by_formulas
+    linearised = prompt_batches.LinearisationRun._by_formulas
 
     def planted(self: Any, way: Any) -> Any:
         route: Any = linearised(self, way)
@@ -107,7 +107,7 @@ def test_a_wrong_derivative_of_one_prompt_of_a_batch_is_refused(monkeypatch: pyt
             route.pull = lambda *asked: pull(*asked) * factor
         return route
 
-    monkeypatch.setattr(together.OneLinearisation, "_by_formulas", planted)
+    monkeypatch.setattr(prompt_batches.LinearisationRun, "_by_formulas", planted)
     token, batch_alone = 1, True
     expected = ost.sensitivity(model, prompts[2], linearisations=["full"])
     found = ost.sensitivity(model, prompts, linearisations=["full"])

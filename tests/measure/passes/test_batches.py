@@ -14,7 +14,6 @@ import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
-from ostools.measure.passes.arithmetic import true_arithmetic
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.models import Prompt, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model

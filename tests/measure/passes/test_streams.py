@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import hooks
-from ostools.measure.passes.streams import no_logits, run_from
+from ostools.measure.passes.contexts import no_logits, run_from
 from ostools.models import view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting

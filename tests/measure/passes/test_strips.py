@@ -9,7 +9,7 @@ import torch
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.passes import strips
+from ostools.measure.passes import contexts as strips
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model
 

@@ -13,8 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.probes.ridge import PENALTIES, fitted
 from ostools.measure.probes.scores import said_by_probes, steps_of
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS, splits
-from ostools.theory.statistics.bootstrap import bootstrap_share
-from ostools.theory.statistics.intervals import wilson
+from ostools.theory.statistics.intervals import bootstrap_share, wilson
 from tests.measure.probes.planted import HERE, asked, noise, probed
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ostools.measure import Collapse
-from ostools.measure.collapse.readings import Reading
-from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
+from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED, Reading
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, precision_summary, verdict_lines, verdicts_at_y
 from ostools.reporting.findings.precision import precision_findings

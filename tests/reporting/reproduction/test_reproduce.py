@@ -22,7 +22,7 @@ from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.readings import Reading
+from ostools.measure.collapse.verdicts import Reading
 from ostools.reporting.reproduction.recipe import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
 from ostools.results import Result

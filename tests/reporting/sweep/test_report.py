@@ -13,7 +13,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.rows import as_rows, from_rows
+from ostools.measure.collapse.result import as_rows, from_rows
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of

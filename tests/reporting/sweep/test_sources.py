@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ostools.runs
-from ostools.measure.collapse.rows import as_rows
+from ostools.measure.collapse.result import as_rows
 from ostools.reporting.sweep.report import SECTIONS
 from ostools.results import Provenance
 from ostools.runs.cell_file import file_of

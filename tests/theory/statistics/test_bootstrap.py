@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.bootstrap import (
+from ostools.theory.statistics.intervals import (
     FEWEST,
     Interval,
     bootstrap_mean,

@@ -10,8 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.ground.words import number, short_name
-from ostools.measure.collapse.readings import NORM_WORDS, PIECES, SITE_WORDS, Reading
-from ostools.measure.collapse.verdicts import Verdict
+from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, Reading
 from ostools.reporting.charts.collapse import LIMIT, jumps, model_limits, strips
 from ostools.reporting.charts.experiments.figures import deviation_note
 from ostools.reporting.findings.collapse import overflow_sentence
@@ -152,7 +151,7 @@ def _rows(group: Frame, low: float) -> Frame:
     return rows
 
 
-def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Verdict]:
+def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, CurveVerdict]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
     reading = result.reading
     every = result.curves[panel].verdicts_over_seeds(reading.per, reading.norm).items()

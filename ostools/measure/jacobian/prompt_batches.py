@@ -22,14 +22,12 @@ from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, rising
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forwards
 from ostools.measure.jacobian.certificate import FROM_EMBEDDINGS, require_same_logits
-from ostools.measure.jacobian.estimate import choose_method, most_rows
-from ostools.measure.jacobian.linearisations import freezing
+from ostools.measure.jacobian.linearisation_run import LinearisationRun, MeasuredNorms, Oracle, Settings, Start
 from ostools.measure.jacobian.memory import graph_bytes, plan
-from ostools.measure.jacobian.one_linearisation import MeasuredNorms, OneLinearisation, Oracle, Settings, Start
-from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.norms import choose_method, most_rows
+from ostools.measure.jacobian.routes import AutogradRoute, freezing
 from ostools.measure.passes.batches import batches
-from ostools.measure.passes.streams import run_from
-from ostools.measure.passes.strips import strips_where_long
+from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 
@@ -38,7 +36,7 @@ Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class SensitivityOptions:
+class JacobianOptions:
     """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `logit` = w."""
 
     names: Sequence[str]
@@ -50,7 +48,7 @@ class SensitivityOptions:
 def measured(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
-    options: SensitivityOptions,
+    options: JacobianOptions,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -70,7 +68,7 @@ def measured(
     return [norms_by_prompt[index] for index in range(len(prompts))]
 
 
-def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: SensitivityOptions) -> Iterator[list[int]]:
+def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: JacobianOptions) -> Iterator[list[int]]:
     """Indices of prompts of one length, shortest first, as many as one pass holds."""
     shape, lengths = Shape.of(model), [len(prompt.ids) for prompt in prompts]
     alone = options.logit is not None or any(edit.kind != "exact-arithmetic" for edit in hooks.active_edits(model))
@@ -79,8 +77,8 @@ def _batches(model: TransformerBridge, prompts: Sequence[Prompt], options: Sensi
         yield from (indices[start : start + most] for start in range(0, len(indices), most))
 
 
-def _most_together(shape: Shape, pos: int, options: SensitivityOptions, device: torch.device) -> int:
-    """How many prompts of `pos` tokens one pass holds, beside what one of them takes after it, and their graphs."""
+def _most_together(shape: Shape, pos: int, options: JacobianOptions, device: torch.device) -> int:
+    """Number of prompts of `pos` tokens that one pass holds, beside what one of them takes after it, and their graphs."""
     settings, sites = options.settings, shape.site_bytes(pos)
     limit = chunk(available_memory(device)) if settings.max_memory is None else settings.max_memory
     method = choose_method(shape.d_model, exact_fits=True).method if settings.method == "auto" else settings.method
@@ -98,7 +96,7 @@ def _batch(
     model: TransformerBridge,
     prompts: Sequence[Prompt],
     indices: Sequence[int],
-    options: SensitivityOptions,
+    options: JacobianOptions,
     announce: Announce | None,
     progress: Progress | None,
 ) -> list[ByName]:
@@ -139,7 +137,7 @@ class _PromptBatch:
     model: TransformerBridge
     starts: Sequence[Start]
     numbers: Sequence[int]
-    options: SensitivityOptions
+    options: JacobianOptions
 
     @classmethod
     def of(
@@ -147,7 +145,7 @@ class _PromptBatch:
         model: TransformerBridge,
         ids: Int[Tensor, "prompt pos"],
         numbers: Sequence[int],
-        options: SensitivityOptions,
+        options: JacobianOptions,
     ) -> _PromptBatch:
         """v^(0) and the plain logits of every prompt, after proving that the pass from v^(0) gives the same logits.
 
@@ -190,7 +188,7 @@ class _PromptBatch:
         start = replace(start, cores={})  # they go when this prompt is done
         for index, name in enumerate(names):
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
-            linearisation_run = OneLinearisation(
+            linearisation_run = LinearisationRun(
                 self.model, start, name, self.options.layers, self._settings, self.options.logit
             )
             norms = linearisation_run.measured(announce, name_progress, oracles.get(name))

@@ -17,13 +17,12 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import Forward
-from ostools.measure.jacobian import exact
+from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.certificate import FROZEN, Parts, certify, certify_sum, require_same_logits
-from ostools.measure.jacobian.estimate import Stop, choose_method, most_rows, sketched
-from ostools.measure.jacobian.linearisations import FROZEN_PARTS, freezing
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.routes import AutogradRoute, Route
+from ostools.measure.jacobian.norms import Stop, choose_method, most_rows, sketched
+from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")
@@ -53,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Where every linearisation of a prompt starts: v^(0), the last token's logits of the plain pass, the pass that the
+    """Start of every linearisation of a prompt: v^(0), the last token's logits of the plain pass, the pass that the
     formulas read (None: each its own), and what one linearisation leaves to the next, by block."""
 
     ids: Int[Tensor, " pos"]
@@ -107,7 +106,7 @@ class _Linear:
 
 
 @dataclass(frozen=True)
-class OneLinearisation:
+class LinearisationRun:
     """d y_n / d v_i^(l) at every layer l of `layers` and token i, with what the linearisation `name` holds constant; of w^T y_n
     where `logit` = w."""
 
@@ -185,11 +184,11 @@ class OneLinearisation:
     def _exact(self, linear: _Linear, progress: Progress | None) -> Iterator[tuple[Columns, _Products, dict[str, Any]]]:
         """The norms, and the products that are read off the rows, which last as long as the block."""
         like = self.start.embedded
-        with exact.jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.logit) as rows:
-            norms = exact.norms(rows, like.device)
+        with jacobian_norms.exact_jacobians(linear.route, like, linear.plan.rows_on_disk, progress, self.logit) as rows:
+            norms = jacobian_norms.exact_norms(rows, like.device)
             operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
             outputs = None if self.logit is None else self.logit[None]
-            products = _Products(exact.parts(rows), exact.row(rows), outputs)
+            products = _Products(jacobian_norms.token_products(rows), jacobian_norms.row_products(rows), outputs)
             yield dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
     @contextmanager
@@ -211,7 +210,7 @@ class OneLinearisation:
             def row(cotangent: Float[Tensor, " d_model"]) -> Float[Tensor, "place d_model"]:
                 return linear.route.pull(cotangent[None])[0]
 
-            products = _Products(exact.parts(sketch.rows), row, sketch.cotangents.to(like.device))
+            products = _Products(jacobian_norms.token_products(sketch.rows), row, sketch.cotangents.to(like.device))
             yield dict(zip(NORMS, operator + frobenius, strict=True)), products, reached_accuracy
 
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
@@ -228,7 +227,7 @@ class OneLinearisation:
         return certify_sum(*where, products.parts, products.outputs)
 
     def _against_autograd(self, row: Row) -> float:
-        """Where finite differences say nothing (a network at the edge of a step, in float32): one random row by both routes."""
+        """Compare one random row by both routes, where finite differences say nothing (at the edge of a step, in float32)."""
         like = self.start.embedded
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
         cotangent = cotangent if self.logit is None else self.logit.to(like)[None]

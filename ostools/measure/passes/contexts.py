@@ -1,0 +1,164 @@
+"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later
+start, strips of queries.
+
+Derivatives and formulas are computed in float32, or all the way in float64. A pass may begin at the
+residual stream that a block reads, or end before the unembedding. Attention runs in strips of
+queries where a block's pattern would take over 64 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
+
+import hooks
+from hooks.register import before_modules
+from ostools.ground.chunks import chunk
+from ostools.ground.errors import InputError
+from ostools.ground.memory import available_memory
+from ostools.models import view_in
+from ostools.models.families import family_of
+from ostools.models.precision.torch_state import float32_products
+from ostools.models.shape import Shape
+
+
+def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
+    """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would be off by percents.
+
+    `what` names the caller for the error: under active edits there is no view, because it would not follow them.
+    """
+    dtype = next(model.parameters()).dtype
+    if dtype in (torch.float32, torch.float64):
+        return model
+    if edits := hooks.active_edits(model):
+        raise InputError(
+            f"{what} of a {dtype} model needs a float32 view, which the active edit {edits[0].kind!r} at {edits[0].where} "
+            f"would not follow; load the model with dtype='float32' and edit that"
+        )
+    return view_in(model, torch.float32)
+
+
+def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
+    """Refuse active edits in the name of `caller`, with the reason."""
+    if edits := hooks.active_edits(model):
+        raise InputError(
+            f"{caller}: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: {reason}; "
+            "leave its block; hooks.clear(model) removes one that an interrupted call left"
+        )
+
+
+@contextmanager
+def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
+    """Compute norms and softmax of a float64 model in float64 too. `layers`: of these blocks only. Products of float32
+    matrices are not in TF32, whatever is allowed elsewhere."""
+    is_double = next(model.parameters()).dtype == torch.float64
+    with float32_products(), hooks.exact_arithmetic(model, layers) if is_double else nullcontext():
+        yield
+
+
+_BIAS_NAMES = ("alibi", "position_bias")
+"""What Bloom and MPT call the bias that they hand to a block, one number a key: [..., key]."""
+
+
+def has_alibi(model: TransformerBridge) -> bool:
+    """Whether positions enter a model's scores as ALiBi's bias; such a model takes no position ids."""
+    family = family_of(model)
+    return family is not None and family.positions == "ALiBi"
+
+
+@contextmanager
+def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[None]:
+    """Run the block with the bias of key k being that of the model's own key number `places[k]`.
+
+    MPT's is as long as its longest prompt, and its end is read: place p of a pass over n keys gets m_h (p + 1 - n).
+    """
+
+    def with_bias(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        (name,) = [name for name in _BIAS_NAMES if kwargs.get(name) is not None]
+        bias = kwargs[name][..., -len(places) :]
+        return args, kwargs | {name: bias[..., places.to(bias.device)]}
+
+    with before_modules(
+        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, with_bias, kind="alibi"
+    ):
+        yield
+
+
+def no_logits(model: TransformerBridge) -> int | Int[Tensor, " none"]:
+    """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
+    blocks; of the last token where a hook waits for them."""
+    end = (model, model.original_model, *model.unembed.modules())
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in end)
+    return 1 if hooked else torch.empty(0, dtype=torch.int64)
+
+
+def run_from(
+    model: TransformerBridge,
+    stream: Float[Tensor, "batch pos d_model"],
+    layer: int = 0,
+    logits_to_keep: int | Int[Tensor, " none"] = 1,
+) -> Float[Tensor, "batch kept d_vocab"]:
+    """The last token's logits of a pass whose block `layer` reads `stream` as v^(layer); differentiable in it.
+
+    TransformerLens' own `start_at_layer`, which Bloom's block leaves out: there the stream would go through the norm of the
+    embeddings once more, and into block 0. Blocks below `layer` run too, and what they give is not read.
+    """
+
+    def read(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return (stream, *args[1:]), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+
+    block = model.blocks[layer]
+    if not isinstance(block, BloomBlockBridge):
+        return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
+    with before_modules({f"blocks.{layer}": block}, read):
+        return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
+
+
+WHOLE_PATTERN_BYTES = 1 << 26
+"""Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in float32, 1,024 at 16."""
+
+_SQUARES = 10
+"""Patterns of one block's size that are held at once where they are read as a whole."""
+
+STRIP = 1 << 25
+"""Bytes of one strip's pattern."""
+
+
+def strip_size(shape: Shape, pos: int) -> int | None:
+    """Queries of a prompt of `pos` tokens that go through attention at a time; None: all of them, the prompt is short."""
+    row = shape.n_heads * pos * shape.element
+    return None if row * pos <= chunk(WHOLE_PATTERN_BYTES) else max(1, chunk(STRIP) // row)
+
+
+@contextmanager
+def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
+    """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever where they are short.
+
+    Attention that cannot run in strips (a replaced pattern, an observer of patterns, an architecture that they do not know)
+    runs as a whole where that fits into the memory. Raises `InputError` where it does not.
+    """
+    shape = Shape.of(model)
+    size = strip_size(shape, pos)
+    if size is None:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hooks.in_strips(model, size))
+        except hooks.HookError as error:
+            whole_bytes = _SQUARES * shape.n_heads * pos**2 * shape.element
+            if hooks.active_strips(model) is not None or whole_bytes > available_memory(
+                next(model.parameters()).device
+            ):
+                raise InputError(
+                    f"{pos} tokens need {whole_bytes / 2**30:.1f} GiB for whole attention patterns, more than is free, and "
+                    f"cannot go in strips of queries: {error}; leave that block, or shorten the prompt"
+                ) from error
+        yield
