@@ -37,7 +37,6 @@ LONGEST = (
     "reporting/reproduction/test_reproduce.py",
     "measure/bounds/test_certified.py",
     "runs/test_faults.py",
-    "explorer/test_memory.py",
 )
 """Files that take minutes, the longest first: the slow tests begin with them, or one worker would end alone with the last."""
 

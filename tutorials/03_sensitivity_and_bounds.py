@@ -31,7 +31,7 @@ import math
 import torch
 
 import ostools as ost
-from ostools.theory.bounds import path_row, with_skip
+from ostools.theory.path_sum import path_row, with_skip
 
 # %% [markdown]
 # ## A network on which it is exact

@@ -34,7 +34,7 @@ from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.output import read_up_to
 from ostools.measure.probes.failure_stage import failure_stage_bytes
 from ostools.measure.probes.probe import probes_bytes, seeds_asked
-from ostools.reporting.report import asked as report_options
+from ostools.reporting.report import extent as report_options
 from ostools.runs.corpus.measures import Measure
 from ostools.runs.forecast import Unloaded
 from ostools.tasks import AppendixTask, CollapseTask, Task
@@ -432,7 +432,7 @@ def report(
 ) -> int:
     """Sections of a report; None: those that are measured where none is named."""
     pos, extent, shape = model.pos(prompt), report_options.extent_of(model.shape), model.shape
-    names = set(report_options.NAMES) - set(report_options.unasked(shape, pos))
+    names = set(report_options.NAMES) - set(report_options.only_by_name(shape, pos))
     names = names if sections is None else set(sections)
     sizes = [0]
     if names & {"collapse", "precision"}:
@@ -455,10 +455,12 @@ def report(
         seeds = len(extent.answer_seeds)
         sizes += [answers(model, task, extent.answer_lengths, per_length=seeds) for task in questions]
     if "failure-stage" in names:
-        longest = model.longest(tasks.task(report_options.JUDGED), report_options.JUDGED_LENGTHS)
-        seeds = len(report_options.JUDGED_SEEDS)
-        judged = len(report_options.JUDGED_LENGTHS)
-        sizes.append(failure_stage_bytes(shape, longest, report_options.JUDGED_DTYPES, lengths=judged, seeds=seeds))
+        longest = model.longest(tasks.task(report_options.FAILURE_STAGE_TASK), report_options.FAILURE_STAGE_LENGTHS)
+        seeds = len(report_options.FAILURE_STAGE_SEEDS)
+        judged = len(report_options.FAILURE_STAGE_LENGTHS)
+        sizes.append(
+            failure_stage_bytes(shape, longest, report_options.FAILURE_STAGE_DTYPES, lengths=judged, seeds=seeds)
+        )
     if "mitigations" in names:
         compared = [mitigations.mitigation(name) for name in report_options.MITIGATIONS]
         counts: dict[str, Any] = {"seeds": len(extent.study_seeds), "with_sensitivity": False}

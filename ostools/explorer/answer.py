@@ -1,18 +1,28 @@
-"""What the page shows of a result: a number a token with its kind, the chart of reporting/, and how to have it again."""
+"""What the page shows of a result: numbers of each token, charts, and how to have them again."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from ostools.explorer import collapse
-from ostools.explorer.question import Question
 from ostools.explorer.recipe import SIDES, RecipeResult, code, commands
-from ostools.explorer.together import hold_together, looked_at, number, of_partners, of_tokens, plain, unchanged, where
+from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import Attention, Attribution, Collapse, Sensitivity
+from ostools.measure import (
+    Attention,
+    AttentionDifference,
+    Attribution,
+    Change,
+    Collapse,
+    Sensitivity,
+)
+from ostools.measure.collapse.verdicts import Reading
+from ostools.measure.prompts import partners
+from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, Result
@@ -21,119 +31,258 @@ _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
+_COLLAPSE = {"distance": "mean", "float64": "float64_distance", "noise": "pair_noise", "step": "machine_line"}
+TokenEntry = dict[str, Any]
+"""A token on the page: position, token, value (its colour), numbers; of two sides partner, against."""
 
 
-def answer(question: Question, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
-    """Plain values, as the page takes them: kind, the names of two sides, tokens, those of a second side, notes, charts, what
-    the view has beside these (heads, lengths), code, command.
+def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
+    """The page's values, as plain data.
 
-    `draws`: with the charts and the grid of heads, which take longer than a first look itself.
+    draws: with the charts and the grid of heads, which take longer than a first look.
     """
-    question = question.alone() if recipe_result.inactive else question
-    sides = [_tokens(question, side) for side in recipe_result.sides]
+    request = request.alone() if recipe_result.inactive else request
+    sides = [_tokens(request, side) for side in recipe_result.sides]
     if len(sides) == 2:
-        hold_together(question, recipe_result, *sides)
-    lengths = [collapse.lengths(side) for side in recipe_result.sides if isinstance(side, Collapse)]
+        _add_partners(request, recipe_result, *sides)
+    lengths = [_lengths(side) for side in recipe_result.sides if isinstance(side, Collapse)]
+    results = recipe_result.results.items()
     return {
-        "view": question.view,
-        "words": question.of_view.words,
+        "view": request.view,
+        "words": request.of_view.words,
         "kind": " against ".join(dict.fromkeys(_kind(side) for side in recipe_result.sides)),
-        "names": _names(question),
+        "names": _names(request),
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
-        "heads": _heads(question, recipe_result) if draws else None,
+        "heads": _heads(request, recipe_result.sides[0]) if draws else None,
         "lengths": lengths or None,
-        "notes": _notes(question, recipe_result, sides) if draws else [],
-        "charts": [_chart(question, name, result) for name, result in recipe_result.results.items()] if draws else [],
-        "code": code(question, recipe_result),
-        "command": commands(question, recipe_result),
+        "notes": _notes(request, recipe_result, sides) if draws else [],
+        "charts": [_chart(request, name, result) for name, result in results] if draws else [],
+        "code": code(request, recipe_result),
+        "command": commands(request, recipe_result),
     }
 
 
-def _names(question: Question) -> list[str]:
-    """How the page calls two sides; none where there is one."""
-    second = {"prompt": "the second prompt", "mitigation": f"under {question.other}", "model": "the second model"}
-    return ["First: the prompt", f"Second: {second[question.beside]}"] if question.beside else []
+def _names(request: ViewRequest) -> list[str]:
+    """The headings of two sides; none of one."""
+    if not request.beside:
+        return []
+    second = {"prompt": "the second prompt", "model": "the second model"}
+    return ["First: the prompt", f"Second: {second.get(request.beside, f'under {request.second_text}')}"]
 
 
 def _kind(result: Result) -> str:
-    """What kind of statement its numbers are, in the words of every legend."""
+    """The kind of its numbers, in the words of every legend."""
     if isinstance(result, Sensitivity):
         return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
+    return "attention weights" if isinstance(result, Attention) else KINDS["measured"]
+
+
+# --- tokens
+
+
+def _rows(result: Result) -> Frame:
+    """A row for each token that the page shows; none of a collapse."""
+    if isinstance(result, Attribution):
+        return result.of_tokens
+    frame: Frame = result.frame
     if isinstance(result, Attention):
-        return "attention weights"
-    return KINDS["measured"]
+        return frame.iloc[: len(result.tokens)]
+    return frame.iloc[:0] if isinstance(result, Collapse) else frame
 
 
-def _tokens(question: Question, result: Result) -> list[dict[str, Any]]:
-    """One entry a token: position, token (as charts write it), value (what colours it, or None), numbers (name, value, lower
-    and upper limit)."""
-    rows = of_tokens(question, result)
+def _tokens(request: ViewRequest, result: Result) -> list[TokenEntry]:
+    rows = _rows(result)
     if isinstance(result, Sensitivity):
         return [_entry(row, row["frobenius_norm"], _norms(row)) for _, row in rows.iterrows()]
     if isinstance(result, Attribution):
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
-        return [_single_entry(row, name, row["contribution"]) for _, row in rows.iterrows()]
-    return _weights(question, result, rows) if isinstance(result, Attention) else []
+        weights = rows["contribution"].tolist()
+    elif isinstance(result, Attention):
+        name, weights = _weight_name(request), _weights(request, result)
+    else:
+        return []
+    pairs = zip(rows.iterrows(), weights, strict=True)
+    return [_entry(row, weight, [_number(name, weight)]) for (_, row), weight in pairs]
 
 
-def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> dict[str, Any]:
+def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> TokenEntry:
     token = display_token(str(row["token"]))
-    plain_value = plain(value)
-    return {"position": int(row["position"]), "token": token, "value": plain_value, "numbers": numbers}
-
-
-def _single_entry(row: Any, name: str, value: Any) -> dict[str, Any]:
-    return _entry(row, value, [number(name, value)])
+    return {"position": int(row["position"]), "token": token, "value": _plain(value), "numbers": numbers}
 
 
 def _norms(row: Any) -> list[dict[str, Any]]:
-    """The norms that are known, with their limits; of a sketch's operator norm its limits alone are."""
+    """The known norms with their limits; of a sketch's operator norm the limits alone are known."""
     return [
-        number(name, *(row[column] for column in columns))
+        _number(name, *(row[column] for column in columns))
         for name, columns in _NORMS.items()
         if pd.notna(row[columns[0]])
     ]
 
 
-def _weights(question: Question, result: Attention, rows: Frame) -> list[dict[str, Any]]:
-    """The last token's weights in the layer and head that are looked at, or their mean over all."""
-    weights = looked_at(question, result.last)
+def _number(name: str, value: Any, low: Any = None, high: Any = None) -> dict[str, Any]:
+    """A number; an exact one has its limits equal to itself, and is shown without them."""
+    is_interval = low is not None and not low == value == high
+    return {"name": name, "value": _plain(value), "interval": [_plain(low), _plain(high)] if is_interval else None}
+
+
+def _plain(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _weight_name(request: ViewRequest) -> str:
+    layer = "all layers" if request.layer < 0 else f"layer {request.layer}"
+    head = "all heads" if request.head < 0 else f"head {request.head}"
+    mean = "mean over " if min(request.layer, request.head) < 0 else ""
+    return f"weight, {mean}{layer}, {head}"
+
+
+def _weights(request: ViewRequest, result: Attention) -> list[float]:
+    """The last token's weights in the chosen layer and head, or their mean over all."""
+    places = [slice(None) if place < 0 else place for place in (request.layer, request.head)]
+    weights: Any = result.last[places[0], places[1]]
+    over = tuple(range(weights.ndim - 1))
+    return (weights.mean(over) if over else weights).tolist()
+
+
+def _heads(request: ViewRequest, side: Result) -> dict[str, Any] | None:
+    """The grid that a click opens: the weight of one token in every layer and head."""
+    if not isinstance(side, Attention):
+        return None
+    place = min(request.token, len(side.tokens) - 1)
+    word = display_token(side.tokens[place])
+    return {"token": place, "word": word, "weights": side.last[..., place].tolist()}
+
+
+def _lengths(result: Collapse) -> dict[str, Any]:
+    """Distances at y in L2 by dtype and length, with the floors and the verdict.
+
+    hidden: the float64 distance is below the noise of the difference, or y and y* are equal.
+    from: where the first hidden range begins. A dtype that overflows has no row; the findings say so.
+    """
+    rows: Frame = Reading.with_defaults("y", None, "l2").of(result.measured())
+    ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
+    hidden: Any = result.hidden().query("site == 'y'")
+    dtypes = []
+    for name, dtype_rows in rows.groupby("dtype", sort=False):
+        dtype_rows, end = dtype_rows.sort_values("length"), ends.loc[name]
+        dtypes.append(
+            {
+                "dtype": str(name),
+                **{key: dtype_rows[column].tolist() for key, column in _COLLAPSE.items()},
+                "hidden": hidden[hidden["dtype"] == name].sort_values("length")["hidden"].tolist(),
+                "from": None if pd.isna(end["first"]) else int(end["first"]),
+                "status": str(end["status"]),
+            }
+        )
+    return {"lengths": sorted(set(rows["length"].tolist())), "dtypes": dtypes}
+
+
+# --- two sides
+
+
+def _add_partners(
+    request: ViewRequest, recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
+) -> None:
+    """Give corresponding tokens each other's position, and the numbers that compare the two."""
+    for entry in (*first, *second):
+        entry |= {"partner": None, "against": []}
+    for place, second_place, numbers in _pairs(request, recipe_result, first, second):
+        first[place] |= {"partner": second_place, "against": numbers}
+        second[second_place] |= {"partner": place, "against": numbers}
+
+
+def _pairs(
+    request: ViewRequest, recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
+) -> list[tuple[int, int, list[dict[str, Any]]]]:
+    """Positions of corresponding tokens, with what the result or the two numbers say of them."""
+    compared = recipe_result.compared
+    if isinstance(compared, Change):
+        return _ratios(compared)
+    if isinstance(compared, AttentionDifference):
+        places = compared.pairs
+    else:
+        places = partners(*(_identities(_rows(side)) for side in recipe_result.sides))
+    return [(a, b, _differences(first[a], second[b])) for a, b in places]
+
+
+def _ratios(result: Change) -> list[tuple[int, int, list[dict[str, Any]]]]:
+    frame: Frame = result.frame
+    paired = frame[frame["second_position"].notna()]
+    pairs = []
+    for position, rows in paired.groupby("position"):
+        numbers = [
+            _number(
+                f"{str(row['norm']).capitalize()} norm, second / first",
+                row["ratio"],
+                row["lower"],
+                row["upper"],
+            )
+            for _, row in rows.iterrows()
+        ]
+        pairs.append((int(str(position)), int(rows["second_position"].iloc[0]), numbers))
+    return pairs
+
+
+def _identities(rows: Frame) -> list[tuple[int, str]]:
+    """Every token by id and text: two tokenizers may have one id for two texts."""
+    return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
+
+
+def _differences(first_token: TokenEntry, second_token: TokenEntry) -> list[dict[str, Any]]:
+    """Second minus first of numbers of one name; those of the logits of two tokens have two names."""
+    second_values = {number["name"]: number["value"] for number in second_token["numbers"]}
     return [
-        _single_entry(row, where(question), weight) for (_, row), weight in zip(rows.iterrows(), weights, strict=True)
+        _number(f"{number['name']}: second minus first", second_value - number["value"])
+        for number in first_token["numbers"]
+        if (second_value := second_values.get(number["name"])) is not None and number["value"] is not None
     ]
 
 
-def _heads(question: Question, recipe_result: RecipeResult) -> dict[str, Any] | None:
-    """The weight of one token in every head, layer by layer: the grid that a click opens."""
-    side = recipe_result.sides[0]
-    if not isinstance(side, Attention):
-        return None
-    place = min(question.token, len(side.tokens) - 1)
-    return {"token": place, "word": display_token(side.tokens[place]), "weights": side.last[..., place].tolist()}
+# --- notes and charts
 
 
-def _notes(question: Question, recipe_result: RecipeResult, sides: list[list[dict[str, Any]]]) -> list[str]:
-    """What the page has to say before the charts' own notes."""
+def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Sequence[TokenEntry]]) -> list[str]:
+    """What the page says before the charts' notes."""
     notes = []
     if recipe_result.inactive:
         notes.append(f"The mitigation is inactive, so the prompt is shown alone. {recipe_result.inactive}.")
-    if question.beside and sides[0]:
-        notes += of_partners(question, sides)
+    if request.beside and sides[0]:
+        alone = [sum(entry["partner"] is None for entry in side) for side in sides]
+        notes.append(
+            f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with "
+            f"which both end. {alone[0]} tokens of the first and {alone[1]} of the second have no partner, "
+            "and so no difference is shown for them."
+        )
+        if request.view == "attribution" and not any(entry["against"] for entry in sides[0]):
+            notes.append(
+                "The two sides are parts of the logits of two different tokens, so no difference is shown. "
+                "To see one, choose one token under Towards the next token."
+            )
     if len(recipe_result.results) > 1:
         notes.append("Each of the two charts has its own scale.")
-    if question.beside == "mitigation" and unchanged(recipe_result):
+    if request.beside == "mitigation" and _is_unchanged(recipe_result):
         notes.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
     return notes
 
 
-def _chart(question: Question, name: str, result: Result) -> dict[str, Any]:
-    """The chart with its title and notes, None with the reason where there is none; `side`: which one it is of, where two
-    stand beside each other."""
-    words, side = question.of_view.words, SIDES.index(name) if name in SIDES else None
-    findings = collapse.findings(result) if isinstance(result, Collapse) else []
+def _is_unchanged(recipe_result: RecipeResult) -> bool:
+    """Whether the second side equals the first: an attention has a status, a collapse its numbers."""
+    first, second = recipe_result.sides
+    if isinstance(second, Attention):
+        return second.provenance.parameters["status"] == "inactive"
+    return isinstance(second, Collapse) and first.frame.equals(second.frame)
+
+
+def _chart(request: ViewRequest, name: str, result: Result) -> dict[str, Any]:
+    """The chart with its title and notes, or the reason why there is none; `side`: of two, which."""
+    words, notes = request.of_view.words, []
+    if isinstance(result, Collapse):
+        notes = collapse_findings(result, result.provenance.model.get("trained_lengths"))
+    entry: dict[str, Any] = {"side": SIDES.index(name) if name in SIDES else None}
     try:
         figure = Figure("chart", result.plot(), words, words)
-        return {"side": side, "chart": str(figure.data), "title": figure.title, "notes": [*findings, *figure.notes]}
+        return entry | {"chart": str(figure.data), "title": figure.title, "notes": [*notes, *figure.notes]}
     except InputError as error:
-        return {"side": side, "chart": None, "title": words, "notes": [*findings, f"There is no chart: {error}"]}
+        return entry | {"chart": None, "title": words, "notes": [*notes, f"There is no chart: {error}"]}

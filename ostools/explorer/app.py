@@ -1,47 +1,113 @@
-"""The application: a page, its files, and four questions that the page asks: what there is, a run, how long
-it still takes, a file to save."""
+"""The application: the page's files, a run, the time that it still takes, a file to save; guarded."""
 
 from __future__ import annotations
 
 import io
+import ipaddress
 import json
+import secrets
 import tempfile
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hooks import HookError
 from mitigations import MitigationError
 from ostools.explorer.answer import answer
-from ostools.explorer.guard import Guard
-from ostools.explorer.question import Question
 from ostools.explorer.runs import Runs, Stopped
-from ostools.ground.errors import InputError, unknown_name
+from ostools.explorer.views import ViewRequest
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
+from ostools.measure.hosted.address import is_loopback
 from ostools.reporting.page import page
 from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
-PAGE_FILES = {
-    "explorer.css": "text/css",
-    **{
-        f"{name}.js": "text/javascript" for name in ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
-    },
-}
-"""The page's own files: one script for each thing that it shows, and `explorer.js`, which asks the server."""
+_SCRIPTS = ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
 LARGEST = 200_000
 """The most bytes that a request may have."""
 _ENDINGS = {
     "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
     "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",
 }  # fmt: skip
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors http://127.0.0.1:* http://localhost:*"
+)
+"""Vega writes style attributes, for which 'unsafe-inline' stands; a local notebook may frame the page."""
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+OPEN = (".css", ".js")
+"""Endings of files that are the same for everybody: a request for one needs no token."""
 Handler = Callable[[Mapping[str, Any], Request, Runs], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The application behind its checks; `token`: None on loopback.
+
+    Any page in a browser can send requests to this machine. Three things keep it out: the Host
+    header must be an address of this server (a foreign name that points here is refused), the Origin
+    must be the page's own, and beyond loopback the address must hold the token.
+    """
+
+    app: ASGIApp
+    host: str
+    token: str | None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses with 403 what is not the page's own; every answer has the page's policy."""
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *headers]}
+            await send(message)
+
+        refusal = self.refusal(Request(scope))
+        app = self.app if refusal is None else PlainTextResponse(f"{refusal}\n", status_code=403)
+        await app(scope, receive, with_headers)
+
+    def refusal(self, request: Request) -> str | None:
+        """Why a request is refused; None where it is not."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not self._is_address_of_ours(host):
+            return "expected the address that the explorer printed, found another Host"
+        if origin is not None and origin != f"http://{host}":
+            return "expected a request of the explorer's own page, found another Origin"
+        if self.token is None or request.url.path.endswith(OPEN):
+            return None
+        token = request.query_params.get("token", "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return "expected the token that the explorer printed in its address, found none or another"
+        return None
+
+    def _is_address_of_ours(self, host: str) -> bool:
+        """Only listed names and addresses of numbers, which nobody can point here."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if self.token is None:
+                return is_loopback(name)
+            return name in ("localhost", self.host) or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
 
 def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
@@ -51,33 +117,35 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     async def serve_start(request: Request) -> Response:
         return JSONResponse(start)
 
-    files = {
+    texts = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
-        **{f"/{name}": ((PAGE / name).read_text("utf-8"), kind) for name, kind in PAGE_FILES.items()},
+        "/explorer.css": ((PAGE / "explorer.css").read_text("utf-8"), "text/css"),
         "/style.css": ((page.TEMPLATES / "style.css").read_text("utf-8"), "text/css"),
         "/draw.js": (page.drawing().source, "text/javascript"),
         "/vega.js": (page.library().source, "text/javascript"),
     }
-    page_routes = [Route(path, _file(text, kind)) for path, (text, kind) in files.items()]
-    posted = {"/run": _run, "/left": _time_left, "/save": _save}
-    post_routes = [Route(path, _answering(handler, runs), methods=["POST"]) for path, handler in posted.items()]
-    post_routes.append(Route("/start", serve_start))
-    return Guard(Starlette(routes=[*page_routes, *post_routes]), host, token)
+    scripts = {f"/{name}.js": (PAGE / f"{name}.js").read_text("utf-8") for name in _SCRIPTS}
+    texts |= {path: (text, "text/javascript") for path, text in scripts.items()}
+    routes = [Route(path, _file(text, kind)) for path, (text, kind) in texts.items()]
+    handlers: dict[str, Handler] = {"/run": _run, "/left": _time_left, "/save": _save}
+    for path, handler in handlers.items():
+        routes.append(Route(path, _endpoint(handler, runs), methods=["POST"]))
+    return Guard(Starlette(routes=[*routes, Route("/start", serve_start)]), host, token)
 
 
 def _file(text: str, kind: str) -> Any:
-    async def served(request: Request) -> Response:
+    async def serve_file(request: Request) -> Response:
         return Response(text, media_type=kind)
 
-    return served
+    return serve_file
 
 
-def _answering(handler: Handler, runs: Runs) -> Any:
-    """An endpoint: the handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
+def _endpoint(handler: Handler, runs: Runs) -> Any:
+    """The handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            return await handler(await _request_values(request), request, runs)
+            return await handler(await _json_of(request), request, runs)
         except (InputError, MitigationError, HookError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except (Stopped, ClientDisconnect):
@@ -86,70 +154,68 @@ def _answering(handler: Handler, runs: Runs) -> Any:
     return endpoint
 
 
-async def _run(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """A question with {chart, before}: the answer, without its chart where `chart` is false.
+async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """The answer to a view request, without its chart where `chart` is false.
 
-    Where `before` is a number, the answer is that of what is shown at this place before the question's own, or {} where there
-    is none.
+    Where `before` is a number, the answer of the quicker view at that place; {} where there is none.
     """
-    question, place = Question.of(request_values, runs.subject), request_values.get("before")
+    view_request, place = ViewRequest.of(sent, runs.subject), sent.get("before")
     if isinstance(place, int) and place >= 0:
-        quicker = question.before(place)
+        quicker = view_request.before(place)
         if quicker is None:
             return JSONResponse({})
-        question = quicker
-    recipe_result = await runs.result_of(question, request.is_disconnected)
-    draws = request_values.get("chart") is not False
-    return JSONResponse(await runs.in_drawing_thread(partial(answer, question, recipe_result, draws)))
+        view_request = quicker
+    recipe_result = await runs.result_of(view_request, request.is_disconnected)
+    draws = sent.get("chart") is not False
+    return JSONResponse(await runs.in_drawing_thread(partial(answer, view_request, recipe_result, draws)))
 
 
-async def _time_left(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """Seconds that the run at work still takes, null where that is not known yet."""
+async def _time_left(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """Seconds that the present run still takes, null where that is not known yet."""
     return JSONResponse({"left": runs.seconds_left()})
 
 
-async def _save(request_values: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """A question with its {ending}: the file, or of two sides that stand beside each other a ZIP archive of two. Their names
-    and places are ours: no path comes from the browser."""
-    question, ending = Question.of(request_values, runs.subject), request_values.get("ending")
-    if not isinstance(ending, str) or ending not in _ENDINGS:
-        raise unknown_name("ending", ending, _ENDINGS)
-    recipe_result = await runs.result_of(question, request.is_disconnected)
-    files = await runs.in_drawing_thread(partial(_saved, recipe_result.results, ending))
+async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+    """The result as a file with the `ending`; of two sides a ZIP archive of two.
+
+    Their names and places are ours: no path comes from the browser.
+    """
+    view_request = ViewRequest.of(sent, runs.subject)
+    ending = checked_name("ending", sent.get("ending"), _ENDINGS)
+    recipe_result = await runs.result_of(view_request, request.is_disconnected)
+    files = await runs.in_drawing_thread(partial(_file_bytes, recipe_result.results, ending))
     if len(files) == 1:
-        (content,) = files.values()
-        return Response(content, media_type=_ENDINGS[ending])
+        return Response(next(iter(files.values())), media_type=_ENDINGS[ending])
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # without a time: the same numbers, the same bytes
+            archive.writestr(zipfile.ZipInfo(name), content)  # without a time: the same bytes each time
     return Response(packed.getvalue(), media_type="application/zip")
 
 
-def _saved(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
-    """The bytes of each result's file, by its name."""
+def _file_bytes(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as directory:
-        saved = [result.save(Path(directory) / f"{name}.{ending}") for name, result in results.items()]
-        return {path.name: path.read_bytes() for path in saved}
+        paths = [result.save(Path(directory) / f"{name}.{ending}") for name, result in results.items()]
+        return {path.name: path.read_bytes() for path in paths}
 
 
-async def _request_values(request: Request) -> dict[str, Any]:
-    """The request as plain values. Raises `InputError` for what is no small JSON object."""
+async def _json_of(request: Request) -> dict[str, Any]:
+    """The request's values. Raises `InputError` for what is no small JSON object."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise InputError("expected a request of type application/json, found another")
     body = b""
-    async for part in request.stream():
-        body += part
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > LARGEST:
             raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
     try:
-        request_values = json.loads(body)
+        values = json.loads(body)
     except (ValueError, RecursionError):
         raise InputError("expected a request in JSON, found something else") from None
-    if not isinstance(request_values, dict):
+    if not isinstance(values, dict):
         raise InputError("expected a request that is a JSON object, found something else")
     try:
-        json.dumps(request_values, ensure_ascii=False).encode()
+        json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
-    return request_values
+    return values

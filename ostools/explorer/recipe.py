@@ -1,4 +1,4 @@
-"""The calls of `ost` that answer a question: run here and copied from here as code, so that the two cannot differ."""
+"""The calls of `ost` that answer a request: run here, and copied from here as code and command."""
 
 from __future__ import annotations
 
@@ -8,45 +8,50 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ostools import measure
-from ostools.explorer.question import Question
+from ostools.explorer.views import ViewRequest
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.mitigated_prompts import InactiveMitigationError
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Result
 
+SIDES = ("first", "second")
+
 
 @dataclass(frozen=True)
-class Step:
-    """One call: `name = ost.function(*takes, **by_keyword, **options)`.
+class Call:
+    """One call: `name = ost.function(*variables, **keywords, **options)`.
 
-    `takes`, `by_keyword`: variables by place, and by the argument's name; `options`: values.
+    `variables` and `keywords` are names of variables; `options` are values.
     """
 
     name: str
     function: str
-    takes: tuple[str, ...] = ("model", "prompt")
+    variables: tuple[str, ...] = ("model", "prompt")
     options: Mapping[str, Any] = field(default_factory=dict)
-    by_keyword: Mapping[str, str] = field(default_factory=dict)
+    keywords: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
         """The call as Python."""
-        named_values = {**self.by_keyword, **{name: repr(value) for name, value in self.options.items()}}
-        arguments = ", ".join([*self.takes, *(f"{name}={value}" for name, value in named_values.items())])
-        return f"{self.name} = ost.{self.function}({arguments})"
+        values = {**self.keywords, **{name: repr(value) for name, value in self.options.items()}}
+        arguments = [*self.variables, *(f"{name}={value}" for name, value in values.items())]
+        return f"{self.name} = ost.{self.function}({', '.join(arguments)})"
 
-    def run(self, variables: Mapping[str, Any], progress: Progress) -> Any:
-        """The call itself; `progress` is given where the function tells any."""
+    def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
+        """The call itself; `progress` is passed where the function takes it."""
         function = getattr(measure, self.function)
-        telling = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
-        keyword_values = {name: variables[variable] for name, variable in self.by_keyword.items()}
-        return function(*(variables[name] for name in self.takes), **keyword_values, **self.options, **telling)
+        options = {**self.options, **{name: scope[variable] for name, variable in self.keywords.items()}}
+        if "progress" in inspect.signature(function).parameters:
+            options["progress"] = progress
+        return function(*(scope[name] for name in self.variables), **options)
 
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """What a recipe gave. It has the results of its sides, one or two. It has the result that compares the two sides, where
-    there is one. Where a mitigation was refused because it changes nothing, it says so, and has one side alone."""
+    """Results of one or two sides, and what compares them, where a function does.
+
+    inactive: why a mitigation was refused that changes nothing; there is one side then.
+    """
 
     sides: tuple[Any, ...]
     compared: Any = None
@@ -55,133 +60,123 @@ class RecipeResult:
     @property
     def results(self) -> dict[str, Any]:
         """What is drawn and saved, by its variable in the copied code."""
-        only_result = self.sides[0] if len(self.sides) == 1 else self.compared
-        return {"result": only_result} if only_result is not None else dict(zip(SIDES, self.sides, strict=True))
+        result = self.sides[0] if len(self.sides) == 1 else self.compared
+        return dict(zip(SIDES, self.sides, strict=True)) if result is None else {"result": result}
 
 
-SIDES = ("first", "second")
-
-
-def steps(question: Question) -> list[Step]:
-    """The calls: `result`, or `first` and `second` and, where something holds these against each other, `result`."""
-    if not question.beside:
-        return _side(question, "result", "model", "prompt")
-    model, prompt = {"prompt": ("model", "other"), "model": ("other_model", "prompt")}.get(
-        question.beside, ("model", "prompt")
-    )
-    mitigated = {"mitigation": question.other} if question.beside == "mitigation" else {}
-    pair = [*_side(question, "first", "model", "prompt"), *_side(question, "second", model, prompt, mitigated)]
-    if (compared := question.of_view.compared) is not None:
-        pair.append(Step("result", compared, SIDES, {"corresponding": True}))
+def calls(request: ViewRequest) -> list[Call]:
+    """`result`, or `first` and `second` and, where a function compares them, `result`."""
+    if not request.beside:
+        return [_side(request, "result")]
+    second = {
+        "prompt": _side(request, "second", prompt="second_prompt"),
+        "model": _side(request, "second", model="second_model"),
+        "mitigation": _side(request, "second", mitigation=request.second_text),
+    }[request.beside]
+    pair = [_side(request, "first"), second]
+    if (compared := request.of_view.compared) is not None:
+        pair.append(Call("result", compared, SIDES, {"corresponding": True}))
     return pair
 
 
-def _side(
-    question: Question, name: str, model: str, prompt: str, mitigated: dict[str, Any] | None = None
-) -> list[Step]:
-    """The calls of one side, which ends as the variable `name`; `mitigated`: the argument of its mitigation."""
-    view, takes, mitigated = question.of_view, (model, prompt), mitigated or {}
-    options = dict(view.options)
-    if view.layers == "streams" and view.function == "sensitivity":
-        options |= {"layers": (question.layer,)}
-    if question.logit is not None:
-        options |= {"logit": question.logit}
+def _side(request: ViewRequest, name: str, model: str = "model", prompt: str = "prompt", **mitigation: str) -> Call:
+    view, options = request.of_view, dict(request.of_view.options)
+    if view.layers == "streams":
+        options |= {"layers": (request.layer,)}
+    if request.logit is not None:
+        options |= {"logit": request.logit}
     if "repeat" not in view.takes:
-        return [Step(name, view.function, takes, options | mitigated)]
-    options |= {} if question.item is None else {"item": question.item}
-    options |= {"lengths": range(1, question.longest + 1), "dtypes": question.dtypes}
-    return [Step(name, view.function, (model,), options | mitigated, {"prompt": prompt})]
+        return Call(name, view.function, (model, prompt), options | mitigation)
+    options |= {} if request.item is None else {"item": request.item}
+    options |= {"lengths": range(1, request.longest + 1), "dtypes": request.dtypes}
+    return Call(name, view.function, (model,), options | mitigation, {"prompt": prompt})
 
 
-def run(question: Question, models: Mapping[str, Any], progress: Progress = False) -> RecipeResult:
-    """What the steps give; `models`: the models by their variables. Raises `InputError` as the functions do."""
-    variables: dict[str, Any] = {**models, "prompt": question.prompt, "other": question.other}
+def run(request: ViewRequest, models: Mapping[str, Any], progress: Progress = False) -> RecipeResult:
+    """Run the calls; `models`: the models by their variables. Raises `InputError` as the calls do."""
+    scope: dict[str, Any] = {**models, "prompt": request.prompt, "second_prompt": request.second_text}
     try:
-        step_list = steps(question)
-        for place, step in enumerate(step_list):
-            step_progress = part_of(progress, place, place + 1, len(step_list), units=1000)
-            variables[step.name] = step.run(variables, step_progress or False)
+        all_calls = calls(request)
+        for place, call in enumerate(all_calls):
+            share = part_of(progress, place, place + 1, len(all_calls), units=1000)
+            scope[call.name] = call.run(scope, share or False)
     except InactiveMitigationError as error:
-        return RecipeResult((variables["first"],), inactive=str(error))
-    if not question.beside:
-        return RecipeResult((variables["result"],))
-    return RecipeResult((variables["first"], variables["second"]), variables.get("result"))
+        return RecipeResult((scope["first"],), inactive=str(error))
+    if not request.beside:
+        return RecipeResult((scope["result"],))
+    return RecipeResult((scope["first"], scope["second"]), scope.get("result"))
 
 
-def values(question: Question) -> str | None:
-    """The Python expression of the numbers that colour the tokens, of a side `{}`; None where the view colours none."""
-    layer, head = question.layer, question.head
-    if question.view == "attention":
+def values(request: ViewRequest) -> str | None:
+    """The Python expression of the numbers that colour the tokens of a side `{}`; None without any."""
+    layer, head = request.layer, request.head
+    if request.view == "attention":
         index = ", ".join(":" if place < 0 else str(place) for place in (layer, head))
         mean = {0: "", 1: ".mean(0)", 2: ".mean((0, 1))"}[(layer < 0) + (head < 0)]
         return f"{{}}.last[{index}]{mean}"
     return {
         "sensitivity": "{}.frame['frobenius_norm']",
         "attribution": "{}.of_tokens['contribution']",
-    }.get(question.of_view.function)
+    }.get(request.of_view.function)
 
 
-def code(question: Question, recipe_result: RecipeResult) -> str:
-    """Python lines that give the same results, and the same `values`, which colour the tokens."""
+def code(request: ViewRequest, recipe_result: RecipeResult) -> str:
+    """Python lines that give the same results, and the `values` that colour the tokens."""
     lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
-    if question.beside == "model":
-        lines.append(f"other_model = {_loaded(recipe_result.sides[1])}")
-    lines.append(f"prompt = {question.prompt!r}")
-    if question.beside == "prompt":
-        lines.append(f"other = {question.other!r}")
-    lines += [step.line for step in steps(question)]
-    if (expression := values(question)) is not None:
-        names = SIDES if question.beside else ("result",)
+    if request.beside == "model":
+        lines.append(f"second_model = {_loaded(recipe_result.sides[1])}")
+    lines.append(f"prompt = {request.prompt!r}")
+    if request.beside == "prompt":
+        lines.append(f"second_prompt = {request.second_text!r}")
+    lines += [call.line for call in calls(request)]
+    if (expression := values(request)) is not None:
+        names = SIDES if request.beside else ("result",)
         lines.append("values = " + ", ".join(expression.format(name) for name in names))
     return "\n".join([*lines, *(f"print({name})" for name in recipe_result.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
     model: Mapping[str, Any] = result.provenance.model
-    load_options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
-    load_options |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
-    options = "".join(f", {name}={value!r}" for name, value in load_options.items())
-    return f"ost.load_model({stored_at(model)!r}{options})"
+    options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
+    options |= {name: model[name] for name in ("base", "device_map") if model.get(name)}
+    words = "".join(f", {name}={value!r}" for name, value in options.items())
+    return f"ost.load_model({stored_at(model)!r}{words})"
 
 
-def commands(question: Question, recipe_result: RecipeResult) -> str:
-    """The command that prints the same result as JSON. Where no command compares two sides, each side has one."""
-    first = [*_command(question, question.prompt), *_options(question, recipe_result.sides[0])]
-    if not question.beside:
+def commands(request: ViewRequest, recipe_result: RecipeResult) -> str:
+    """The command that prints the result as JSON; one for each side where no command compares them."""
+    sides, kind, text = recipe_result.sides, request.beside, request.second_text
+    first = _command(request, request.prompt, sides[0])
+    if not kind:
         return _command_line(first)
-    other_prompt = question.other if question.beside == "prompt" else question.prompt
-    if question.of_view.compared == "attention_difference":
-        against = {
-            "prompt": f"--against-prompt={other_prompt}",
-            "model": f"--against-model={stored_at(recipe_result.sides[1].provenance.model)}",
-            "mitigation": f"--mitigation={question.other}",
-        }[question.beside]
-        return _command_line([*first, against, "--corresponding"])
-    second = [*_command(question, other_prompt), *_options(question, recipe_result.sides[1])]
-    second += [f"--mitigation={question.other}"] if question.beside == "mitigation" else []
-    return f"{_command_line(first)}\n{_command_line(second)}"
+    if request.of_view.compared == "attention_difference":
+        second = {
+            "prompt": f"--against-prompt={text}",
+            "model": f"--against-model={stored_at(sides[1].provenance.model)}",
+            "mitigation": f"--mitigation={text}",
+        }[kind]
+        return _command_line([*first, second, "--corresponding"])
+    words = _command(request, text if kind == "prompt" else request.prompt, sides[1])
+    words += [f"--mitigation={text}"] if kind == "mitigation" else []
+    return f"{_command_line(first)}\n{_command_line(words)}"
 
 
-def _command(question: Question, prompt: str) -> list[str]:
-    name, *options = question.of_view.command
+def _command(request: ViewRequest, prompt: str, side: Result) -> list[str]:
+    """The words that measure one side again, its model and options with them."""
+    name, *options = request.of_view.command
     words = [name, f"--prompt={prompt}", *options]
-    if question.of_view.layers == "streams" and name == "sensitivity":
-        words += ["--layers", str(question.layer)]
-    if question.logit is not None:
-        words += [f"--logit={question.logit}"]
-    return words
-
-
-def _options(question: Question, side: Result) -> list[str]:
-    """What is repeated, where anything is, and the model of a side."""
+    if request.of_view.layers == "streams":
+        words += ["--layers", str(request.layer)]
+    if request.logit is not None:
+        words.append(f"--logit={request.logit}")
     model: Mapping[str, Any] = side.provenance.model
-    words, load = ["--model", stored_at(model)], loading(model)
-    if "repeat" in question.of_view.takes:
-        words += [] if question.item is None else [f"--item={question.item}"]
-        words += ["--lengths", f"1:{question.longest}"]
-        words += [word for dtype in question.dtypes for word in ("--dtype", dtype)]
-        load = ["--load-dtype" if word == "--dtype" else word for word in load]
-    return [*words, *load]
+    words += ["--model", stored_at(model)]
+    if "repeat" not in request.of_view.takes:
+        return [*words, *loading(model)]
+    words += [] if request.item is None else [f"--item={request.item}"]
+    words += ["--lengths", f"1:{request.longest}"]
+    words += [word for dtype in request.dtypes for word in ("--dtype", dtype)]
+    return [*words, *("--load-dtype" if word == "--dtype" else word for word in loading(model))]
 
 
 def _command_line(words: Sequence[str]) -> str:

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.explorer.question import Question, Subject
-from ostools.explorer.recipe import RecipeResult, run, steps
+from ostools.explorer.recipe import RecipeResult, calls, run
+from ostools.explorer.views import Subject, ViewRequest
 from ostools.ground.memory import give_back
 from ostools.models import view_in
 
 Drawing = TypeVar("Drawing")
-MOST_KEPT = 8
-"""How many results are held at most."""
+MOST_HELD = 8
+"""The most results that are held."""
 _LOOK = 0.05  # seconds between two looks whether the browser still waits
 
 
@@ -39,16 +39,16 @@ class Runs:
         self.subject = subject
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
         # One thread that draws, too: memory that many threads took by turns would not come back.
-        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
+        self._drawer = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer-drawing")
         self._closed = threading.Event()
-        self._at: tuple[float, int, int] | None = None
-        self._kept: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
+        self._progress: tuple[float, int, int] | None = None
+        self._recent: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
 
-    async def result_of(self, question: Question, is_gone: Callable[[], Awaitable[bool]]) -> RecipeResult:
-        """What the question's calls give. Raises `Stopped` where `is_gone` said so first, and what the calls raise."""
+    async def result_of(self, view_request: ViewRequest, is_gone: Callable[[], Awaitable[bool]]) -> RecipeResult:
+        """Run the request's calls. Raises `Stopped` where `is_gone` said so first, and their errors."""
         self._require_open()
         stop = threading.Event()
-        running = asyncio.get_running_loop().run_in_executor(self._worker, self._run, question, stop)
+        running = asyncio.get_running_loop().run_in_executor(self._worker, self._run, view_request, stop)
         while not (await asyncio.wait([running], timeout=_LOOK))[0]:
             if not stop.is_set() and await is_gone():
                 stop.set()
@@ -57,56 +57,56 @@ class Runs:
         return await running
 
     async def in_drawing_thread(self, work: Callable[[], Drawing]) -> Drawing:
-        """What `work` makes of a result, beside the run of the next one. Raises `Stopped` after the end, and what it raises."""
+        """Draw a result, beside the run of the next one. Raises `Stopped` after the end."""
         self._require_open()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._drawing, work)
+            return await asyncio.get_running_loop().run_in_executor(self._drawer, work)
         finally:
             give_back()
 
     def seconds_left(self) -> float | None:
-        """Seconds that the run at work still takes, as far as the steps that are done tell; None where none is done."""
-        if self._at is None:
+        """Seconds that the present run still takes, by its steps so far; None before the first."""
+        if self._progress is None:
             return None
-        began, done_count, total = self._at
+        began, done_count, total = self._progress
         return (time.monotonic() - began) * (total - done_count) / done_count if 0 < done_count < total else None
 
     def close(self) -> None:
-        """From now on runs do not begin, and the one at work ends at its next step."""
+        """Begin no more runs, and end the present one at its next step."""
         self._closed.set()
-        for worker in (self._worker, self._drawing):
+        for worker in (self._worker, self._drawer):
             worker.shutdown(wait=False, cancel_futures=True)
 
     def _require_open(self) -> None:
         if self._closed.is_set():
             raise Stopped
 
-    def _run(self, question: Question, stop: threading.Event) -> RecipeResult:
+    def _run(self, view_request: ViewRequest, stop: threading.Event) -> RecipeResult:
         def report(done_count: int, total: int) -> None:
             if stop.is_set() or self._closed.is_set():
                 raise Stopped
-            self._at = (began, done_count, total)
+            self._progress = (began, done_count, total)
 
         began = time.monotonic()
         report(0, 1)
-        key = _key(question)
-        recipe_result = self._kept.pop(key, None)
+        key = _key(view_request)
+        recipe_result = self._recent.pop(key, None)
         if recipe_result is None:
             try:
-                recipe_result = run(question, self._models(question), report)
+                recipe_result = run(view_request, self._models(view_request), report)
             finally:
-                self._at = None
+                self._progress = None
                 give_back()
-        self._kept[key] = recipe_result
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)
+        self._recent[key] = recipe_result
+        while len(self._recent) > MOST_HELD:
+            self._recent.popitem(last=False)
         return recipe_result
 
-    def _models(self, question: Question) -> dict[str, Any]:
-        """The models by their variables, as the question wants them read."""
-        models = {"model": _read(self.subject.model, question.dtype)}
-        if question.beside == "model" and self.subject.second is not None:
-            models["other_model"] = _read(self.subject.second, question.dtype)
+    def _models(self, view_request: ViewRequest) -> dict[str, Any]:
+        """The models by their variables, in the requested dtype."""
+        models = {"model": _read(self.subject.model, view_request.dtype)}
+        if view_request.beside == "model" and self.subject.second is not None:
+            models["second_model"] = _read(self.subject.second, view_request.dtype)
         return models
 
 
@@ -116,7 +116,7 @@ def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
     return model if model.cfg.dtype == torch_dtype else view_in(model, torch_dtype)
 
 
-def _key(question: Question) -> tuple[str, ...]:
-    """What decides the numbers: the calls and their texts. Which layer or head is looked at does not change an attention."""
-    calls = [step.line for step in steps(question)]
-    return (question.prompt, question.other, question.dtype, question.beside, *calls)
+def _key(view_request: ViewRequest) -> tuple[str, ...]:
+    """What decides the numbers: the calls and their texts. An attention has every layer and head."""
+    lines = [call.line for call in calls(view_request)]
+    return (view_request.prompt, view_request.second_text, view_request.dtype, view_request.beside, *lines)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import html
-import importlib
 import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.explorer.question import Subject
 from ostools.explorer.runs import Runs
+from ostools.explorer.views import Subject
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.address import is_loopback
 from ostools.models.describe import IN_WORDS
@@ -76,40 +75,32 @@ def explore(
     Raises `InputError` if starlette and uvicorn are missing (`pip install 'oversquashing-tools[explore]'`), and for an address
     on which it cannot listen. Cost: that of what the page asks for.
     """
-    _require_libraries()
-    import uvicorn
-
-    from ostools.explorer.app import application
-
-    listening = _listening(host, port)
-    token = None if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
-    runs = Runs(Subject(model, against))
-    guarded = application(runs, prompt, host, token)
-    how = uvicorn.Config(
-        guarded, log_level="error", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=3
-    )
-    server = uvicorn.Server(how)
-    thread = threading.Thread(target=server.run, args=([listening],), name="ostools-explorer-server", daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.01)
-    name = f"[{host}]" if ":" in host else host
-    query = "" if token is None else f"?token={token}"
-    return Explorer(f"http://{name}:{listening.getsockname()[1]}/{query}", server, thread, runs)
-
-
-def _require_libraries() -> None:
     try:
-        importlib.import_module("starlette")
-        importlib.import_module("uvicorn")
+        import uvicorn
+
+        from ostools.explorer.app import application
     except ImportError:
         raise InputError(
             "explore: expected the packages starlette and uvicorn, found them missing: "
             "pip install 'oversquashing-tools[explore]'"
         ) from None
 
+    listener = _listener(host, port)
+    token = None if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
+    runs = Runs(Subject(model, against))
+    guarded = application(runs, prompt, host, token)
+    settings: Any = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
+    server = uvicorn.Server(uvicorn.Config(guarded, timeout_graceful_shutdown=3, **settings))
+    thread = threading.Thread(target=server.run, args=([listener],), name="ostools-explorer-server", daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    name = f"[{host}]" if ":" in host else host
+    query = "" if token is None else f"?token={token}"
+    return Explorer(f"http://{name}:{listener.getsockname()[1]}/{query}", server, thread, runs)
 
-def _listening(host: str, port: int) -> socket.socket:
+
+def _listener(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InputError(f"expected a port from 0 to 65535, found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

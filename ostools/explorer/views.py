@@ -1,20 +1,38 @@
-"""What the page can show, by the names that its address holds, and which of its controls each view takes."""
+"""What the page can show, and what it asks for: a view of a prompt with its choices, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import checked_name
+from ostools.measure.mitigated_prompts import rewrites
+from ostools.models.describe import metadata_of
+
+LONGEST = 20_000
+"""The most characters that a text of the page may have."""
+LENGTHS = (8, 512)
+"""The smallest and the largest longest length of the collapse view."""
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+SECOND_SIDES = ("", "prompt", "mitigation", "model")
+"""What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
+COTANGENTS = 4
+"""Of a sketch that is shown while the exact norms are measured: some five forward passes."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One thing that can be shown: the call of `ost` whose result it is, and the command that prints the same.
+    """One thing that can be shown: the function of `ost` that gives it, and the command that prints it.
 
-    `words`: how the page calls it. `layers`: what its slider goes over, the residual streams or the blocks. `takes`: which
-    other controls it has: head, logit, repeat (what the collapse view asks). `before`: the views that are shown until this
-    one is there, the quickest first. `compared`: the function of `ost` that holds two sides against each other; None where the
-    two stand beside each other.
+    words: its name on the page. layers: what its slider goes over, residual streams or blocks.
+    takes: its other controls (head, logit, repeat). before: quicker views that are shown first.
+    compared: the function that compares two sides; None where they stand beside each other.
     """
 
     words: str
@@ -27,34 +45,41 @@ class View:
     compared: Literal["compare", "attention_difference"] | None = None
 
 
-COTANGENTS = 4
-"""Of a sketch that is shown while the exact norms are measured: some five forward passes."""
+def _sensitivity(
+    linearisation: str,
+    words: str,
+    before: tuple[str, ...] = ("attention",),
+    takes: tuple[str, ...] = (),
+    **sketch: Any,
+) -> View:
+    options = {"linearisations": (linearisation,), **sketch}
+    words_of_sketch = (word for name, value in sketch.items() for word in (f"--{name}", str(value)))
+    command = ("sensitivity", "--linearisation", linearisation, *words_of_sketch)
+    return View(words, "sensitivity", command, options, "streams", frozenset(takes), before, "compare")
 
 
-def _measured(linearisation: str, words: str, before: tuple[str, ...] = ("attention",)) -> View:
-    command = ("sensitivity", "--linearisation", linearisation)
-    # Of a logit the parts of `detached` are what is measured: `attribution`.
-    takes: frozenset[str] = frozenset() if linearisation == "detached" else frozenset({"logit"})
-    options = {"linearisations": (linearisation,)}
-    return View(words, "sensitivity", command, options, "streams", takes, before, "compare")
-
-
-def _sketched(linearisation: str, words: str) -> View:
-    command = ("sensitivity", "--linearisation", linearisation, "--method", "sketch", "--cotangents", str(COTANGENTS))
-    options = {"linearisations": (linearisation,), "method": "sketch", "cotangents": COTANGENTS}
-    return View(words, "sensitivity", command, options, "streams", before=("attention",), compared="compare")
-
-
+_SKETCH: dict[str, Any] = {"method": "sketch", "cotangents": COTANGENTS}
 VIEWS: dict[str, View] = {
-    "full": _measured("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full")),
-    "frozen": _measured("frozen", "Sensitivity, frozen: patterns and norm scales held", ("attention", "sketch-frozen")),
-    "frozen-attention": _measured("frozen-attention", "Sensitivity with attention patterns held"),
-    "frozen-norm": _measured("frozen-norm", "Sensitivity with norm scales held"),
-    "detached": _measured("detached", "Sensitivity, detached: patterns, norm scales and activations held"),
-    "sketch-full": _sketched("full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents"),
-    "sketch-frozen": _sketched("frozen", f"Sketch of the frozen sensitivity, from {COTANGENTS} cotangents"),
+    "full": _sensitivity("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full"), ("logit",)),
+    "frozen": _sensitivity(
+        "frozen",
+        "Sensitivity, frozen: patterns and norm scales held",
+        ("attention", "sketch-frozen"),
+        ("logit",),
+    ),
+    "frozen-attention": _sensitivity("frozen-attention", "Sensitivity with attention patterns held", takes=("logit",)),
+    "frozen-norm": _sensitivity("frozen-norm", "Sensitivity with norm scales held", takes=("logit",)),
+    # Of a logit the parts of `detached` are what is measured: `attribution`.
+    "detached": _sensitivity("detached", "Sensitivity, detached: patterns, norm scales and activations held"),
+    "sketch-full": _sensitivity("full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents", **_SKETCH),
+    "sketch-frozen": _sensitivity(
+        "frozen", f"Sketch of the frozen sensitivity, from {COTANGENTS} cotangents", **_SKETCH
+    ),
     "attribution": View(
-        "Contributions to the logit of a next token", "attribution", ("attribution",), takes=frozenset({"logit"})
+        "Contributions to the logit of a next token",
+        "attribution",
+        ("attribution",),
+        takes=frozenset({"logit"}),
     ),
     "attention": View(
         "Attention of the last token, head by head",
@@ -72,3 +97,163 @@ VIEWS: dict[str, View] = {
     ),
 }
 """By the name that the address holds, in the order of the page's menu."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The explored model, and the second one that may stand beside it."""
+
+    model: TransformerBridge
+    second: TransformerBridge | None = None
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The model's dtype and the narrower ones: a wider one would not add a digit."""
+        loaded = str(self.model.cfg.dtype).removeprefix("torch.")
+        width = getattr(torch, loaded).itemsize
+        return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
+
+    @property
+    def second_sides(self) -> tuple[str, ...]:
+        """What may stand beside a prompt."""
+        return SECOND_SIDES if self.second is not None else SECOND_SIDES[:-1]
+
+    def layers(self, view: View) -> tuple[int, int] | None:
+        """The first and the last number of the view's slider."""
+        last = int(self.model.cfg.n_layers)
+        return {"streams": (0, last), "blocks": (-1, last - 1), None: None}[view.layers]
+
+    def described(self) -> dict[str, Any]:
+        """For the page: names, choices, and what each view takes."""
+        views = [
+            {
+                "name": name,
+                "words": view.words,
+                "layers": self.layers(view),
+                "takes": sorted(view.takes),
+                "before": len(view.before),
+            }
+            for name, view in VIEWS.items()
+        ]
+        return {
+            "model": metadata_of(self.model).name,
+            "second": None if self.second is None else metadata_of(self.second).name,
+            "views": views,
+            "dtypes": self.dtypes,
+            "mitigations": mitigations.names(),
+            "lengths": LENGTHS,
+        }
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """A view of a prompt with its choices.
+
+    layer, head: -1 is the mean over all. token: the position that the grid of heads is of.
+    towards: the next token whose logit is meant; None: the view's default.
+    beside: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
+    item: the repeated text, None for the prompt's last token. longest: the longest length.
+    dtypes: those that are compared with float64.
+    """
+
+    view: str
+    prompt: str
+    dtype: str
+    layer: int = 0
+    head: int = -1
+    token: int = 0
+    logit: str | None = None
+    beside: str = ""
+    second_text: str = ""
+    item: str | None = None
+    longest: int = 32
+    dtypes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, sent: Mapping[str, Any], subject: Subject) -> ViewRequest:
+        """Check what the page sent; `InputError` for what it cannot have sent and unusable texts."""
+        name = checked_name("view", sent.get("view"), VIEWS)
+        view = VIEWS[name]
+        values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", sent.get("prompt"))}
+        values["dtype"] = checked_name("dtype", sent.get("dtype", subject.dtypes[0]), subject.dtypes)
+        if (ends := subject.layers(view)) is not None:
+            values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
+        if "head" in view.takes:
+            last_head = int(subject.model.cfg.n_heads) - 1
+            values["head"] = _whole_in_range("head", sent.get("head", -1), -1, last_head)
+            values["token"] = _whole_in_range("token", sent.get("token", 0), 0, LONGEST)
+        if "logit" in view.takes:
+            values["logit"] = _optional("next token", sent.get("logit"))
+        values |= _second_side(sent, subject, values["prompt"])
+        if "repeat" in view.takes:
+            values |= _repeated(sent)
+        return cls(**values)
+
+    @property
+    def of_view(self) -> View:
+        """The requested view."""
+        return VIEWS[self.view]
+
+    def alone(self) -> ViewRequest:
+        """The request with nothing beside the prompt."""
+        return replace(self, beside="", second_text="")
+
+    def before(self, place: int) -> ViewRequest | None:
+        """The quicker view that is shown first; `place` 0 is the quickest. None where there is none."""
+        if self.logit is not None or place >= len(self.of_view.before):
+            return None
+        name = self.of_view.before[place]
+        layer = self.layer if VIEWS[name].layers == self.of_view.layers else -1
+        shared = ViewRequest(name, self.prompt, self.dtype, layer)
+        return replace(shared, beside=self.beside, second_text=self.second_text)
+
+
+def checked_text(name: str, text: object) -> str:
+    """A text that can be measured. Raises `InputError` for anything else."""
+    if not isinstance(text, str) or not text:
+        raise InputError(f"expected a {name} of at least one character, found none: type a text")
+    if len(text) > LONGEST:
+        raise InputError(f"expected a {name} of at most {LONGEST:,} characters, found {len(text):,}: shorten it")
+    return text
+
+
+def _optional(name: str, text: object) -> str | None:
+    return None if text in (None, "") else checked_text(name, text)
+
+
+def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise InputError(f"{name}: expected a whole number from {low} to {high}, found {short_repr(value)}")
+    return value
+
+
+def _second_side(sent: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
+    """What stands beside the prompt; refuses a mitigation that this page cannot show.
+
+    One that changes a sequence's items: a text does not name them. One whose text is too long.
+    """
+    kind = checked_name("second side", sent.get("beside", ""), subject.second_sides)
+    if kind in ("", "model"):
+        return {"beside": kind}
+    text = checked_text("second prompt" if kind == "prompt" else "mitigation", sent.get("other"))
+    if kind == "mitigation":
+        mitigation = mitigations.mitigation(text)
+        if any(rewrites(part, "sequence") for part in mitigations.parts(mitigation)):
+            raise InputError(
+                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a text does "
+                "not say what its items are: choose a mitigation of the whole prompt or of the forward "
+                "pass, or type the changed text as a second prompt"
+            )
+        checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
+    return {"beside": kind, "second_text": text}
+
+
+def _repeated(sent: Mapping[str, Any]) -> dict[str, Any]:
+    names = sent.get("dtypes", list(DTYPES[1:]))
+    if not isinstance(names, list) or not names:
+        raise InputError("dtypes: expected a list of at least one dtype, found none: choose one")
+    return {
+        "item": _optional("repeated item", sent.get("item")),
+        "longest": _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS),
+        "dtypes": tuple(dict.fromkeys(checked_name("dtype", name, DTYPES[1:]) for name in names)),
+    }

@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt, encode
-from ostools.models.chat import CHAT_ASKED, TEXT
+from ostools.models.chat import CHAT_PROVENANCE, TEXT
 from ostools.models.tokens import fitted
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
@@ -207,7 +207,7 @@ def join_results(
     """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own_parameters = (*own_parameters, *CHAT_ASKED)
+    own_parameters = (*own_parameters, *CHAT_PROVENANCE)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}

@@ -10,10 +10,10 @@ of right answers, of a rank correlation. `estimates`: norms from random cotangen
 fronts.
 """
 
-from ostools.theory import bounds as bounds
 from ostools.theory import decoder as decoder
 from ostools.theory import distances as distances
 from ostools.theory import lemmas as lemmas
+from ostools.theory import path_sum as bounds
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
 from ostools.theory import spectra as spectra

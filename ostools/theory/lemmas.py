@@ -46,7 +46,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.theory import spectra
+from ostools.theory import path_sum, spectra
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]

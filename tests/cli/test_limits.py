@@ -17,6 +17,7 @@ from ostools.cli.signature import signature_of
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
+from ostools.measure.jacobian import linearisation_run
 from ostools.models.files.sources import locate
 from ostools.runs.forecast import Unloaded
 from tests.cli.asking import assert_one_forecast, assert_refused
@@ -164,7 +165,7 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     sizes: list[int] = []
-    measured = one_linearisation.OneLinearisation.measured
+    measured = linearisation_run.LinearisationRun.measured
 
     def hungry(self: Any, *arguments: Any) -> Any:
         sizes.append(chunk(4096))
@@ -172,7 +173,7 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return measured(self, *arguments)
 
-    monkeypatch.setattr(one_linearisation.OneLinearisation, "measured", hungry)
+    monkeypatch.setattr(linearisation_run.LinearisationRun, "measured", hungry)
     result = run(*PROMPT, "--model", directory, "--out", "x.json")
     if fits:
         assert (result[0], sizes) == (0, [4096, 2048, 1024, 1024])

@@ -17,7 +17,7 @@ from ostools.experiments.ablation.questions import of_prompt, of_task
 from ostools.experiments.ablation.targets import all_targets, gates_on
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
-from ostools.reporting.findings.ablation import beliefs
+from ostools.reporting.findings.effects import beliefs
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 

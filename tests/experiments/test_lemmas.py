@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ostools.experiments import lemmas
 from ostools.experiments.lemmas import LEMMAS, STATED, lemma_checks
+from ostools.theory import lemmas as theory
 from ostools.theory import spectra
 from ostools.theory.decoder import Decoder
 

@@ -86,7 +86,7 @@ def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, secti
 
     def memory(model: Unloaded) -> int:
         from ostools.cli import forecasts
-        from ostools.reporting.report.asked import extent_of
+        from ostools.reporting.report.extent import extent_of
         from ostools.reporting.report.report import LONGEST, default_prompt
 
         text = default_prompt() if prompts is None else prompts.values[0]
@@ -138,7 +138,7 @@ def reproduce(
     from ostools.cli import forecasts
     from ostools.experiments.reproduce.claims import chosen_claims
     from ostools.experiments.reproduce.parts import checked_arguments, parts_of
-    from ostools.reporting.reproduction.recipe import Recipe, read_recipe
+    from ostools.reporting.reproduction.reproduce import Recipe, read_recipe
     from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction
     from ostools.reporting.reproduction.stored import Parts
 

@@ -23,6 +23,7 @@ from ostools.experiments.retrieval import retrieval
 from ostools.experiments.study.study import study
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.results import Result
 from ostools.tasks import AppendixTask

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
+from ostools.theory import path_sum
 
 
 class BlockView:

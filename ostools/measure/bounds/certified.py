@@ -17,6 +17,7 @@ from torch import Tensor
 from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm
+from ostools.theory import path_sum
 
 Edges = Float[Tensor, "query key"]
 

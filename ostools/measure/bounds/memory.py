@@ -11,7 +11,7 @@ from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
 from ostools.measure.passes.batches import in_full
 from ostools.models.shape import Shape
-from ostools.theory.bounds import CHUNK_BUDGET
+from ostools.theory.path_sum import CHUNK_BUDGET
 
 _ELEMENT = 8
 """Bytes of a number: blocks are read in float64."""

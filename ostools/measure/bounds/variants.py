@@ -20,6 +20,7 @@ from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.bounds.windowed import WindowedFold
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
+from ostools.theory import path_sum
 
 MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper"]

@@ -18,6 +18,7 @@ from torch import Tensor
 from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm
+from ostools.theory import path_sum
 
 Rows = Float[Tensor, "query key"]
 Cotangents = Float[Tensor, "query d_out pos d_model"]

@@ -199,7 +199,13 @@ class AttentionVariation(Result):
         return mean_over_heads(self.frame)
 
 
-@measurement
+@measurement(
+    command="collapse variation",
+    examples=("--task figure-5c --lengths 1:200 --out variation.png",),
+    defaults={"lengths": "1:128"},
+    check="variation",
+    pairs=True,
+)
 @in_smaller_chunks
 def attention_variation(
     model: TransformerBridge,

@@ -23,7 +23,7 @@ from hooks import Norm
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.scores import Strip
 from ostools.models.lazy_cast import dense
-from ostools.theory.bounds import mlp_jacobian
+from ostools.theory.path_sum import mlp_jacobian
 
 # Position first: the cotangents of a position lie side by side, so that every product below is one large one.
 Gradients = Float[Tensor, "pos row d_model"]

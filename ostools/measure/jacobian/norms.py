@@ -22,7 +22,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Cotangents, Route, pulled
-from ostools.theory.bounds import chunks
+from ostools.theory.path_sum import chunks
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 NORM_BUDGET = 1 << 26

@@ -13,7 +13,7 @@ from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.evaluation import evaluation_notes
+from ostools.reporting.findings.answers import evaluation_notes
 from ostools.reporting.forms import curve, log_rows, looks_by_name
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of

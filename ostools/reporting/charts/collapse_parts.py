@@ -15,7 +15,7 @@ from ostools.measure.collapse.variation import mean_over_heads
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
-from ostools.reporting.findings.collapse import main_pair, overflow_sentence, whole
+from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -183,7 +183,7 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
 
     Where the noise of the difference is above the distance, that precision hides the pair.
     """
-    frame = whole(result.measured(), site)
+    frame = vectors_at(result.measured(), site)
     pair = main_pair(result)
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:

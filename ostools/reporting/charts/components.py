@@ -23,7 +23,7 @@ from ostools.measure.probes.failure_stage import (
 from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.splits import TESTS
-from ostools.reporting.findings.ablation import WORDS
+from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
 from ostools.reporting.forms import SQUARE, bars, layers_by, name_axis, share_axis, word_cells
 from ostools.reporting.style import draw, theme
@@ -212,7 +212,7 @@ def _not_believed(result: Ablation) -> list[str]:
     lines = []
     for quantity, rows in wrong.groupby("quantity", sort=False):
         more = f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)" if len(rows) > 1 else ""
-        lines.append(f"First order of {WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}")
+        lines.append(f"First order of {QUANTITY_WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}")
     return lines
 
 

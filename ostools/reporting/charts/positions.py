@@ -18,7 +18,7 @@ from ostools.experiments.retrieval import Retrieval
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, short_name
 from ostools.reporting.charts.tokens import NORMS
-from ostools.reporting.findings.position import contrast_words
+from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, bars, curve, log_rows, name_axis, share_axis, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of

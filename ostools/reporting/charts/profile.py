@@ -14,7 +14,7 @@ from ostools.measure.faithfulness.faithfulness import BETWEEN, Faithfulness
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
-from ostools.reporting.findings.faithfulness import answer_finding
+from ostools.reporting.findings.effects import answer_finding
 from ostools.reporting.forms import (
     TOKENS_WIDTH,
     TOOLTIP,

@@ -1,7 +1,7 @@
-"""What collapse curves say: does the distance fall, over which lengths does a dtype hide the pair, what would the model say?
+"""Sentences on collapse curves: whether the distance falls, and over which lengths a dtype hides the pair.
 
-The thresholds behind the words stand here. Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every
-sentence, table and chart reads it from there. A curve that does not fall is said not to.
+Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every sentence, table and
+chart reads it from there. The thresholds behind the other words stand here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from
 from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
+    TOLD_APART,
     UNDECIDED,
     CurveVerdict,
     Reading,
@@ -26,57 +27,19 @@ from ostools.results import Column, Frame, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
-"""The median of a curve's last quarter, as a share of its first quarter's: to HALVED it falls, from STEADY on it does not."""
+"""The last quarter's median over the first's: to HALVED the curve falls, from STEADY on it does not."""
 FEW = 8
-"""With fewer lengths than this no trend is claimed."""
-
-
+"""With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
-"""A pass of its own may differ that much, relative: float32's rounding."""
+"""Relative difference that a pass of its own may have: float32's rounding."""
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": "the task with n items and y of the task with n + 1 (its words stand after the sequence: no theorem applies)",
     "one-more-digit": "the sequence and y of the sequence with one more digit",
 }
-"""What is compared, by the kind of pair."""
 
 
-def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
-    """The paragraphs under a collapse curve, at y in L2; `trained`: the longest trained length by task, from a card."""
-    pair, verdicts = main_pair(result), verdicts_at_y(result)
-    rows, logits = whole(result.measured(), "y"), whole(result.measured(), "logits")
-    main = rows[rows["pair"] == pair]
-    fall = _fall(
-        *_within_training(result, reference_curve(result), trained),
-        exact_from(result.reference_curve(pair)),
-        COMPARED[pair],
-    )
-    ends = [_dtype(main, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])]
-    answers = [_answers(logits[logits["pair"] == pair])] if len(logits) else []
-    return [fall, *ends, *answers, *_route_differences(result), *_one_more_digit(result), *_beyond(rows, trained)]
-
-
-def reading_findings(result: Collapse, reading: Reading) -> list[str]:
-    """What is said under a table of another reading than y in L2: over which lengths each precision hides the pair by it."""
-    table: Frame = result.verdicts(reading.per, reading.norm)
-    table = table[table["site"] == reading.site]
-    said = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in table.itertuples()]
-    start = (
-        f"Collapse by the {reading.words}: read so, the float64 distance is below the rounding noise of the difference."
-    )
-    return [start, *said] if said else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
-
-
-def verdict_lines(result: Collapse, reading: Reading) -> list[str]:
-    """A line a dtype: over which lengths the main pair is hidden by that reading after the last block, all seeds together."""
-    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
-    every = result.verdicts_over_seeds(reading.per, reading.norm).items()
-    task = _task(result)
-    return [
-        f"{task}, {reading.words}, {dtype}: {verdict.words}."
-        for (kind, dtype, site, layer), verdict in every
-        if (kind, site, layer) == (pair, reading.site, last)
-    ]
+# --- what the sentences are made of
 
 
 @dataclass(frozen=True)
@@ -88,96 +51,84 @@ class Case:
     verdict: CurveVerdict
 
 
-def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
-    """The verdict on the main pair at y by dtype, of all seeds together; float64 is the reference, and has none."""
-    pair = main_pair(result)
-    every = result.verdicts_over_seeds().items()
-    return {dtype: verdict for (kind, dtype, site, _), verdict in every if kind == pair and site == "y"}
+@dataclass(frozen=True)
+class Tail:
+    """One precision over the last quarter of the lengths: medians of L2 at y.
+
+    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
+    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
+    pair_noise: of y - y*.
+    """
+
+    dtype: str
+    exact: float
+    stored: float
+    weight_shift: float
+    noise: float
+    pair_noise: float
+
+    @property
+    def margin(self) -> float:
+        """The distance over the noise of the difference."""
+        return ratio(self.stored, self.pair_noise)
 
 
-def cases(results: Sequence[Collapse]) -> list[Case]:
-    """Every prompt in every precision: those with a range first, by where it begins."""
-    every = [Case(_task(result), dtype, found) for result in results for dtype, found in verdicts_at_y(result).items()]
-    return sorted(every, key=lambda case: case.verdict.ranges[0].first if case.verdict.ranges else math.inf)
-
-
-def overflow_sentence(dtypes: Iterable[str]) -> str:
-    """Said of dtypes of which nothing was measured; empty for none."""
-    names = list(dict.fromkeys(dtypes))
-    return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
-
-
-def collapse_summary(results: Sequence[Collapse]) -> list[str]:
-    """One sentence over all tasks: on which of them the distance falls."""
-    falls: dict[str, list[str]] = {}
-    for result, curve in _long_enough(results):
-        curve, where = _within_training(result, curve)
-        change = fall_ratio(curve)
-        verdict = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-        falls.setdefault(verdict, []).append(f"{_task(result)} ({number(change)}{where})")
-    if not falls:
-        return []
-    verdicts = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in falls.items())
-    return [
-        f"The distance, measured in float64, {verdicts} (in brackets: median of the last quarter of the lengths over that "
-        "of the first)."
-    ]
-
-
-def _within_training(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
-    """The trained lengths alone where they are enough to speak of a trend, and what is to be said of those chosen."""
-    model: Any = result.provenance.model
-    longest = longest_trained(result, trained or model.get("trained_lengths"))
-    if longest is None or int(curve.index[-1]) <= longest:
-        return curve, ""
-    inside = curve[curve.index <= longest]
-    return (
-        (inside, f", up to the trained {longest}") if len(inside) >= FEW else (curve, f", beyond the trained {longest}")
-    )
-
-
-def precision_summary(results: Sequence[Collapse]) -> list[str]:
-    """Over all tasks: which dtypes hide the pair of n and n + 1 items, and over which lengths."""
-    every = cases(results)
-    said: dict[str, list[str]] = {}
-    for dtype in dict.fromkeys(dtype for result in results for dtype in verdicts_at_y(result)):
-        own = [case for case in every if case.dtype == dtype and case.verdict.kind != OVERFLOWS]
-        if own:  # dtypes of which the same is true share their words
-            said.setdefault(_hidden_on(own), []).append(dtype)
-    lines = [f"In {' and '.join(dtypes)} {words}." for words, dtypes in said.items()]
-    overflow = overflow_sentence(case.dtype for case in every if case.verdict.kind == OVERFLOWS)
-    longest = max((case.verdict.lengths[-1] for case in every if case.verdict.lengths), default=0)
-    ends = [f"The lengths go up to n = {longest}."] if lines else []
-    return [" ".join([*lines, overflow, *ends]).replace("  ", " ")] if every else []
-
-
-def _hidden_on(own: Sequence[Case]) -> str:
-    """On which prompts one dtype hides the pair."""
-    hidden = [f"{case.task} (from {case.verdict.where})" for case in own if case.verdict.ranges]
-    undecided = [case.task for case in own if case.verdict.kind == UNDECIDED]
-    words = f"the pair is hidden on {', '.join(hidden)}" if hidden else "no range of lengths is hidden on any prompt"
-    return f"{words}; not decided on {', '.join(undecided)}" if undecided else words
-
-
-def _long_enough(results: Sequence[Collapse]) -> list[tuple[Collapse, Column]]:
-    """Those with lengths enough to speak of a trend, each with its float64 curve."""
-    curves = [(result, reference_curve(result)) for result in results]
-    return [(result, curve) for result, curve in curves if len(curve) >= FEW]
-
-
-def _task(result: Collapse) -> str:
+def task_of(result: Any) -> str:
+    """The name of a result's task."""
     return str(frame_of(result)["task"].iloc[0])
 
 
 def main_pair(result: Collapse) -> str:
     """The kind of pair that the result is about: the theorem's where it has some."""
     kinds = set(map(str, frame_of(result)["pair"]))
-    return next(kind for kind in ("theorem", "task", "one-more-digit") if kind in kinds)
+    return next(kind for kind in COMPARED if kind in kinds)
 
 
-def reference_curve(result: Collapse, pair: str | None = None, site: str = "y") -> Column:
-    """The float64 L2 distance of the given weights by length, the mean over seeds. `pair`: else the result's main kind."""
-    return result.reference_curve(pair or main_pair(result), site)["distance"]
+def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
+    """The verdict on the main pair by dtype, over all seeds; float64 is the reference and has none."""
+    pair, verdicts = main_pair(result), result.verdicts_over_seeds().items()
+    return {dtype: verdict for (kind, dtype, site, _), verdict in verdicts if kind == pair and site == "y"}
+
+
+def cases(results: Sequence[Collapse]) -> list[Case]:
+    """Every prompt in every precision: those with a range first, by where it begins."""
+    all_cases = [
+        Case(task_of(result), dtype, verdict) for result in results for dtype, verdict in verdicts_at_y(result).items()
+    ]
+    return sorted(
+        all_cases,
+        key=lambda case: case.verdict.ranges[0].first if case.verdict.ranges else math.inf,
+    )
+
+
+def tails(result: Collapse) -> list[Tail]:
+    """A `Tail` for each measured precision but float64, in their order."""
+    pair = main_pair(result)
+    frame = vectors_at(result.measured(), "y")
+    frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
+    if frame.empty:
+        return []
+    exact: Any = result.reference
+    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y")]
+    start = float(frame["length"].quantile(0.75))
+    means = exact[exact["length"] >= start].groupby(["weights", "length"], sort=False)["distance"].mean()
+    medians = means.groupby("weights", sort=False).median()
+    return [
+        Tail(
+            str(dtype),
+            float(medians["given"]),
+            float(medians[str(rows["weights"].iloc[0])]),
+            float(rows["weight_shift"].median()) if rows["weight_shift"].notna().any() else 0.0,
+            float(rows["noise"].median()),
+            float(rows["pair_noise"].median()),
+        )
+        for dtype, rows in frame[frame["length"] >= start].groupby("dtype", sort=False)
+    ]
+
+
+def reference_curve(result: Collapse, pair: str | None = None) -> Column:
+    """The float64 L2 distance of y by length, mean over seeds; `pair`: else the main kind."""
+    return result.reference_curve(pair or main_pair(result), "y")["distance"]
 
 
 def fall_ratio(curve: Column) -> float:
@@ -186,18 +137,81 @@ def fall_ratio(curve: Column) -> float:
     return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
 
 
-def whole(rows: Frame, site: str) -> Frame:
-    """Whole vectors at that site in L2, of which the theorem speaks, after the last block."""
+def vectors_at(rows: Frame, site: str) -> Frame:
+    """Rows of whole vectors at that site in L2, after the last block."""
     rows = behind_all_blocks(rows)
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def _fall(curve: Column, chosen: str, exact: int | None, compared: str) -> str:
-    """How the distance of y of `compared` goes with the length; `chosen`: the lengths that the trend is of, where not all."""
-    first, last = float(curve.iloc[0]), float(curve.iloc[-1])
+def longest_trained(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
+    """The longest trained sequence of this task, in items; None where the card does not say."""
+    return trained_length(task_of(result), trained)
+
+
+def overflow_sentence(dtypes: Iterable[str]) -> str:
+    """Sentence on dtypes of which nothing was measured; empty for none."""
+    names = list(dict.fromkeys(dtypes))
+    return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
+
+
+def _trend_lengths(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
+    """The trained lengths alone where they are enough for a trend, and words that say which."""
+    model: Any = result.provenance.model
+    longest = longest_trained(result, trained or model.get("trained_lengths"))
+    if longest is None or int(curve.index[-1]) <= longest:
+        return curve, ""
+    inside = curve[curve.index <= longest]
+    if len(inside) >= FEW:
+        return inside, f", up to the trained {longest}"
+    return curve, f", beyond the trained {longest}"
+
+
+# --- one prompt
+
+
+def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
+    """The paragraphs under a collapse curve; `trained`: the longest trained length by task."""
+    pair, verdicts = main_pair(result), verdicts_at_y(result)
+    rows, logits = vectors_at(result.measured(), "y"), vectors_at(result.measured(), "logits")
+    pair_rows, pair_logits = rows[rows["pair"] == pair], logits[logits["pair"] == pair]
+    curve, lengths_words = _trend_lengths(result, reference_curve(result), trained)
+    return [
+        _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
+        *(_dtype(pair_rows, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])),
+        *([_answers(pair_logits)] if len(logits) else []),
+        *_route_differences(result),
+        *_one_more_digit(result),
+        *_training(result, rows, trained),
+    ]
+
+
+def reading_findings(result: Collapse, reading: Reading) -> list[str]:
+    """Findings of another reading than y in L2: over which lengths each precision hides the pair."""
+    table: Frame = result.verdicts(reading.per, reading.norm)
+    table = table[table["site"] == reading.site]
+    lines = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in table.itertuples()]
+    start = (
+        f"Collapse by the {reading.words}: read so, the float64 distance is below the rounding noise of the difference."
+    )
+    return [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
+
+
+def verdict_lines(result: Collapse, reading: Reading) -> list[str]:
+    """A line for each dtype: over which lengths the main pair is hidden after the last block."""
+    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
+    return [
+        f"{task_of(result)}, {reading.words}, {dtype}: {verdict.words}."
+        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(reading.per, reading.norm).items()
+        if (kind, site, layer) == (pair, reading.site, last)
+    ]
+
+
+def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -> str:
+    """How the distance goes with the length; `exact`: from where on it is float64's rounding."""
+    start, end = curve.index[0], curve.index[-1]
     span = (
-        f"Measured in float64, the L2 distance between y of {compared} "
-        f"goes from {number(first)} at n = {curve.index[0]} to {number(last)} at n = {curve.index[-1]}{chosen}"
+        f"Measured in float64, the L2 distance between y of {compared} goes from {number(float(curve.iloc[0]))} at "
+        f"n = {start} to {number(float(curve.iloc[-1]))} at n = {end}{lengths_words}"
     )
     if exact is not None:
         return (
@@ -217,44 +231,37 @@ def _fall(curve: Column, chosen: str, exact: int | None, compared: str) -> str:
 
 
 def _rate(curve: Column) -> str:
-    """The law by which the curve falls, with its interval, where one holds."""
+    """The law by which the curve falls, with its interval, where a fit decides."""
     curve = curve[curve.index >= FITTED_FROM]
-    found = fit_decay([float(n) for n in curve.index], [float(value) for value in curve])
-    law = found.law
-    if law is None or found.verdict == "undecided":
+    fit = fit_decay([float(n) for n in curve.index], [float(value) for value in curve])
+    law = fit.law
+    if law is None or fit.verdict == "undecided":
         return ". A fit does not decide by which law (a power of n, or an exponential)"
     interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
     shape = f"as n^-k with k = {interval}" if law.name.startswith("power") else f"as e^(-r n) with r = {interval}"
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
-def _dtype(rows: Frame, dtype: str, verdict: CurveVerdict | None) -> str:
-    """Whether a dtype hides the pair, and where the distance as measured in it ends, in steps of the dtype."""
-    here = rows[rows["dtype"] == dtype]
-    if here.empty:
+def _dtype(pair_rows: Frame, dtype: str, verdict: CurveVerdict | None) -> str:
+    """Whether a dtype hides the pair, and where the distance measured in it ends, in its steps."""
+    rows = pair_rows[pair_rows["dtype"] == dtype]
+    if rows.empty:
         return overflow_sentence([dtype])
-    tail = here[here["length"] >= here["length"].quantile(0.75)]
-    end = (
-        f"over the last quarter of the lengths the median of the measured distance is {number(float(tail['ulps'].median()))} "
-        f"{_steps(dtype)}"
-    )
+    steps = float(rows[rows["length"] >= rows["length"].quantile(0.75)]["ulps"].median())
+    stored, _, part = dtype.partition("-")
+    unit = f"steps that {stored} would have at the size of y (y itself is float32)" if part else "representable steps"
+    end = f"over the last quarter of the lengths the median of the measured distance is {number(steps)} {unit}"
     return f"In {dtype} {end}." if verdict is None else f"In {dtype} the pair is {verdict.words}; {end}."
 
 
-def _steps(dtype: str) -> str:
-    """Whose steps: of a part stored in few bits, those that y would have if it were stored so too."""
-    format, _, part = dtype.partition("-")
-    return f"steps that {format} would have at the size of y (y itself is float32)" if part else "representable steps"
-
-
 def _answers(rows: Frame) -> str:
-    """What the model itself would say of the two sequences."""
+    """At how many lengths the likeliest next token is the same for both sequences."""
     parts = []
-    for dtype, here in rows.groupby("dtype", sort=False):
-        same, identical = int(here["same_top_token"].sum()), int(here["identical_logits"].sum())
+    for dtype, dtype_rows in rows.groupby("dtype", sort=False):
+        same, identical = (int(dtype_rows[name].sum()) for name in ("same_top_token", "identical_logits"))
         bits = f" (bit-identical logits at {identical})" if identical else ""
-        what = "lengths" if here["seed"].nunique() == 1 else "pairs (lengths and seeds)"
-        parts.append(f"in {dtype} at {same} of {len(here)} {what}{bits}")
+        unit = "lengths" if dtype_rows["seed"].nunique() == 1 else "pairs (lengths and seeds)"
+        parts.append(f"in {dtype} at {same} of {len(dtype_rows)} {unit}{bits}")
     return (
         f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
         f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
@@ -262,12 +269,12 @@ def _answers(rows: Frame) -> str:
 
 
 def _route_differences(result: Collapse) -> list[str]:
-    """How far rows of the shared pass are from passes of their own, where that is more than float32's rounding."""
-    given = result.provenance.parameters.get("difference_at_probed_lengths", {})
-    seen = {name: value for name, value in given.items() if value > LENGTH_DEPENDENT}
-    if not seen:
+    """How far the shared pass is from separate passes, where that is more than float32's rounding."""
+    differences = result.provenance.parameters.get("difference_at_probed_lengths", {})
+    large = {name: value for name, value in differences.items() if value > LENGTH_DEPENDENT}
+    if not large:
         return []
-    parts = ", ".join(f"{number(value)} in {name}" for name, value in seen.items())
+    parts = ", ".join(f"{number(value)} in {name}" for name, value in large.items())
     return [
         "Kernels may round differently at another length. If a prompt has a pass of its own, its y differs from these rows by "
         f"up to {parts} (relative L2, at the probed lengths)."
@@ -275,31 +282,78 @@ def _route_differences(result: Collapse) -> list[str]:
 
 
 def _one_more_digit(result: Collapse) -> list[str]:
-    other, theorem = (reference_curve(result, pair) for pair in ("one-more-digit", "theorem"))
-    if other.empty:
+    digit, theorem = (reference_curve(result, pair) for pair in ("one-more-digit", "theorem"))
+    if digit.empty:
         return []
-    said = (
+    median = float(digit.median())
+    text = (
         "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
-        f"applies. Its measured distance has a median of {number(float(other.median()))}"
+        f"applies. Its measured distance has a median of {number(median)}"
     )
     if theorem.empty:
-        return [f"{said}."]
-    beside = float(theorem[theorem.index.isin(list(other.index))].median())
-    times = number(ratio(float(other.median()), beside))
-    return [f"{said}, {times} times the theorem pair's {number(beside)} at the same lengths."]
+        return [f"{text}."]
+    theorem_median = float(theorem[theorem.index.isin(list(digit.index))].median())
+    return [
+        f"{text}, {number(ratio(median, theorem_median))} times the theorem pair's {number(theorem_median)} at the same "
+        "lengths."
+    ]
 
 
-def longest_trained(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
-    """The longest sequence of this task that the model was trained on, in items; None where its card does not say."""
-    return trained_length(_task(result), trained)
-
-
-def _beyond(rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
-    longest = None if rows.empty else trained_length(str(rows["task"].iloc[0]), trained)
+def _training(result: Collapse, rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
+    """Whether these lengths were trained on."""
+    longest = None if rows.empty else longest_trained(result, trained)
     if longest is None:
         return []
     if int(rows["length"].max()) <= longest:
         return [f"All of these lengths lie inside what the model was trained on (up to {longest})."]
     return [
         f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
+    ]
+
+
+def precision_findings(result: Collapse) -> list[str]:
+    """Which formats hide the pair and over which lengths, and how near the nearest of the others is."""
+    verdicts, task = verdicts_at_y(result), task_of(result)
+    hidden = [f"{dtype} from {verdict.where}" for dtype, verdict in verdicts.items() if verdict.ranges]
+    measured = [verdict.lengths[-1] for verdict in verdicts.values() if verdict.lengths]
+    if hidden:
+        text = f"On {task} the pair is below the rounding noise of its difference in {', '.join(hidden)}."
+    else:
+        text = f"On {task} the pair is not hidden over a range of lengths in any of {len(measured)} precisions."
+    parts = [text, f"The lengths go up to n = {max(measured, default=0)}."]
+    undecided = [f"{dtype}: {verdict.words}" for dtype, verdict in verdicts.items() if verdict.kind == UNDECIDED]
+    parts += [f"{'; '.join(undecided)}."] if undecided else []
+    overflow = overflow_sentence(dtype for dtype, verdict in verdicts.items() if verdict.kind == OVERFLOWS)
+    parts += [overflow] if overflow else []
+    told_apart = [tail for tail in tails(result) if verdicts[tail.dtype].kind == TOLD_APART]
+    if told_apart:
+        nearest = min(told_apart, key=lambda tail: tail.margin)
+        parts.append(
+            f"{'Of the others' if len(told_apart) < len(measured) else 'Of them'} {nearest.dtype} comes nearest: over the last "
+            f"quarter of the lengths the float64 distance ({number(nearest.stored)}) is {number(nearest.margin)} times the "
+            "noise of the difference."
+        )
+    return [" ".join(parts)]
+
+
+# --- all prompts
+
+
+def collapse_summary(results: Sequence[Collapse]) -> list[str]:
+    """One sentence over all tasks: on which of them the distance falls."""
+    tasks_by_trend: dict[str, list[str]] = {}
+    for result in results:
+        curve = reference_curve(result)
+        if len(curve) < FEW:
+            continue
+        curve, lengths_words = _trend_lengths(result, curve)
+        change = fall_ratio(curve)
+        trend = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
+        tasks_by_trend.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
+    if not tasks_by_trend:
+        return []
+    trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks_by_trend.items())
+    return [
+        f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of the lengths over that of "
+        "the first)."
     ]

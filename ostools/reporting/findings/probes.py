@@ -1,4 +1,4 @@
-"""What probes, the output and the verdicts say, in sentences."""
+"""Sentences on probes, on whether the output reads them, and on where answers are lost."""
 
 from __future__ import annotations
 
@@ -13,71 +13,43 @@ from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS
 from ostools.results import Frame, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
-"""What a test asks of, in a sentence."""
-_MEANT = {
-    UNDECODABLE: "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
+UNDECODABLE_WORDS = (
+    "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
     "not linear, and more examples, were not tried."
-}
+)
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:
-    """A sentence a dtype and mitigation on the verdicts; what the best probe found without a mitigation, or under the only one,
-    and which sublayer writes and overwrites it; and what each mitigation changed."""
-    frame, said = frame_of(result), []
-    arms = list(frame["mitigation"].unique())
-    for (mitigation, dtype), here in frame.groupby(["mitigation", "dtype"], sort=False):
+    """Verdicts by dtype and mitigation, the best probe and its sublayers, and each mitigation's change."""
+    frame, sentences = frame_of(result), []
+    names = [str(name) for name in frame["mitigation"].unique()]
+    for (mitigation, dtype), rows in frame.groupby(["mitigation", "dtype"], sort=False):
         under = "" if mitigation == NONE else f" under {mitigation}"
-        said.append(f"{dtype}{under}: {_verdicts(here)}.")
+        sentences.append(f"{dtype}{under}: {_verdicts(rows)}.")
         probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
-        if probes is not None and not probes.frame.empty and (mitigation == NONE or len(arms) < 3):
-            said += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
-    said += [_changed(result, str(name)) for name in arms if name != NONE and NONE in arms]
-    return said + [words for name, words in _MEANT.items() if (frame["verdict"] == name).any()]
+        if probes is not None and not probes.frame.empty and (mitigation == NONE or len(names) < 3):
+            sentences += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
+    sentences += [_changed(result, name) for name in names if name != NONE and NONE in names]
+    return sentences + ([UNDECODABLE_WORDS] if (frame["verdict"] == UNDECODABLE).any() else [])
 
 
 def failure_stage_in_short(result: FailureStage) -> list[str]:
-    """For a chart that draws the rest: the verdicts of each dtype, where they are of one arm, and what the best probe found."""
-    frame, said = frame_of(result), []
-    several = frame["dtype"].nunique() > 1
-    for dtype, here in frame.groupby("dtype", sort=False) if frame["mitigation"].nunique() == 1 else ():
-        said.append(f"{dtype if several else 'Verdict'}: {_verdicts(here)}.")
-    return said + ([] if result.probes.frame.empty else probe_in_short(result.probes))
+    """For a chart that draws the rest: verdicts of each dtype of one mitigation, and the best probe."""
+    frame, sentences = frame_of(result), []
+    if frame["mitigation"].nunique() == 1:
+        one_dtype = frame["dtype"].nunique() == 1
+        for dtype, rows in frame.groupby("dtype", sort=False):
+            sentences.append(f"{'Verdict' if one_dtype else dtype}: {_verdicts(rows)}.")
+    return sentences + ([] if result.probes.frame.empty else probe_in_short(result.probes))
 
 
-def _verdicts(here: Frame) -> str:
-    """Each verdict with the lengths that have it, and its reason where it has one."""
-    said = []
+def _verdicts(rows: Frame) -> str:
+    """Each verdict with its lengths, and its reason where it has one."""
+    parts = []
     for name in VERDICTS:
-        own = here[here["verdict"] == name]
-        for reason, rows in own.groupby("reason", sort=False):
-            said.append(f"{name} at n = {runs(rows['length'].tolist())}{f' ({reason})' if reason else ''}")
-    return "; ".join(said)
-
-
-def probe_in_short(result: Decodability) -> list[str]:
-    """A sentence a dtype: what was found, at which place, and how often the probe is right there, by test."""
-    said = []
-    dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
-    for dtype in dtypes:
-        best, here = _at_best(result, dtype)
-        own = here[here["control"] == "none"].set_index("test")["accuracy"]
-        shares = ", ".join(f"{own[test]:.0%} ({test})" for test in TESTS if test in own.index)
-        of = f"Probes in {dtype}" if len(dtypes) > 1 else "Probes"
-        said.append(f"{of}: {best['finding']}; most often right {_at(best)}, {shares}.")
-    return said
-
-
-def intervention_in_short(result: ProbeIntervention) -> list[str]:
-    """A sentence a dtype and direction: by how much it moves the answer, where it moves it most, and what follows."""
-    said, several = [], frame_of(result)["dtype"].nunique() > 1
-    for (dtype, direction), here in frame_of(result).groupby(["dtype", "direction"], sort=False):
-        most = here.loc[here["intervention"].abs().idxmax()]
-        follows = (
-            f"; {most['followed']:.0%} of {most['asked']} right prompts then answer the next" if most["asked"] else ""
-        )
-        along = f"{f'{dtype}, along' if several else 'Along'} the {direction}"
-        said.append(f"{along}: the expected answer moves most {_at(most)}, by {most['intervention']:+.2f}{follows}.")
-    return said
+        for reason, group in rows[rows["verdict"] == name].groupby("reason", sort=False):
+            parts.append(f"{name} at n = {runs(group['length'].tolist())}{f' ({reason})' if reason else ''}")
+    return "; ".join(parts)
 
 
 def _changed(result: FailureStage, name: str) -> str:
@@ -88,49 +60,79 @@ def _changed(result: FailureStage, name: str) -> str:
         return f"{name} is {status.iloc[0]}: it changed nothing."
     words = []
     for change in (REPAIRS, BREAKS):
-        here = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
-        grouped: Any = here.groupby(["dtype", "before", "after"], sort=False)
-        each = [
-            f"{before} to {after} at n = {', '.join(map(str, rows['length']))} ({dtype})"
-            for (dtype, before, after), rows in grouped
+        rows = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
+        groups: Any = rows.groupby(["dtype", "before", "after"], sort=False)
+        parts = [
+            f"{before} to {after} at n = {', '.join(map(str, group['length']))} ({dtype})"
+            for (dtype, before, after), group in groups
         ]
-        words += [f"{change} {'; '.join(each)}"] if each else []
+        words += [f"{change} {'; '.join(parts)}"] if parts else []
     return f"{name}: {', and '.join(words) or 'changes no verdict'}."
 
 
+def _dtypes(result: Decodability) -> list[str]:
+    return [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
+
+
 def probe_findings(result: Decodability) -> list[str]:
-    """What stands out: the best place, its controls, and the sublayers that write and overwrite."""
-    frame = frame_of(result)
-    dtypes = [str(name) for name in frame["dtype"].unique() if name != "none"]
-    return [words for dtype in dtypes for words in (_best(result, dtype), *_steps(result, dtype))]
+    """The best place, its controls, and the sublayers that write and overwrite."""
+    return [words for dtype in _dtypes(result) for words in (_best(result, dtype), *_steps(result, dtype))]
+
+
+def probe_in_short(result: Decodability) -> list[str]:
+    """A sentence for each dtype: the best place, and how often the probe is right there by test."""
+    sentences, dtypes = [], _dtypes(result)
+    for dtype in dtypes:
+        best, rows = _at_best(result, dtype)
+        accuracy = rows[rows["control"] == "none"].set_index("test")["accuracy"]
+        shares = ", ".join(f"{accuracy[test]:.0%} ({test})" for test in TESTS if test in accuracy.index)
+        subject = f"Probes in {dtype}" if len(dtypes) > 1 else "Probes"
+        sentences.append(f"{subject}: {best['finding']}; most often right {_at(best)}, {shares}.")
+    return sentences
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:
     """Whether moving along a direction moves the answer, at the place where it moves it most."""
-    frame, said = frame_of(result), []
-    several = frame["dtype"].nunique() > 1
-    for (dtype, direction), here in frame.groupby(["dtype", "direction"], sort=False):
-        most = here.loc[here["intervention"].abs().idxmax()]
-        of = "the weights of the probe" if direction == "probe" else "the direction of the data"
-        by = "1 more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
+    frame, sentences = frame_of(result), []
+    one_dtype = frame["dtype"].nunique() == 1
+    for (dtype, direction), rows in frame.groupby(["dtype", "direction"], sort=False):
+        most = rows.loc[rows["intervention"].abs().idxmax()]
+        along = "the weights of the probe" if direction == "probe" else "the direction of the data"
+        more = "1 more" if most["predicted"] == 1 else f"{most['predicted']:.2g} more in the mean"
         follows = (
             f" Of {most['asked']} prompts whose likeliest answer was right, {most['followed']:.0%} then answer the next one."
             if most["asked"]
             else ""
         )
-        said.append(
-            f"{f'{dtype}: a' if several else 'A'} move along {of}, until the probe says {by}, changes the expected answer most "
-            f"{_at(most)}: by {most['intervention']:+.2f} in the mean.{follows}"
+        sentences.append(
+            f"{'A' if one_dtype else f'{dtype}: a'} move along {along}, until the probe says {more}, changes the expected "
+            f"answer most {_at(most)}: by {most['intervention']:+.2f} in the mean.{follows}"
         )
-    return said
+    return sentences
+
+
+def intervention_in_short(result: ProbeIntervention) -> list[str]:
+    """A sentence for each dtype and direction: where it moves the answer most, and what follows."""
+    frame, sentences = frame_of(result), []
+    one_dtype = frame["dtype"].nunique() == 1
+    for (dtype, direction), rows in frame.groupby(["dtype", "direction"], sort=False):
+        most = rows.loc[rows["intervention"].abs().idxmax()]
+        follows = (
+            f"; {most['followed']:.0%} of {most['asked']} right prompts then answer the next" if most["asked"] else ""
+        )
+        along = f"{'Along' if one_dtype else f'{dtype}, along'} the {direction}"
+        sentences.append(
+            f"{along}: the expected answer moves most {_at(most)}, by {most['intervention']:+.2f}{follows}."
+        )
+    return sentences
 
 
 def _place(row: Any) -> str:
-    name = str(row["site"])
-    return {
+    names = {
         "residual": f"v^({row['layer']})",
         "residual_mid": f"between attention and MLP of block {row['layer']}",
-    }.get(name, name)
+    }
+    return names.get(str(row["site"]), str(row["site"]))
 
 
 def _at(row: Any) -> str:
@@ -142,17 +144,18 @@ def _at_best(probes: Decodability, dtype: str) -> tuple[Any, Frame]:
     """The row of the best probe, and all rows of its place."""
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
-    return best, frame[(frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)]
+    same_place = (frame["site"] == best["site"]) & (frame["layer"] == best["layer"])
+    return best, frame[same_place & (frame["dtype"] == dtype)]
 
 
 def _best(probes: Decodability, dtype: str, under: str = "") -> str:
-    best, here = _at_best(probes, dtype)
+    best, place_rows = _at_best(probes, dtype)
     frame = frame_of(probes)
     words = [f"{dtype}{under}: {best['finding']}, by the place where the probe is right most often ({_place(best)}):"]
-    for test in (test for test in TESTS if (here["test"] == test).any()):
-        rows = here[here["test"] == test].set_index("control")
-        own = rows.loc["none"]
-        words.append(f"{own['accuracy']:.0%} right on {_LENGTHS[test]} [{own['low']:.0%}, {own['high']:.0%}]")
+    for test in (test for test in TESTS if (place_rows["test"] == test).any()):
+        rows = place_rows[place_rows["test"] == test].set_index("control")
+        probe = rows.loc["none"]
+        words.append(f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} [{probe['low']:.0%}, {probe['high']:.0%}]")
         shares = {name: rows.loc[name]["accuracy"] for name in ("shuffled", "random weights") if name in rows.index}
         length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
         shares |= {"length alone": length.iloc[0]} if len(length) else {}
@@ -161,20 +164,17 @@ def _best(probes: Decodability, dtype: str, under: str = "") -> str:
 
 
 def _steps(result: Decodability, dtype: str, under: str = "") -> list[str]:
-    """The sublayer whose step is largest, of those whose whole interval is above 0; and of those below."""
+    """The sublayer with the largest step up, of those whose interval is above 0; and the largest down."""
     table: Frame = result.steps
-    here = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
-    said = []
-    for words, sure, pick in (("rises", here["low"] > 0, "idxmax"), ("falls", here["high"] < 0, "idxmin")):
-        if sure.any():
-            row = here.loc[getattr(here["step"][sure], pick)()]
-            name = (
-                f"the {row['sublayer']} of block {row['block']}"
-                if row["sublayer"] != "final norm"
-                else "the final norm"
-            )
-            said.append(
+    rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
+    sentences = []
+    for words, certain, pick in (("rises", rows["low"] > 0, "idxmax"), ("falls", rows["high"] < 0, "idxmin")):
+        if certain.any():
+            row = rows.loc[getattr(rows["step"][certain], pick)()]
+            final = row["sublayer"] == "final norm"
+            name = "the final norm" if final else f"the {row['sublayer']} of block {row['block']}"
+            sentences.append(
                 f"{dtype}{under}: the share that is decoded {words} most at {name}, from {row['before']:.0%} before it to "
                 f"{row['behind']:.0%} after it."
             )
-    return said
+    return sentences

@@ -1,7 +1,7 @@
-"""What sensitivities, bounds, and the forms that are no bounds say.
+"""Sentences on sensitivities, certified bounds, and the forms that are no bounds.
 
-What is said of tokens is said of the user's text: which token counts most, how far they are apart, how they go with position.
-What BOS and chat template have of the sum is said beside it. Whether a bound holds is said of every token.
+Sentences on tokens are on the user's text; the share of BOS and chat template is said beside it.
+Whether a bound holds is said of every token.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.bounds.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
-from ostools.reporting.page.section import Finding
+from ostools.reporting.page.section import Headline
 from ostools.reporting.style import theme
 from ostools.reporting.style.prompt import template_positions, template_share, token_count_words
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row, frame_of
 
 LOOSE, TIGHT = 3.0, 1.0
-"""A bound that is 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
+"""A bound 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
 SHAPES = {
     "U-shape": "The middle of the prompt counts for less than both ends.",
     "rises at the end only": "The middle of the prompt counts for less than its end.",
@@ -34,43 +34,51 @@ SHAPES = {
     "inverted U": "The middle of the prompt counts for more than both ends.",
     "no shape shown": "The test does not show that any part of the prompt counts for less.",
 }
-"""The headline of each shape that is tested."""
-TREND = 0.3
-"""Rank correlations between -TREND and TREND are called no trend, no order."""
-FEWEST_RANKED = 3
-"""Of fewer tokens an order says nothing."""
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
+_FEWEST_RANKED = 3
+"""An order of fewer tokens says nothing."""
+_ORDERS = (
+    (0.9, "orders the tokens almost as {}"),
+    (0.6, "orders the tokens roughly as {}"),
+    (0.3, "orders the tokens only weakly as {}"),
+    (-0.3, "does not order the tokens as {}"),
+    (-math.inf, "orders the tokens against the {} order"),
+)
+"""Rank correlations from which on a shape is said to order the tokens so."""
+
+
+# --- sensitivity
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
-    """Where in the text the measured sensitivity is large and small, what the other tokens have, and what freezing changes."""
+    """Where in the text sensitivity is largest and smallest, and what freezing changes."""
     profiles = _profiles(result)
-    word, norm = _known(result)
-    _, whose = theme.differentiated(result.provenance.parameters)
-    said = []
-    for name, every in profiles.items():
-        rows = of_text(every)
+    kind, norm = _kind_and_norm(result)
+    _, output = theme.differentiated(result.provenance.parameters)
+    sentences = []
+    for name, profile in profiles.items():
+        rows = of_text(profile)
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
-        said.append(
-            f"{word.capitalize()}, {name}: {token_count_words(rows, every)}{whose} responds most to {_place(top)}, "
-            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_place(low)}, {number(float(norms.min()))}; "
-            f"{_spread(norms)}." + template_share(every, rows, f"{norm}_norm")
+        sentences.append(
+            f"{kind.capitalize()}, {name}: {token_count_words(rows, profile)}{output} responds most to {_token(top)}, "
+            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_token(low)}, {number(float(norms.min()))}; "
+            f"{_spread(norms)}." + template_share(profile, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
         full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
         if (full > 0).all():
             share = frozen / full
             low, middle, high = (number(float(value)) for value in (share.min(), np.median(share), share.max()))
-            said.append(
-                f"With patterns and norms frozen, as the theorem assumes, the {word} norm is {middle} times the real one in "
+            sentences.append(
+                f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in "
                 f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
             )
-    return said
+    return sentences
 
 
-def _known(result: Sensitivity) -> tuple[str, str]:
-    """What the numbers are, and the norm to speak of: of an operator norm, an estimate knows a lower bound only."""
+def _kind_and_norm(result: Sensitivity) -> tuple[str, str]:
+    """The kind of the numbers and their norm: an estimate knows a lower bound of an operator norm only."""
     norm = known_norm(frame_of(result)["method"])
     return ("measured" if norm == "operator" else "estimated"), norm
 
@@ -82,60 +90,84 @@ def _profiles(result: Sensitivity) -> dict[str, Frame]:
     return {str(name): rows.sort_values("position") for name, rows in groups}
 
 
-def _place(row: Row) -> str:
+def _token(row: Row) -> str:
     return f"token {int(row['position'])} “{display_token(str(row['token']))}”"
 
 
 def _spread(norms: np.ndarray) -> str:
-    zeros = int((norms == 0).sum())
-    if zeros:
+    if zeros := int((norms == 0).sum()):
         return f"the norms of {zeros} of {len(norms)} tokens are exactly 0: these tokens do not have any influence"
     return f"these two norms are a factor of {number(float(norms.max() / norms.min()))} apart"
 
 
-def shape_of(result: Profile) -> Any:
-    """The tested shape of the profile: of the full derivative if it was measured; in a chat of the text alone, else without the
-    first token. Chosen before looking."""
+def layers_finding(result: Sensitivity) -> str:
+    """The last token's norm and the median of the others', at the embeddings and below the last block."""
+    frame: Frame = frame_of(result)
+    name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
+    kind, norm = _kind_and_norm(result)
+    rows = frame[frame["linearisation"] == name]
+    last, layers = rows["position"].max(), sorted(set(rows["layer"]))
+    low, high = layers[0], layers[-2]  # above the last block every token but the last has none
+    ends = rows[rows["layer"].isin((low, high))].set_index("layer")
+    column = f"{norm}_norm"
+    norms = {"the last token's own": ends.loc[ends["position"] == last, column]}
+    if last > 0:
+        norms["the others' median"] = of_text(ends[ends["position"] < last]).groupby("layer")[column].median()
+    where = f"({name}, {kind}, {NORMS[norm]})"
+    if low == high:
+        values = (f"{words} is {number(float(values[low]))}" for words, values in norms.items())
+        return f"At layer {low}, which the only block reads {where}, {', '.join(values)}."
+    values = (
+        f"{words} goes from {number(float(values[low]))} to {number(float(values[high]))}"
+        for words, values in norms.items()
+    )
+    return f"From layer {low} to layer {high} {where} {', '.join(values)}."
+
+
+def shape_headline(result: Profile | None) -> Headline | None:
+    """Whether the middle of the prompt counts for less than its ends, with the intervals that decide.
+
+    Of the full derivative if it was measured; in a chat of the text, else without the first token.
+    """
+    if result is None:
+        return None
     names = list(dict.fromkeys(result.frame["linearisation"]))
     name = "full" if "full" in names else names[0]
     kept = OF_TEXT if template_positions(result.frame) else NO_SINK
     shapes: Any = result.shapes
-    return shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
-
-
-def shape_headline(result: Profile | None) -> Finding | None:
-    """Whether the middle of the prompt counts for less than its end, with the interval that decides."""
-    if result is None:
-        return None
-    row = shape_of(result)
-    word = METHOD_KINDS[str(result.frame["method"].iloc[0])]
+    row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
     if pd.isna(row["middle"]):
-        reason = str(row["verdict"]).removeprefix("not tested: ")
         verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
-        return Finding(verdict, f"The reason: {reason}.", "sensitivity", "Sensitivity")
-    parts = {end: [10.0 ** row[f"{end}_contrast{part}"] for part in ("", "_low", "_high")] for end in ("start", "end")}
-    said = {end: f"{number(a)} times (95% interval {number(b)} to {number(c)})" for end, (a, b, c) in parts.items()}
+        reason = str(row["verdict"]).removeprefix("not tested: ")
+        return Headline(verdict, f"The reason: {reason}.", "sensitivity", "Sensitivity")
+    words = {}
+    for end in ("start", "end"):
+        value, low, high = (number(10.0 ** row[f"{end}_contrast{suffix}"]) for suffix in ("", "_low", "_high"))
+        words[end] = f"{value} times (95% interval {low} to {high})"
+    kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
     text = (
-        f"{word.capitalize()}, {row['linearisation']} derivative: the last third of the tokens has {said['end']} the norm of "
-        f"the middle third; the first third has {said['start']}."
+        f"{kind}, {row['linearisation']} derivative: the last third of the tokens has {words['end']} the norm of the middle "
+        f"third; the first third has {words['start']}."
     )
-    return Finding(SHAPES[str(row["verdict"])], text, "sensitivity", "Sensitivity")
+    return Headline(SHAPES[str(row["verdict"])], text, "sensitivity", "Sensitivity")
+
+
+# --- bounds and forms
 
 
 def comparison_findings(result: Comparison) -> list[str]:
-    """Of each variant: does it hold, how loose is it, does its shape predict the measured one? Three answers."""
-    say = {"certified": _certified, "paper": _paper}
+    """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
+    sentences = {"certified": _certified, "paper": _paper}
     rows = result.summary.to_dict(orient="records")
-    return [say[str(row["kind"])](row, *_below(frame_of(result), row)) for row in rows]
+    return [sentences[str(row["kind"])](row, *_below(frame_of(result), row)) for row in rows]
 
 
 def _below(frame: Frame, row: Mapping[Any, Any]) -> tuple[int, int]:
-    """At how many tokens a variant lies below the measured norm that it stands beside, and of how many."""
-    same = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
-    measured = same[same["kind"].isin(("measured", "estimated"))]
-    variant = same[same["source"] == row["variant"]]
-    joined = measured.merge(variant, on="position", suffixes=("_measured", "_variant"))
-    return int((joined["value_variant"] < joined["value_measured"]).sum()), len(joined)
+    """Number of tokens at which a variant lies below the norm beside it, and of all tokens."""
+    rows = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
+    norms = rows[rows["kind"].isin(("measured", "estimated"))]
+    joined = norms.merge(rows[rows["source"] == row["variant"]], on="position", suffixes=("_norm", "_variant"))
+    return int((joined["value_variant"] < joined["value_norm"]).sum()), len(joined)
 
 
 def whether_it_holds(holds: Any) -> str:
@@ -143,74 +175,55 @@ def whether_it_holds(holds: Any) -> str:
     return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
 
 
-def norm_said(row: Mapping[Any, Any], words: str = "norm") -> str:
-    """The norm that a variant stands beside; of an operator norm, an estimate gives the lower end."""
-    found = f"{METHOD_KINDS[str(row['method'])]} {words}"
-    lower = row["method"] != "exact" and row["norm"] == "operator"
-    return f"lower end of the {found}" if lower else found
-
-
-def _of(row: Mapping[Any, Any]) -> str:
-    return f"{row['linearisation']} {NORMS[str(row['norm'])]}"
+def _norm_words(row: Mapping[Any, Any], words: str = "norm") -> str:
+    """The norm beside a variant; of an operator norm, an estimate gives the lower end."""
+    text = f"{METHOD_KINDS[str(row['method'])]} {words}"
+    return f"lower end of the {text}" if row["method"] != "exact" and row["norm"] == "operator" else text
 
 
 def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
     median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
-    found = whether_it_holds(row["holds"])
-    if found == "yes":
-        holds = f"it holds at all {total} tokens"
-    elif found == "undecided":
-        holds = "the intervals of the estimate do not decide whether it holds"
-    else:
-        holds = (
-            f"IT DOES NOT HOLD, the {norm_said(row)} is larger at {below} of {total} tokens (a certified bound that fails is a "
-            "defect of this software or of the run, please report it)"
-        )
-    verdict = (
-        "it says nothing about how large the sensitivity is" if median >= LOOSE else "it says little about the size"
-    )
+    norm = _norm_words(row)
+    holds = {
+        "yes": f"it holds at all {total} tokens",
+        "undecided": "the intervals of the estimate do not decide whether it holds",
+        "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens (a certified bound that fails is a defect "
+        "of this software or of the run, please report it)",
+    }[whether_it_holds(row["holds"])]
+    size = "says nothing about how large the sensitivity is" if median >= LOOSE else "says little about the size"
     if median < TIGHT:
-        verdict = "it says something about the size"
+        size = "says something about the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {norm_said(row)} in the median, {factor(worst)} times at worst, so {verdict}; "
+        f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst, so it {size}; "
         f"{_shape(row, total)}."
     )
 
 
 def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     start = f"The paper's form `{row['variant']}` (not certified)"
-    median = float(row["median_log10_looseness"])
+    median, shape = float(row["median_log10_looseness"]), f"{_shape(row, total)}; {row['words']}"
     if math.isnan(median):
-        return f"{start} leaves its constant open, so only its shape can be compared: {_shape(row, total)}; {row['words']}."
-    norm = f"the {norm_said(row, _of(row))}"
+        return f"{start} leaves its constant open, so only its shape can be compared: {shape}."
+    norm = f"the {_norm_words(row, ' '.join((row['linearisation'], NORMS[str(row['norm'])])))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
-    return (
-        f"{start} {side}; it is {factor(median)} times that norm in the median; {_shape(row, total)}; {row['words']}."
-    )
+    return f"{start} {side}; it is {factor(median)} times that norm in the median; {shape}."
 
 
 def _shape(row: Mapping[Any, Any], tokens: int) -> str:
-    """Whether the tokens are in the order of the profile that the variant stands beside."""
-    if tokens < FEWEST_RANKED:
+    """Whether the tokens are in the order of the norms beside the variant."""
+    if tokens < _FEWEST_RANKED:
         return "too few tokens for a shape"
     rank = float(row["spearman"])
     if math.isnan(rank):
         return "one of the two profiles is flat, so there is no order to compare"
-    word = METHOD_KINDS[str(row["method"])]
-    steps = (
-        (0.9, f"orders the tokens almost as {word}"),
-        (0.6, f"orders the tokens roughly as {word}"),
-        (TREND, f"orders the tokens only weakly as {word}"),
-        (-TREND, f"does not order the tokens as {word}"),
-    )
-    words = next((words for least, words in steps if rank >= least), f"orders the tokens against the {word} order")
+    words = next(words for least, words in _ORDERS if rank >= least).format(METHOD_KINDS[str(row["method"])])
     return f"its shape {words} (Spearman {rank:.2f})"
 
 
-def bounds_headline(result: Comparison) -> Finding | None:
+def bounds_headline(result: Comparison) -> Headline | None:
     """Whether every certified bound holds, and how loose the tightest is."""
     table: Frame = result.summary
     certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
@@ -221,8 +234,7 @@ def bounds_headline(result: Comparison) -> Finding | None:
     undecided = int((verdicts == "undecided").sum())
     row: Any = certified.iloc[0].to_dict()
     median = float(row["median_log10_looseness"])
-    size, use = factor(median), no_size(median)
-    tightest = f"the tightest is {size} times the {norm_said(row)}{use}."
+    tightest = f"the tightest is {factor(median)} times the {_norm_words(row)}{no_size(median)}."
     if broken:
         state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
     elif undecided:
@@ -237,56 +249,28 @@ def bounds_headline(result: Comparison) -> Finding | None:
     )
     if broken:
         text += " A certified bound that fails is a defect of this software or of the run: please report it."
-    return Finding(state, text, "sensitivity", "Bounds")
+    return Headline(state, text, "sensitivity", "Bounds")
 
 
-def forms_headline(result: Comparison) -> Finding | None:
-    """How many of the forms that are no bounds are believed on this prompt, and why the others are not."""
+def forms_headline(result: Comparison) -> Headline | None:
+    """How many of the forms that are no bounds are believed on this prompt; the others first."""
     forms: Frame = result.summary[result.summary["kind"] != "certified"]
     if forms.empty:
         return None
     tested: Frame = forms[forms["believed"].notna()]
-    right = int(tested["believed"].astype(bool).sum())
-    state = f"{right or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
+    believed = int(tested["believed"].astype(bool).sum())
+    state = (
+        f"{believed or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
+    )
+    rows = sorted(forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
     rule = (
         f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, and "
         f"a size within a factor of {RIGHT_FACTOR:g}."
     )
-    words = " ".join(forms_summary(result))
-    return Finding(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
+    return Headline(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
 
 
 def no_size(median: float) -> str:
-    """What is added to a bound that holds and is too loose for a size."""
+    """Words added to a bound that holds and is too loose for a size."""
     return ", true and of no use as a size" if median >= LOOSE else ""
-
-
-def forms_summary(result: Comparison) -> list[str]:
-    """Verdict on each form that is no bound; those that are not believed on this prompt come first."""
-    forms: Frame = result.summary[result.summary["kind"] != "certified"]
-    rows = sorted(forms.to_dict(orient="records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
-    return [f"`{row['variant']}` is {row['words']}." for row in rows]
-
-
-def layers_finding(result: Sensitivity) -> str:
-    """The last token's own norm and the median of the others', at the embeddings and below the last block."""
-    frame: Frame = frame_of(result)
-    name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
-    word, norm = _known(result)
-    words = f"{word}, {NORMS[norm]}"
-    rows = frame[frame["linearisation"] == name]
-    last = rows["position"].max()
-    layers = sorted(set(rows["layer"]))
-    # Above the last block every token but the last has exactly none.
-    low, high = layers[0], layers[-2]
-    ends = rows[rows["layer"].isin((low, high))].groupby("layer")
-    said = {"the last token's own": ends.apply(lambda here: here.loc[here["position"] == last, f"{norm}_norm"].iloc[0])}
-    if last > 0:
-        said["the others' median"] = of_text(rows[rows["position"] < last]).groupby("layer")[f"{norm}_norm"].median()
-    if low == high:
-        values = ", ".join(f"{who} is {number(float(norms[low]))}" for who, norms in said.items())
-        return f"At layer {low}, which the only block reads ({name}, {words}), {values}."
-    values = ", ".join(
-        f"{who} goes from {number(float(norms[low]))} to {number(float(norms[high]))}" for who, norms in said.items()
-    )
-    return f"From layer {low} to layer {high} ({name}, {words}) {values}."

@@ -50,14 +50,16 @@ class Script:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart on a page: an id, a caption, and what it shows in words for those who do not see it; `told`: whether the page
-    says below it what the chart says under its title."""
+    """A chart on a page: an id, a caption, and its words for those who do not see it.
+
+    has_words: the page says below the chart what the chart says under its title.
+    """
 
     name: str
     chart: alt.TopLevelMixin
     caption: str
     alt_text: str
-    told: bool = False
+    has_words: bool = False
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -71,8 +73,8 @@ class Figure:
 
     @property
     def notes(self) -> list[str]:
-        """What the chart says under its title: a page sets it as text, which breaks into lines where a chart's does not."""
-        return [] if self.told else _lines(self.spec, "subtitle")
+        """The lines under the chart's title, which a page sets as text."""
+        return [] if self.has_words else _lines(self.spec, "subtitle")
 
     @property
     def data(self) -> Markup:
@@ -82,10 +84,10 @@ class Figure:
 
 
 def _lines(spec: Mapping[str, Any], part: str) -> list[str]:
-    """The lines of a chart's title, or of what stands under it."""
+    """The lines of a chart's title ("text"), or of those under it ("subtitle")."""
     title = spec.get("title", {})
-    found = title.get(part, []) if isinstance(title, Mapping) else {"text": title}.get(part, [])
-    return [found] if isinstance(found, str) else list(found)
+    lines = (title if isinstance(title, Mapping) else {"text": title}).get(part, [])
+    return [lines] if isinstance(lines, str) else list(lines)
 
 
 @lru_cache(maxsize=1)
@@ -114,13 +116,13 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
         lstrip_blocks=True,
     )
     environment.filters["sentence"] = sentence
-    running = (library(), drawing(), *scripts)
-    hashes = " ".join(dict.fromkeys(script.policy for script in running))
+    all_scripts = (library(), drawing(), *scripts)
+    hashes = " ".join(dict.fromkeys(script.policy for script in all_scripts))
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    text = environment.get_template(template).render(**values, policy=policy, scripts=running)
+    text = environment.get_template(template).render(**values, policy=policy, scripts=all_scripts)
     return _LONE.sub("\ufffd", text)
 
 
@@ -133,7 +135,7 @@ def sentence(text: str) -> Markup:
 
 def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
     """One chart as a page of its own, with its own title and notes as text."""
-    own = Figure("chart", chart, title, title)
-    words = ". ".join(line.rstrip(".") for line in (title, own.title, *own.notes) if line)
-    figure = Figure("chart", chart, own.title or title, f"{words}.")
+    figure = Figure("chart", chart, title, title)
+    words = ". ".join(line.rstrip(".") for line in (title, figure.title, *figure.notes) if line)
+    figure = Figure("chart", chart, figure.title or title, f"{words}.")
     return render("chart.html.j2", {"title": title, "figure": figure})

@@ -1,4 +1,4 @@
-"""What a section of the report consists of; one template renders all of them."""
+"""The pieces of a page, as data; one template renders all of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str |
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One of the report's headlines: the `verdict` in a sentence, `text` with the figures that it rests on, and the section
-    that it comes from, under the words `link`."""
+class Headline:
+    """A `verdict` in a sentence, `text` with its figures, and the section with more, under `link`."""
 
     verdict: str
     text: str
@@ -37,10 +36,11 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One field of the strip: the question by `name`, its answer in a word, the rule in words, and the section with more.
+class StripField:
+    """One field of the strip: a question by `name`, its answer in a word, the rule, and the section.
 
-    `good_if_found`: that something is found is good news, and that nothing is found is none."""
+    good_if_found: that something is found is good news.
+    """
 
     name: str
     state: str
@@ -50,15 +50,15 @@ class Verdict:
 
     @property
     def tone(self) -> str:
-        """How the strip colours the word; the word itself says it too."""
+        """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
             return "no" if self.state == "found" else "open"
         return {"found": "yes", "FAIL": "yes", "not found": "no", "hold": "no"}.get(self.state, "open")
 
 
 @dataclass(frozen=True)
-class View:
-    """An interactive view that a script draws into the element of that id; `label` is what it is called aloud."""
+class ScriptView:
+    """An interactive view that a script draws into the element of that id; `label` names it aloud."""
 
     element: str
     label: str
@@ -67,7 +67,7 @@ class View:
 
 @dataclass(frozen=True)
 class More:
-    """What is folded away under a line that opens it."""
+    """Content that is folded away under a line that opens it."""
 
     title: str
     findings: Sequence[str] = ()
@@ -78,29 +78,28 @@ class More:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a section, rendered in this order; what is empty is absent. `columns` stand beside each other where there is
-    room."""
+    """A piece of a section, rendered in this order; what is empty is absent."""
 
     title: str = ""
     quote: str = ""
     columns: Sequence[Part] = ()
-    strip: Sequence[Verdict] = ()
-    first: Sequence[Finding] = ()
-    small: Sequence[Figure] = ()
+    strip: Sequence[StripField] = ()
+    headlines: Sequence[Headline] = ()
+    overview: Sequence[Figure] = ()
     figure: Figure | None = None
     findings: Sequence[str] = ()
     terms: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
     items: Sequence[str] = ()
     code: str = ""
-    view: View | None = None
+    view: ScriptView | None = None
     notes: Sequence[str] = ()
     more: Sequence[More] = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: `name` is its anchor, `nav` its words in the navigation, `lead` says what it shows."""
+    """A section: `name` is its anchor, `nav` its navigation words, `lead` says what it shows."""
 
     name: str
     title: str
@@ -117,12 +116,14 @@ def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def spelled(value: Any) -> Any:
-    """A section, or any piece of one, with the control and direction characters of its texts spelled out. For what was read
-    from files: names and errors that nobody has looked at. Charts and scripts stay as they are."""
+    """A section or piece of one, the control and direction characters of its texts spelled out.
+
+    For names and errors that were read from files. Charts and scripts stay as they are.
+    """
     if isinstance(value, str):
         return "\n".join(map(visible, value.split("\n")))
     if isinstance(value, list | tuple):
         return type(value)(map(spelled, value))
-    if is_dataclass(value) and not isinstance(value, type | Script | View):
-        return replace(value, **{one.name: spelled(getattr(value, one.name)) for one in fields(value)})
+    if is_dataclass(value) and not isinstance(value, type | Script | ScriptView):
+        return replace(value, **{field.name: spelled(getattr(value, field.name)) for field in fields(value)})
     return value

@@ -30,15 +30,17 @@ def _escaped(character: str) -> str:
 
 
 def stored_at(model: Mapping[str, Any]) -> str:
-    """What `--model` takes for the model of a provenance; of an adopted one, where its user has to save it first."""
+    """The word after `--model`; for an adopted model, the place where its user has to save it first."""
     return "DIRECTORY-WHERE-IT-IS-SAVED" if model.get("origin") == "adopted" else str(model["name"])
 
 
 def loading(model: Mapping[str, Any]) -> list[str]:
-    """The options that load the model of a provenance again; a map of places that no option says becomes one by what is free,
-    which gives the same numbers."""
+    """The options that load the model of a provenance again.
+
+    A device map that no option says becomes "auto", which gives the same numbers.
+    """
     words = ["--dtype", str(model["dtype"]), "--device", str(model["device"])]
     words += ["--base", str(model["base"])] if model.get("base") else []
-    if placed := model.get("device_map"):
-        words += ["--device-map", "disk" if dict(placed) == {"": "disk"} else "auto"]
+    if device_map := model.get("device_map"):
+        words += ["--device-map", "disk" if dict(device_map) == {"": "disk"} else "auto"]
     return words

@@ -1,13 +1,14 @@
-"""The report: measure what its sections show on a model, say what the numbers say, write one HTML file.
+"""The report: measurements of one or two models, and sentences on them, in one HTML file.
 
-The file needs no network. Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and
-`layers` d_model backward passes over the prompt, or an estimate's;
-`evaluate` and `mitigations` some two hundred short answers; `failure_stage` sixty, and a second model with random weights. On
-the embedded model and two CPU cores less than a minute. A large model's user chooses sections.
+Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and `layers`
+d_model backward passes over the prompt, or an estimate's; `evaluate` and `mitigations` some two
+hundred short answers; `failure_stage` sixty, and a second model with random weights. On the embedded model
+and two CPU cores less than a minute. Cheaper: fewer `sections`.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,15 @@ from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.reporting.report.asked import NAMES, extent_of
+from ostools.reporting.report.extent import NAMES, extent_of
 from ostools.reporting.report.measuring import measure
-from ostools.reporting.report.rendering import render_report
-from ostools.reporting.report.two import measure_two, render_two
+from ostools.reporting.report.rendering import render_report, render_two
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
 ONES = 32
-"""How long the sequence of the default prompt is: the paper's copy prompt then has some 160 tokens at one character each, and
-64 of the embedded model's, where the test of the middle against the end needs 60."""
+"""Items of the default prompt: 64 tokens of the embedded model, where the test of shapes needs 60."""
 LONGEST = 256
 """The longest default sequence of the collapse sections."""
 
@@ -57,18 +56,18 @@ def report(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Measure what the sections show, or read what a sweep has stored, and write a self-contained HTML report to `out`.
+    """Measure a model, or read a stored sweep, and write a self-contained HTML report to `out`.
 
     Args:
         model: the model that is measured.
         models: two models in place of one, for a report of both. They are taken one after the other, so
-            `(load_model(name) for name in names)` holds one of them in memory at a time. The prompt then has to be a text.
-        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then, and progress is not told.
+            `(load_model(name) for name in names)` holds one in memory at a time. The prompt has to be a text.
+        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then.
         prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
             prompt.
         sections: some of "collapse", "precision", "sensitivity", "layers", "attention",
             "evaluate", "failure-stage", "mitigations". None: all of them, except what takes long on a model of this
-            size (`asked.unasked`).
+            size.
         lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
             short.
         progress: called as progress(done, total).
@@ -80,22 +79,31 @@ def report(
     measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        given = {"model": model, "models": models, "prompt": prompt, "sections": sections, "lengths": lengths}
-        too_many = [name for name, value in given.items() if value is not None]
-        if too_many:
-            raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(too_many)}")
+        options = {"model": model, "models": models, "prompt": prompt, "sections": sections, "lengths": lengths}
+        names = [name for name, value in options.items() if value is not None]
+        if names:
+            raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}")
         return sweep_report(run, out, say)
     if (model is None) == (models is None):
         number = "neither" if model is None else "model and models"
         raise InputError(f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}")
     target = checked_output(out, (".html",), option="out")
-    chosen = None if sections is None else _checked(sections)
-    wanted = None if lengths is None else checked_lengths(lengths)
+    names = None if sections is None else _checked(sections)
+    checked = None if lengths is None else checked_lengths(lengths)
     if model is not None:
-        found = _measured(model, prompt, chosen, wanted, progress)
-        html = render_report(found, _command([found.provenance.model], out, prompt, sections=chosen, lengths=wanted))
+        measured = _measured(model, prompt, names, checked, progress)
+        html = render_report(measured, _command([measured.provenance.model], out, prompt, names, checked))
+    elif isinstance(prompt, Prompt):
+        raise InputError(
+            "report: expected the prompt of two models as a text, found tokens, which are of one tokenizer"
+        )
     else:
-        html = _of_two(models or (), out, prompt, chosen, wanted, progress)
+
+        def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
+            return _measured(loaded, prompt, names, checked, part_of(progress, place, place + 1, 2, 100))
+
+        pair = measure_two(models or (), measured_of)
+        html = render_two(pair, _command([result.provenance.model for result in pair], out, prompt, names, checked))
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
@@ -106,47 +114,47 @@ def _measured(
     lengths: list[int] | None,
     progress: Progress | None,
 ) -> Measurements:
-    """What the sections show; refused where nothing could be measured."""
-    wanted = extent_of(Shape.of(model)).lengths(_longest(model)) if lengths is None else lengths
+    """The measurements of one model; refused where nothing could be measured."""
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
-    found = measure(model, encoded, wanted, sections, progress)
-    if found.empty:
-        reasons = "; ".join(f"{one.section}: {one.reason}" for one in found.left_out[:1])
+    if lengths is None:
+        lengths = extent_of(Shape.of(model)).lengths(_longest(model))
+    measured = measure(model, encoded, lengths, sections, progress)
+    if measured.empty:
+        reasons = "; ".join(f"{omission.section}: {omission.reason}" for omission in measured.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
-    return found
+    return measured
 
 
-def _of_two(
-    models: Iterable[TransformerBridge],
-    out: str | Path,
-    prompt: str | Prompt | None,
-    sections: list[str] | None,
-    lengths: list[int] | None,
-    progress: Progress | None,
-) -> str:
-    """The page of both. Token ids are of one tokenizer: the prompt of two models is a text."""
-    if isinstance(prompt, Prompt):
-        raise InputError(
-            "report: expected the prompt of two models as a text, found tokens, which are of one tokenizer"
-        )
-
-    def measured(model: TransformerBridge, before: Sequence[Measurements]) -> Measurements:
-        place = len(before)
-        return _measured(model, prompt, sections, lengths, part_of(progress, place, place + 1, 2, 100))
-
-    both = measure_two(models, measured)
-    command = _command([one.provenance.model for one in both], out, prompt, sections=sections, lengths=lengths)
-    return render_two(both, command)
+def measure_two(
+    models: Iterable[TransformerBridge], measure_at: Callable[[TransformerBridge, int], Measurements]
+) -> tuple[Measurements, Measurements]:
+    """`measure_at(model, place)` of each of two models; no model is held when the next is taken."""
+    expected = "report: expected two models in `models`"
+    results: list[Measurements] = []
+    for model in models:  # without `enumerate`, which holds what it gave last
+        if len(results) == 2:
+            raise InputError(f"{expected}, found more: write a report of each pair")
+        if not isinstance(model, TransformerBridge):
+            raise InputError(f"{expected}, loaded by load_model; found {type(model).__name__}")
+        results.append(measure_at(model, len(results)))
+        del model
+        gc.collect()  # a model is in circles: without this it stays beside the next
+    if len(results) != 2:
+        raise InputError(f"{expected}, found {len(results)}: one model alone is report(model)")
+    first, second = (result.provenance.model for result in results)
+    if (first["weight_hash"], first["dtype"]) == (second["weight_hash"], second["dtype"]):
+        raise InputError(f"{expected} that differ, found {first['name']} twice")
+    return results[0], results[1]
 
 
 def _checked(sections: Sequence[str]) -> list[str]:
     """The names in the report's order, each once."""
-    chosen = checked_names("section", sections, NAMES)
-    return [name for name in NAMES if name in chosen]
+    known_names = checked_names("section", sections, NAMES)
+    return [name for name in NAMES if name in known_names]
 
 
 def _longest(model: TransformerBridge) -> int:
-    """The longest default sequence: a comma after every third digit and the question have to fit as well."""
+    """The longest default sequence: commas after every third digit and the question fit too."""
     return max(1, min(LONGEST, (context_length(model) - 64) * 7 // 10))
 
 

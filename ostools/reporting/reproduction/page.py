@@ -47,31 +47,31 @@ CAVEATS = (
 )
 
 
-def render_reproduction(found: Reproduction, again: str) -> str:
-    """The whole page; `again`: the command that makes it."""
-    counts = ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.items())
-    title = f"“Transformers need glasses!” on {short_name(found.provenance.model)}"
+def render_reproduction(reproduction: Reproduction, again: str) -> str:
+    """The page; `again`: the command that makes it."""
+    counts = ", ".join(f"{outcome}: {count}" for outcome, count in reproduction.outcomes.items())
+    title = f"“Transformers need glasses!” on {short_name(reproduction.provenance.model)}"
     lead = (
-        f"{len(found.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
+        f"{len(reproduction.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
         "The rule of each claim stands below."
     )
     reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
-    parts = [_section(name, title, found) for name, title in TITLES.items() if name in found.results]
-    sections = [_claims(found), *parts, _origin(found), reading, again_section(again)]
+    parts = [_section(name, title, reproduction) for name, title in TITLES.items() if name in reproduction.results]
+    sections = [_claims(reproduction), *parts, _origin(reproduction), reading, again_section(again)]
     return render_sections(title, lead, [spelled(section) for section in sections])
 
 
-def command(found: Reproduction, out: str, recipe: str | None) -> str:
-    """The command line that makes this reproduction again. It cannot give arguments that are not of a file."""
-    model: Any = found.provenance.model
+def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
+    """The command line of this reproduction. It cannot give arguments that are not of a file."""
+    model: Any = reproduction.provenance.model
     words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
-    if figures := found.provenance.parameters.get("figures"):
+    if figures := reproduction.provenance.parameters.get("figures"):
         words += ["--figures", ",".join(map(str, figures))]
     words += [*loading(model), "--out", out]
     return " ".join(map(quoted, words))
 
 
-def _claims(found: Reproduction) -> Section:
+def _claims(reproduction: Reproduction) -> Section:
     """All claims, one line each, in the paper's order."""
     columns: dict[str, Any] = {
         "the paper's words": lambda row: f"“{row['words']}”",
@@ -79,24 +79,24 @@ def _claims(found: Reproduction) -> Section:
         "here": lambda row: row["outcome"].upper(),
         "what was measured, or why nothing could be measured": "measured",
     }
-    table = table_from("The paper's claims, one line each", frame_of(found).to_dict("records"), columns)
+    table = table_from("The paper's claims, one line each", frame_of(reproduction).to_dict("records"), columns)
     parts = [Part(tables=[table])]
-    reasons = [f"{name}: {reason}" for name, reason in found.refused.items()]
+    reasons = [f"{name}: {reason}" for name, reason in reproduction.refused.items()]
     if reasons:
         parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
     aloud = "The outcomes of the table above, drawn."
-    parts.append(block(found, "claims-chart", "Outcomes by claim", [], aloud=aloud))
+    parts.append(block(reproduction, "claims-chart", "Outcomes by claim", [], aloud=aloud))
     return Section("findings", "The claims", "Claims", "", parts)
 
 
-def _section(name: str, title: str, found: Reproduction) -> Section:
+def _section(name: str, title: str, reproduction: Reproduction) -> Section:
     """The charts of a part, and after them its claims with rules and numbers."""
-    frame = frame_of(found)
+    frame = frame_of(reproduction)
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     aloud = "The claims about it are in the table below."
     parts = [
         block(result, f"{name}-{place}", caption, [], aloud=aloud, chart=chart)
-        for place, (caption, result, chart) in enumerate(_drawn(name, found.results[name]))
+        for place, (caption, result, chart) in enumerate(_charts(name, reproduction.results[name]))
     ]
     columns: dict[str, Any] = {
         "the paper's words": lambda row: f"“{row['words']}”",
@@ -105,11 +105,13 @@ def _section(name: str, title: str, found: Reproduction) -> Section:
         "numbers": lambda row: row["numbers"] or "none",
     }
     rules = table_from(f"Rules and numbers: {title}", claims.to_dict("records"), columns)
-    return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=[*_checks(name, found), rules])])
+    return Section(
+        name, title, title.partition(" (")[0], "", [*parts, Part(tables=[*_checks(name, reproduction), rules])]
+    )
 
 
-def _checks(name: str, found: Reproduction) -> list[Table]:
-    """Every check of the lemmas: its figure, what was required of it, and whether it passed."""
+def _checks(name: str, reproduction: Reproduction) -> list[Table]:
+    """Every check of the lemmas: its figure, the requirement, and whether it passed."""
     if name != LEMMAS:
         return []
     columns: dict[str, Any] = {
@@ -121,11 +123,11 @@ def _checks(name: str, found: Reproduction) -> list[Table]:
         "passed": lambda row: "yes" if row["passed"] else "NO",
     }
     caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
-    return [table_from(caption, frame_of(found.results[name][LEMMAS]).to_dict("records"), columns)]
+    return [table_from(caption, frame_of(reproduction.results[name][LEMMAS]).to_dict("records"), columns)]
 
 
-def _drawn(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Callable[[Any], Any]]]:
-    """The results of a part that have a chart: caption, result, how it is drawn. The lemmas have a table instead."""
+def _charts(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Callable[[Any], Any]]]:
+    """Caption, result and chart function of each chart of a part; the lemmas have a table instead."""
     if name == LEMMAS:
         return []
     if name == "figure-3":
@@ -146,17 +148,19 @@ def _drawn(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Cal
     return [(TITLES[name], next(iter(results.values())), chart_of)]
 
 
-def _origin(found: Reproduction) -> Section:
-    """The model, the arguments of each part, and how long it took."""
-    asked: Any = found.provenance.parameters["arguments"]
+def _origin(reproduction: Reproduction) -> Section:
+    """The model, and the arguments and seconds of each part."""
+    arguments: Any = reproduction.provenance.parameters["arguments"]
     columns: dict[str, Any] = {
         "part": lambda name: name,
-        "arguments": lambda name: "; ".join(f"{key} {_short(value)}" for key, value in asked[name].items()) or "none",
-        "measured in": lambda name: f"{found.seconds[name]:,.0f} s",
+        "arguments": lambda name: (
+            "; ".join(f"{key} {_short(value)}" for key, value in arguments[name].items()) or "none"
+        ),
+        "measured in": lambda name: f"{reproduction.seconds[name]:,.0f} s",
     }
-    names: Any = found.seconds
+    names: Any = reproduction.seconds
     table = table_from("What was asked of each part", names, columns)
-    part = Part(terms=origin_terms(found.provenance), tables=[table])
+    part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])
 
 

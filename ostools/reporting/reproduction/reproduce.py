@@ -1,16 +1,17 @@
-"""Everything of the paper that can be measured on one model: its parts, resumed where they are there, and a line a claim.
+"""The paper's claims, judged on one model: parts are measured or resumed, and each claim has a line.
 
-Cost: on the embedded model and two CPU cores less than ten minutes; parts that are stored cost a reading.
+Cost: on the embedded model and two CPU cores less than ten minutes; stored parts cost a reading.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
@@ -25,6 +26,7 @@ from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
 from ostools.runs.cell_file import UNREADABLE
 from ostools.runs.cells import code_version, digest
+from ostools.runs.sweep_file import read_yaml
 
 _MEASURING = (
     "experiments/figures",
@@ -34,7 +36,7 @@ _MEASURING = (
     "experiments/retrieval.py",
     "experiments/reproduce/parts.py",
 )
-"""What decides a part's numbers beside what decides a sweep's; a rule that judges them is applied anew each time."""
+"""Code that decides a part's numbers, beside a sweep's; the rules that judge them run each time."""
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
@@ -54,8 +56,8 @@ def reproduce(
     Args:
         figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those about lemmas and theorems
             too.
-        out: the directory DIR, a new one or that of an earlier run. A part that is there, of the same model (its weights),
-            arguments and code, is not measured again.
+        out: the directory DIR, a new one or that of an earlier run. A stored part of the same model (its
+            weights), arguments and code is not measured again.
         arguments: arguments of the parts, by part and name, where they differ from those of
             `ostools.experiments.reproduce.parts.PARTS`. `read_recipe` reads them from a file.
         recipe: the file that they come from, for the report's command.
@@ -66,33 +68,32 @@ def reproduce(
     "could not be tested", with that reason. Raises `InputError`, before anything is measured, for an unknown figure, part or
     argument, and for a directory that belongs to something else or cannot be written.
     """
-    claims = chosen_claims([figures] if isinstance(figures, int) else figures)
-    asked = checked_arguments(arguments or {})
+    numbers = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
+    claims = chosen_claims(numbers)
+    checked = checked_arguments(arguments or {})
     parts, store = parts_of(claims), Parts(Path(out), say)
-    wanted = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
     origin = Provenance.collect(
-        model, measurement="reproduce", figures=wanted, arguments={part.name: asked[part.name] for part in parts}
+        model, measurement="reproduce", figures=numbers, arguments={part.name: checked[part.name] for part in parts}
     )
     with store.locked():
-        run = _Run(model, store, asked, origin, say)
-        found, refused = run.measured(parts, progress)
-        frame = judged(claims, found, refused)
-        seconds = {name: store.seconds(name) for name in found}
+        results, refusals = _Run(model, store, checked, origin, say).measured(parts, progress)
+        frame = judged(claims, results, refusals)
+        seconds = {name: store.seconds(name) for name in results}
         page = Path(out) / PAGE_FILE
-        result = Reproduction(frame, origin, found, refused, seconds, page)
+        reproduction = Reproduction(frame, origin, results, refusals, seconds, page)
         save_table(frame, origin.as_dict(), Path(out) / CLAIMS_FILE)
-        text = render_reproduction(result, command(result, str(out), recipe))
+        text = render_reproduction(reproduction, command(reproduction, str(out), recipe))
         write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
-    return result
+    return reproduction
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The parts of one call, each taken from the directory or measured and kept there."""
+    """The parts of one call, each taken from the directory or measured and stored there."""
 
     model: TransformerBridge
     store: Parts
-    asked: Mapping[str, Arguments]
+    arguments: Mapping[str, Arguments]
     origin: Provenance
     say: Callable[[str], None]
 
@@ -100,47 +101,85 @@ class _Run:
         self, parts: Sequence[Part], progress: Progress | None
     ) -> tuple[dict[str, Mapping[str, Result]], dict[str, str]]:
         """The results of each part, and why the others have none."""
-        found: dict[str, Mapping[str, Result]] = {}
-        refused: dict[str, str] = {}
+        results: dict[str, Mapping[str, Result]] = {}
+        refusals: dict[str, str] = {}
         total = 100 * sum(part.weight for part in parts)
-        done = 0
+        start = 0
         for part in parts:
-            told = part_of(progress, done, done + 100 * part.weight, total, total)
+            end = start + 100 * part.weight
             try:
-                found[part.name] = self._one(part, told)
+                results[part.name] = self._results_of(part, part_of(progress, start, end, total, total))
             except (InputError, HookError, MitigationError) as error:
-                refused[part.name] = str(error)
+                refusals[part.name] = str(error)
                 self.say(f"{part.name}: {error}")
-            done += 100 * part.weight
-            tell(progress, done, max(total, 1))
-        return found, refused
+            start = end
+            tell(progress, end, max(total, 1))
+        return results, refusals
 
-    def _one(self, part: Part, progress: Progress | None) -> Results:
+    def _results_of(self, part: Part, progress: Progress | None) -> Results:
         key = self._key(part)
-        there = self.store.kept(part.name, key)
-        if there is not None:
-            return there
+        stored = self.store.results(part.name, key)
+        if stored is not None:
+            return stored
         self.say(f"measuring {part.name}")
         start = time.perf_counter()
-        results = part.measure(self.model, self.asked[part.name], progress)
+        results = part.measure(self.model, self.arguments[part.name], progress)
         seconds = time.perf_counter() - start
         try:
             self.store.keep(part.name, key, results, seconds)
         except UNREADABLE as error:
             raise InputError(f"{part.name}: the rows cannot be stored: {in_words(error)}") from error
-        again = self.store.kept(part.name, key)  # what is judged is what is stored, now and when it is resumed
-        if again is None:
+        stored = self.store.results(part.name, key)  # what is judged is what is stored, now and when it is resumed
+        if stored is None:
             raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
-        return again
+        return stored
 
     def _key(self, part: Part) -> str:
-        """What defines a part's numbers."""
-        described: Mapping[str, Any] = self.origin.model if part.needs_model else {}
+        """A hash of what defines a part's numbers."""
+        model: Mapping[str, Any] = self.origin.model if part.needs_model else {}
         return digest(
             {
                 "part": part.name,
-                "model": {name: str(value) for name, value in described.items()},
-                "arguments": self.asked[part.name],
+                "model": {name: str(value) for name, value in model.items()},
+                "arguments": self.arguments[part.name],
                 "code": code_version(*_MEASURING),
             }
         )
+
+
+# --- recipe files
+
+
+class _RecipeFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    parts: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """model, device, dtype: what is loaded, None where the file does not say. arguments: of every part."""
+
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    arguments: dict[str, Arguments] = field(default_factory=lambda: checked_arguments({}))
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts and arguments."""
+    keys = "expected the keys model, device, dtype and parts"
+    values = read_yaml(Path(path))
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: {keys}, found {type(values).__name__}")
+    try:
+        file = _RecipeFile(**{str(key): value for key, value in values.items()})
+        return Recipe(file.model, file.device, file.dtype, checked_arguments(file.parts))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {keys}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

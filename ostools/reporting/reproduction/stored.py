@@ -1,7 +1,8 @@
-"""The directory of a reproduction: a record and a Parquet file a result for each part, known by the hash of its bytes.
+"""The directory of a reproduction: for each part a record, and a Parquet file for each result.
 
-Files appear whole or not at all, and a part's record last: what was cut off, or changed on disk, is measured again. A record
-holds the key of what its numbers come from (model, arguments, code, versions): under another key the part is measured again.
+Files appear whole or not at all, and a part's record last: what was cut off, or changed on disk (by
+the hash of its bytes), is measured again. A record holds the key of what its numbers come from (model,
+arguments, code, versions): under another key the part is measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FORM = 2
 
 
 class Parts:
-    """Reads and writes one directory; `say` is told of what is there and cannot be used."""
+    """Reads and writes one directory; `say` is called with a line for what cannot be used."""
 
     def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
         self.directory, self.say = directory, say
@@ -60,8 +61,8 @@ class Parts:
                 return
             if not self.directory.is_dir():
                 raise InputError(f"{self.directory}: expected a directory, found a file")
-            ours = any((self.directory / name).exists() for name in (MARK, LOCK))
-            if not ours and any(self.directory.iterdir()):
+            is_ours = any((self.directory / name).exists() for name in (MARK, LOCK))
+            if not is_ours and any(self.directory.iterdir()):
                 raise InputError(
                     f"{self.directory}: expected a new directory or that of `ostools reproduce`, found another that is not "
                     "empty"
@@ -79,13 +80,13 @@ class Parts:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
-        files = {one: result.to_parquet(folder / f"{one}.parquet") for one, result in results.items()}
-        hashes = {one: file_hash(path.read_bytes()) for one, path in files.items()}
+        files = {file: result.to_parquet(folder / f"{file}.parquet") for file, result in results.items()}
+        hashes = {file: file_hash(path.read_bytes()) for file, path in files.items()}
         text = json.dumps({"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1)
         write_atomically(self._record(name), lambda part: part.write_text(text, encoding="utf-8"))
 
-    def kept(self, name: str, key: str) -> dict[str, Result] | None:
-        """The results of a part that was measured under this key; None where it has to be measured."""
+    def results(self, name: str, key: str) -> dict[str, Result] | None:
+        """The stored results of a part under this key; None where it has to be measured."""
         path = self._record(name)
         try:
             record = json.loads(read_bytes(path, JSON_LIMIT))
@@ -94,7 +95,7 @@ class Parts:
                     f"{name}: was measured with another model, other arguments or other code; it is measured again"
                 )
                 return None
-            return {one: self._read(name, one, wanted) for one, wanted in record["results"].items()}
+            return {file: self._read(name, file, digest) for file, digest in record["results"].items()}
         except FileNotFoundError as error:
             if path.exists():
                 self.say(f"{name}: {error.filename} is missing; it is measured again")
@@ -104,19 +105,19 @@ class Parts:
             return None
 
     def has(self, name: str) -> bool:
-        """Whether a part was measured, under whatever key."""
+        """Whether a part was measured, under any key."""
         return self._record(name).exists()
 
     def seconds(self, name: str) -> float:
-        """How long a stored part took to measure."""
+        """Seconds that a stored part took to measure."""
         return float(json.loads(read_bytes(self._record(name), JSON_LIMIT))["seconds"])
 
     def _record(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
-    def _read(self, name: str, one: str, wanted: str) -> Result:
+    def _read(self, name: str, file: str, written_hash: str) -> Result:
         """A stored result. Raises `ValueError` where its bytes are not those that were written."""
-        path = self.directory / name / f"{Path(one).name}.parquet"
-        if file_hash(read_bytes(path, TABLE_LIMIT)) != wanted:
+        path = self.directory / name / f"{Path(file).name}.parquet"
+        if file_hash(read_bytes(path, TABLE_LIMIT)) != written_hash:
             raise ValueError("its bytes are not those that were written")
         return load_result(path)

@@ -1,4 +1,4 @@
-"""The sections that every report has: what was run, how to read it, how to run it again."""
+"""The sections that every page has: what was run, how to read it, how to run it again."""
 
 from __future__ import annotations
 
@@ -35,31 +35,30 @@ CAVEATS = (
 )
 
 
-def run_section(found: Measurements) -> Section:
+def run_section(measured: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
-    ids = found.provenance.token_ids or ()
+    ids = measured.provenance.token_ids or ()
     more = More(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))
-    parts = [Part(terms=origin_terms(_drawn_by(found.provenance)))]
-    if used := _of_the_prompt(found):
-        parts.append(Part(title=f"The prompt of {used}", quote=found.prompt, more=[more]))
-    if found.reduced:
-        parts.append(Part(title="Less than on a small model, so that a report takes minutes", findings=[found.reduced]))
-    if found.left_out:
-        parts.append(Part(title="Left out, and why", items=[f"{one.section}: {one.reason}" for one in found.left_out]))
-    return Section("run", "What was run", "What was run", "", parts)
-
-
-def _drawn_by(provenance: Provenance) -> Provenance:
-    """With the versions of the libraries that draw the page."""
     drawing = {name: version(name) for name in ("altair", "circuitsvis")}
-    return replace(provenance, versions={**provenance.versions, **drawing})
-
-
-def _of_the_prompt(found: Measurements) -> str:
-    """The sections that show something of the prompt, in words."""
-    measured = {"sensitivity": found.sensitivity, "layers": found.layers, "attention": found.attention}
-    names = [name for name, one in measured.items() if one is not None]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    provenance = replace(measured.provenance, versions={**measured.provenance.versions, **drawing})
+    parts = [Part(terms=origin_terms(provenance))]
+    results = {"sensitivity": measured.sensitivity, "layers": measured.layers, "attention": measured.attention}
+    names = [name for name, result in results.items() if result is not None]
+    if names:
+        words = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        parts.append(Part(title=f"The prompt of {words}", quote=measured.prompt, more=[more]))
+    if measured.reduced:
+        parts.append(
+            Part(title="Less than on a small model, so that a report takes minutes", findings=[measured.reduced])
+        )
+    if measured.left_out:
+        parts.append(
+            Part(
+                title="Left out, and why",
+                items=[f"{omission.section}: {omission.reason}" for omission in measured.left_out],
+            )
+        )
+    return Section("run", "What was run", "What was run", "", parts)
 
 
 def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:

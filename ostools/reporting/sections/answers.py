@@ -1,9 +1,8 @@
-"""What the model answers, where answers are lost, and what helps."""
+"""Sections on answers: what the model answers, where answers are lost, and what helps."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,12 +14,15 @@ from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.splits import TESTS
-from ostools.models.families import EMBEDDED
-from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from ostools.reporting.charts.components import places_named
-from ostools.reporting.findings.evaluation import answered, card_findings, evaluation_findings, unread_texts
+from ostools.reporting.findings.answers import (
+    answers_sentence,
+    evaluation_findings,
+    study_finding,
+    unread_texts,
+)
+from ostools.reporting.findings.collapse import task_of
 from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
-from ostools.reporting.findings.study import study_finding
 from ostools.reporting.page.section import More, Part, Section, Table, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
@@ -39,11 +41,6 @@ MITIGATIONS_LEAD = (
     "right answers is nearest to one half: the model can do better and worse on it. A verdict needs two things: an interval "
     "over lengths that excludes zero, and a sign-flip test. “No measurable effect” does not mean “no effect”."
 )
-CARD_NOTE = (
-    "This was not measured in this run. The model's card states it, from when the weights were trained. In the paper's own "
-    "sequences the answer to copy-last and copy-first is always a zero. Only rows marked “uniform” tell whether the model "
-    "reads the sequence."
-)
 
 
 def share(value: Any) -> str:
@@ -52,28 +49,26 @@ def share(value: Any) -> str:
 
 
 def interval(low: str, high: str) -> Callable[[Mapping[Any, Any]], str]:
-    """What a table shows of these two columns of a record."""
+    """A cell from these two columns of a record."""
     return lambda row: "–" if row[low] != row[low] else f"{row[low]:.0%} to {row[high]:.0%}"
 
 
-def evaluation_section(found: Measurements) -> Section | None:
-    """Where answers were asked for and some could be read."""
-    if not found.evaluations:
+def evaluation_section(measured: Measurements) -> Section | None:
+    """A block for each task; None where no answer could be read."""
+    if not measured.evaluations:
         return None
     parts = [
-        evaluation_block(result, f"evaluate-{index}", title=str(frame_of(result)["task"].iloc[0]))
-        for index, result in enumerate(found.evaluations)
+        evaluation_block(result, f"evaluate-{index}", title=task_of(result))
+        for index, result in enumerate(measured.evaluations)
     ]
-    model: Any = found.provenance.model
-    parts += _card(str(model["name"]))
     return Section("evaluate", "What the model answers", "Evaluation", EVALUATION_LEAD, parts)
 
 
-def evaluation_block(result: Evaluation, name: str, **beside: Any) -> Part:
+def evaluation_block(result: Evaluation, name: str, **part_fields: Any) -> Part:
     """Right answers by length, and every length in numbers."""
-    task, details = str(frame_of(result)["task"].iloc[0]), evaluation_findings(result) + unread_texts(result)
+    task, details = task_of(result), evaluation_findings(result) + unread_texts(result)
     more = [More("In detail", findings=details, tables=[_lengths(result, task)])]
-    return block(result, name, f"Answers by length, {task}", [answered(result)], more=more, **beside)
+    return block(result, name, f"Answers by length, {task}", [answers_sentence(result)], more=more, **part_fields)
 
 
 def _lengths(result: Evaluation, task: str) -> Table:
@@ -89,78 +84,44 @@ def _lengths(result: Evaluation, task: str) -> Table:
     return table_from(f"Answers, {task}", result.summary.to_dict("records"), columns)
 
 
-def _card(name: str) -> list[Part]:
-    """Tables from the card of the shipped weights; other models have none."""
-    path = EMBEDDED_DIRECTORY / "card.json"
-    if name != EMBEDDED or not path.is_file():
-        return []
-    accuracy = json.loads(path.read_text(encoding="utf-8")).get("accuracy", [])
-    if not accuracy:
-        return []
-    more = More("The card's table", tables=_card_tables(accuracy))
-    title, sentences = "From the model's card", card_findings(accuracy)
-    return [Part(title=title, findings=sentences, notes=[CARD_NOTE], more=[more])]
-
-
-def _card_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Accuracy by task and length, inside and beyond the trained lengths in two tables."""
-    tables = []
-    for within, words in ((True, "Inside the trained lengths"), (False, "Beyond the trained lengths")):
-        chosen = [row for row in rows if bool(row["within_training"]) is within]
-        bands = sorted({(int(row["length_from"]), int(row["length_to"])) for row in chosen})
-        shares = {(_variant(row), int(row["length_from"])): share(float(row["accuracy"])) for row in chosen}
-        labels = dict.fromkeys(_variant(row) for row in chosen)
-        body = [[label, *(shares.get((label, low), "") for low, _ in bands)] for label in labels]
-        if chosen:
-            tables.append(Table(words, ["task", *(f"{low}–{high}" for low, high in bands)], body))
-    return tables
-
-
-def _variant(row: Mapping[str, Any]) -> str:
-    options = [name for name in ("uniform", "interleave", "hint") if row.get(name)]
-    if row.get("separator_every"):
-        options.append(f"comma every {row['separator_every']}")
-    words = f" ({', '.join(options)})" if options else ""
-    return f"{row['task']}{words}"
-
-
-def failure_stage_section(found: Measurements) -> Section | None:
-    """Where verdicts were measured."""
-    if found.failure_stage is None:
+def failure_stage_section(measured: Measurements) -> Section | None:
+    """Where each answer is lost; None where that was not measured."""
+    if measured.failure_stage is None:
         return None
-    given = found.failure_stage.provenance.parameters
-    lengths, dtypes = (", ".join(map(str, given[name])) for name in ("lengths", "dtypes"))
+    parameters: Any = measured.failure_stage.provenance.parameters
+    prompts, sequences = parameters["prompts"], len(parameters["seeds"])
+    lengths, dtypes = (", ".join(map(str, parameters[name])) for name in ("lengths", "dtypes"))
     note = (
-        f"Asked: {given['prompts']} prompts of {len(given['seeds'])} drawn sequences, of {lengths} items, in {dtypes}. More "
+        f"Asked: {prompts} prompts of {sequences} drawn sequences, of {lengths} items, in {dtypes}. More "
         "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe stage`."
     )
-    more = [More("Place by place", tables=[_places(found.failure_stage.probes)])]
-    part = failure_stage_block(found.failure_stage, "failure-stage-chart", notes=[note], more=more)
+    more = [More("Place by place", tables=[_places(measured.failure_stage.probes)])]
+    part = failure_stage_block(measured.failure_stage, "failure-stage-chart", notes=[note], more=more)
     return Section("failure-stage", "Where is the answer lost?", "Where it is lost", FAILURE_STAGE_LEAD, [part])
 
 
-def failure_stage_block(result: FailureStage, name: str, **beside: Any) -> Part:
+def failure_stage_block(result: FailureStage, name: str, **part_fields: Any) -> Part:
     """Verdicts by length, with the table of them."""
-    caption = f"Where answers are lost, {frame_of(result)['task'].iloc[0]}"
+    caption = f"Where answers are lost, {task_of(result)}"
     tables = [_verdicts(result)]
-    return block(result, name, caption, failure_stage_findings(result), told=True, tables=tables, **beside)
+    return block(result, name, caption, failure_stage_findings(result), has_words=True, tables=tables, **part_fields)
 
 
-def probe_block(result: Decodability, name: str, **beside: Any) -> Part:
-    """What probes decode, with the table of places."""
-    caption = f"What linear probes decode of {frame_of(result)['task'].iloc[0]}"
+def probe_block(result: Decodability, name: str, **part_fields: Any) -> Part:
+    """Accuracy of probes, with the table of places."""
+    caption = f"What linear probes decode of {task_of(result)}"
     more = [More("Place by place", tables=[_places(result)])]
-    return block(result, name, caption, probe_findings(result), told=True, more=more, **beside)
+    return block(result, name, caption, probe_findings(result), has_words=True, more=more, **part_fields)
 
 
-def intervention_block(result: ProbeIntervention, name: str, **beside: Any) -> Part:
+def intervention_block(result: ProbeIntervention, name: str, **part_fields: Any) -> Part:
     """Whether the output reads what probes decode."""
-    caption = f"Whether the output reads the answer to {frame_of(result)['task'].iloc[0]}"
-    return block(result, name, caption, intervention_findings(result), told=True, **beside)
+    caption = f"Whether the output reads the answer to {task_of(result)}"
+    return block(result, name, caption, intervention_findings(result), has_words=True, **part_fields)
 
 
 def _verdicts(result: FailureStage) -> Table:
-    """A row a mitigation, length and dtype."""
+    """A row for each mitigation, length and dtype."""
     frame = frame_of(result)
     columns: dict[str, Any] = {
         **({"mitigation": "mitigation"} if frame["mitigation"].nunique() > 1 else {}),
@@ -178,14 +139,14 @@ def _verdicts(result: FailureStage) -> Table:
 
 
 def _places(probes: Decodability) -> Table:
-    """A row a place, dtype and test: what its probes said right; the tests in the order of the chart."""
+    """A row for each place, dtype and test: the accuracy of its probes; tests in the chart's order."""
     frame = frame_of(probes)
     frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]
     frame = frame.sort_values("test", key=lambda tests: tests.map(TESTS.index), kind="stable")
-    alone: Any = frame["site"] == "length"
+    by_length: Any = frame["site"] == "length"
     frame = frame.assign(
-        place=pd.Series(places_named(frame), index=frame.index).mask(alone, "length alone"),
-        dtype=frame["dtype"].mask(alone, "–"),
+        place=pd.Series(places_named(frame), index=frame.index).mask(by_length, "length alone"),
+        dtype=frame["dtype"].mask(by_length, "–"),
     )
     columns: dict[str, Any] = {
         "place": "place",
@@ -201,16 +162,15 @@ def _places(probes: Decodability) -> Table:
     return table_from("What probes say right", frame.to_dict("records"), columns)
 
 
-def mitigations_section(found: Measurements) -> Section | None:
-    """Where a study was run."""
-    if found.study is None:
+def mitigations_section(measured: Measurements) -> Section | None:
+    """The study of mitigations; None where none was run."""
+    study = measured.study
+    if study is None:
         return None
-    study = found.study
     caption = f"Mitigations against none, {study.provenance.parameters['task']}"
     effects = More("Every effect", findings=study.verdicts["sentence"].tolist(), tables=[_effects(study)])
-    # A verdict is on what was measured: what was not has no column.
-    measured = [name for name in ABOUT if name in set(study.effects["about"])]
-    columns = {"mitigation": "mitigation"} | {ABOUT_WORDS[name]: name for name in measured}
+    decided = [name for name in ABOUT if name in set(study.effects["about"])]
+    columns = {"mitigation": "mitigation"} | {ABOUT_WORDS[name]: name for name in decided}
     title = "Verdicts, all together at the study's level"
     tables = [table_from(title, study.verdicts.to_dict("records"), columns)]
     part = block(study, "mitigations-chart", caption, [study_finding(study)], tables=tables, more=[effects])

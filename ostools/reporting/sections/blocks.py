@@ -1,4 +1,4 @@
-"""A block of a page: a result, its chart, and the sentences and tables that go with it."""
+"""The one builder of pages: a result, its chart, and the sentences and tables on it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def block(
     *,
     aloud: str = "",
     chart: Callable[[Any], Any] = chart_of,
-    told: bool = False,
-    **beside: Any,
+    has_words: bool = False,
+    **part_fields: Any,
 ) -> Part:
-    """Show a result by its chart, then the sentences; `beside`: titles, tables, notes of the part.
+    """A result's chart and the sentences on it; `part_fields`: titles, tables, notes of the part.
 
-    aloud: what is said to those who do not see the chart, after the caption; the first sentence where
-    it is empty. told: whether the sentences say what the chart says under its title. A chart that
-    cannot be drawn is replaced by the reason.
+    aloud: words after the caption for those who do not see the chart; without them the first sentence.
+    has_words: the sentences say what the chart says under its title. A chart that cannot be drawn is
+    replaced by the reason.
     """
     words = aloud or (sentences[0] if sentences else "")
     try:
-        figure = Figure(name, chart(result), caption, f"{caption}. {words}", told=told)
+        figure = Figure(name, chart(result), caption, f"{caption}. {words}", has_words=has_words)
     except (InputError, LookupError, ValueError) as error:
-        notes = [f"{caption} could not be drawn: {in_words(error)}", *beside.pop("notes", ())]
-        return Part(findings=sentences, notes=notes, **beside)
-    return Part(figure=figure, findings=sentences, **beside)
+        notes = [f"{caption} could not be drawn: {in_words(error)}", *part_fields.pop("notes", ())]
+        return Part(findings=sentences, notes=notes, **part_fields)
+    return Part(figure=figure, findings=sentences, **part_fields)

@@ -14,10 +14,11 @@ from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.collapse import (
     collapse_findings,
     main_pair,
-    precision_summary,
+    precision_findings,
+    tails,
+    task_of,
     verdicts_at_y,
 )
-from ostools.reporting.findings.precision import precision_findings, tails
 from ostools.reporting.page.section import More, Part, Section, Table, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
@@ -44,30 +45,29 @@ NO_REFERENCE = (
 )
 
 
-def collapse_section(found: Measurements) -> Section | None:
-    """Where there is a curve."""
-    if not found.collapses:
+def collapse_section(measured: Measurements) -> Section | None:
+    """Figure 5's prompts; None without a curve."""
+    if not measured.collapses:
         return None
-    parts = [_of_task(result) for result in found.collapses]
+    parts = [_prompt_part(result) for result in measured.collapses]
     title = "Representational collapse (Theorem 4.2, Figure 5)"
     return Section("collapse", title, "Collapse", COLLAPSE_LEAD, parts)
 
 
-def _of_task(result: Collapse) -> Part:
+def _prompt_part(result: Collapse) -> Part:
     """The block of one of Figure 5's prompts, under its question."""
-    task = str(frame_of(result)["task"].iloc[0])
-    known = task in tasks.COLLAPSE_TASKS
+    task = task_of(result)
     title = f"{task}: {QUESTIONS.get(task, 'a prompt and one more item')}"
-    quote = f"{tasks.task(task, tasks.CollapseTask).example}…" if known else ""
+    quote = f"{tasks.task(task, tasks.CollapseTask).example}…" if task in tasks.COLLAPSE_TASKS else ""
     return collapse_block(result, task, title=title, quote=quote)
 
 
-def collapse_block(result: Collapse, name: str, **beside: Any) -> Part:
+def collapse_block(result: Collapse, name: str, **part_fields: Any) -> Part:
     """The curves of one prompt, whether the distance falls, and the verdict at every site."""
-    task, dtypes = str(frame_of(result)["task"].iloc[0]), frame_of(result)["dtype"].unique()
+    task, dtypes = task_of(result), frame_of(result)["dtype"].unique()
     caption = f"L2 distance of the two y against the number of items, {task}"
     if result.reference.empty:
-        return block(result, name, caption, [NO_REFERENCE], chart=_curves, **beside)
+        return block(result, name, caption, [NO_REFERENCE], chart=_curves, **part_fields)
     trained: Any = result.provenance.model.get("trained_lengths")
     sentences, route = collapse_findings(result, trained), result.provenance.parameters
     more = More(
@@ -76,9 +76,9 @@ def collapse_block(result: Collapse, name: str, **beside: Any) -> Part:
         tables=[_verdicts(result, task)],
         notes=[f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else (),
     )
-    many = len(dtypes) > 4 or any("-" in dtype for dtype in dtypes)
-    chart = precision_chart if many else _curves
-    return block(result, name, caption, sentences[:1], chart=chart, more=[more], **beside)
+    has_formats = len(dtypes) > 4 or any("-" in dtype for dtype in dtypes)
+    chart = precision_chart if has_formats else _curves
+    return block(result, name, caption, sentences[:1], chart=chart, more=[more], **part_fields)
 
 
 def _curves(result: Collapse) -> Any:
@@ -93,32 +93,31 @@ def _verdicts(result: Collapse, task: str) -> Table:
     return table_from(f"Where the pair is hidden, {task}", table.to_dict("records"), columns)
 
 
-def precision_section(found: Measurements) -> Section | None:
-    """Where parts were stored in few bits, or else where the model was cast on some prompt."""
-    parts = [] if found.precision is None else [_stored(found.precision)]
-    if found.casts:
-        sentences, title = precision_summary(found.casts), "The model cast, on every prompt"
-        parts.append(Part(title=title, findings=sentences, tables=[_casts(found.casts)]))
+def precision_section(measured: Measurements) -> Section | None:
+    """Parts stored in few bits on one prompt, and the model cast on every prompt; None without both."""
+    parts = [] if measured.precision is None else [_formats_part(measured.precision)]
+    if measured.casts:
+        parts.append(Part(title="The model cast, on every prompt", tables=[_casts(measured.casts)]))
     if not parts:
         return None
     return Section("precision", "Precision (Section 4)", "Precision", PRECISION_LEAD, parts)
 
 
-def _stored(result: Collapse) -> Part:
+def _formats_part(result: Collapse) -> Part:
     """The chart of one prompt: casts and stored parts side by side."""
-    task = str(frame_of(result)["task"].iloc[0])
+    task = task_of(result)
     caption, sentences = f"Which part of low precision hides the pair, {task}", precision_findings(result)
     tables = [_formats(result, task)]
     return block(result, "precision-chart", caption, sentences, chart=precision_chart, tables=tables)
 
 
 def _formats(result: Collapse, task: str) -> Table:
-    """What a cast changes beside what noise hides, a row a precision."""
+    """A row for each precision: what storing changes, beside what noise hides."""
     pair, over_seeds = main_pair(result), result.verdicts_over_seeds()
     where = {(dtype, site): verdict.where for (kind, dtype, site, _), verdict in over_seeds.items() if kind == pair}
     columns: dict[str, Any] = {
         "precision": "dtype",
-        "distance, float64": lambda tail: number(tail["given"]),
+        "distance, float64": lambda tail: number(tail["exact"]),
         "… weights so stored": lambda tail: number(tail["stored"]),
         "shift by storing (both alike)": lambda tail: number(tail["weight_shift"]),
         "noise of running": lambda tail: number(tail["noise"]),
@@ -136,14 +135,12 @@ def _formats(result: Collapse, task: str) -> Table:
 def _casts(results: list[Collapse]) -> Table:
     """The lengths at which each dtype hides the pair at y, on each prompt."""
     where: dict[str, Mapping[str, str]] = {
-        str(frame_of(result)["task"].iloc[0]): {
-            dtype: verdict.where for dtype, verdict in verdicts_at_y(result).items()
-        }
+        task_of(result): {dtype: verdict.where for dtype, verdict in verdicts_at_y(result).items()}
         for result in results
     }
     n_max = max(int(frame_of(result)["length"].max()) for result in results)
-    dtypes = dict.fromkeys(dtype for own in where.values() for dtype in own)
-    rows = [[dtype, *(own.get(dtype, "–") for own in where.values())] for dtype in dtypes]
+    dtypes = dict.fromkeys(dtype for ranges in where.values() for dtype in ranges)
+    rows = [[dtype, *(ranges.get(dtype, "–") for ranges in where.values())] for dtype in dtypes]
     caption = (
         "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype, up to "
         f"n = {n_max} (–: no range of lengths)"

@@ -1,4 +1,4 @@
-"""What a report is made of: results, and nothing that could be measured again. No model is needed to render it."""
+"""The results that a report is made of; no model is needed to render them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ostools.results import Provenance
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What a section does not show, and why."""
+    """Something that a section does not show, and why."""
 
     section: str
     reason: str
@@ -22,11 +22,11 @@ class LeftOut:
 
 @dataclass
 class Measurements:
-    """What a run measured, as far as it came: a section of the report exists where its data do.
+    """Results of a run: a section of the report exists where its data do.
 
-    collapses: one result a prompt of Figure 5, the model cast. casts: the same, for the section on precision. precision: one of
-    the prompts again, with parts stored in few bits. sensitivity: at the embeddings; layers: at every layer.
-    reduced: what is measured of less than on a small model, in words.
+    collapses: a result for each prompt of Figure 5, the model cast. casts: the same, for the section
+    on precision. precision: one of the prompts again, with parts stored in few bits. sensitivity: at
+    the embeddings; layers: at every layer. reduced: words on what is less than on a small model.
     """
 
     provenance: Provenance
@@ -49,7 +49,7 @@ class Measurements:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing at all was measured on the model."""
+        """Whether nothing was measured on the model."""
         single = (
             self.precision,
             self.sensitivity,
@@ -59,4 +59,4 @@ class Measurements:
             self.failure_stage,
             self.study,
         )
-        return not (self.collapses or self.casts or self.evaluations or any(one is not None for one in single))
+        return not (self.collapses or self.casts or self.evaluations or any(result is not None for result in single))

@@ -1,4 +1,4 @@
-"""Sensitivity by position, against its bounds and other forms, layer by layer; and attention."""
+"""Sections on sensitivity: by position, against its bounds, layer by layer; and on attention."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
 from ostools.measure import Comparison, Profile, Sensitivity
-from ostools.measure.attention.attention import Attention
 from ostools.reporting.charts.attention import attention_findings
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.position import contrast_words, position_headline
+from ostools.reporting.findings.effects import contrast_words, position_headline
 from ostools.reporting.page.page import Script
-from ostools.reporting.page.section import More, Part, Section, Table, View, table_from
+from ostools.reporting.page.section import More, Part, ScriptView, Section, Table, table_from
 from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, frame_of
 
-DRAWN = ("local", "proof", "theorem-b5")
+CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
-LAYERS_DRAWN = 24
-"""The most rows of the heat map. A deeper model shows this many layers, evenly spread, with the first and the last."""
+MOST_LAYERS = 24
+"""The most rows of the heat map; a deeper model shows so many layers, evenly spread, with both ends."""
 LEAD = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
@@ -45,11 +44,12 @@ SHAPE_NOTE = (
 )
 
 
-def position_section(found: Measurements) -> Section | None:
-    """Where the position effect was measured."""
-    if found.position is None:
+def position_section(measured: Measurements) -> Section | None:
+    """The position effect; None where it was not measured."""
+    effect = measured.position
+    if effect is None:
         return None
-    headline = position_headline(found.position)
+    headline = position_headline(effect)
     caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
     columns: dict[str, Any] = {
         "of": "source",
@@ -59,70 +59,65 @@ def position_section(found: Measurements) -> Section | None:
         "shape": "shape",
     }
     title = "How many times the middle third's norm, with 95% intervals over passages"
-    table = table_from(title, found.position.contrasts.to_dict("records"), columns)
-    part = block(
-        found.position,
-        "position-chart",
-        caption,
-        [f"{headline.verdict} {headline.text}"],
-        aloud=" ".join(contrast_words(found.position)),
-        more=[More("The contrasts in numbers", tables=[table])],
-    )
+    table = table_from(title, effect.contrasts.to_dict("records"), columns)
+    sentences, aloud = [f"{headline.verdict} {headline.text}"], " ".join(contrast_words(effect))
+    more = [More("The contrasts in numbers", tables=[table])]
+    part = block(effect, "position-chart", caption, sentences, aloud=aloud, more=more)
     return Section("position", "Sensitivity by position", "Position", POSITION_LEAD, [part])
 
 
 def _times(row: Any, end: str) -> str:
-    value, low, high = (number(10.0 ** float(row[f"{end}{part}"])) for part in ("", "_low", "_high"))
+    value, low, high = (number(10.0 ** float(row[f"{end}{suffix}"])) for suffix in ("", "_low", "_high"))
     return f"{value} [{low}, {high}], p = {number(float(row[f'{end}_p']))}"
 
 
-def sensitivity_section(found: Measurements) -> Section | None:
-    """Where sensitivity was measured."""
-    if found.sensitivity is None:
+def sensitivity_section(measured: Measurements) -> Section | None:
+    """The profile, its bounds and its shape; None where sensitivity was not measured."""
+    if measured.sensitivity is None:
         return None
-    parts = [sensitivity_block(found.sensitivity, found.comparison, "profile")]
-    if found.profile is not None:
-        parts.append(_shape(found.profile))
+    parts = [sensitivity_block(measured.sensitivity, measured.comparison, "profile")]
+    if measured.profile is not None:
+        parts.append(_shape(measured.profile))
     title = "Sensitivity against its bounds (Theorem 5.1)"
     return Section("sensitivity", title, "Sensitivity and bounds", LEAD, parts)
 
 
-def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name: str, **beside: Any) -> Part:
+def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name: str, **part_fields: Any) -> Part:
     """The norms of one prompt; with bounds and forms beside them where there are some."""
     sentences, values = findings.sensitivity_findings(profile), _values(profile)
     numbers = More("The numbers, token by token", tables=[values])
     if comparison is None:
         caption = "Sensitivity of y to every token"
-        return block(profile, name, caption, sentences, more=[numbers], **beside)
+        return block(profile, name, caption, sentences, more=[numbers], **part_fields)
     caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
-    every = [*sentences, *findings.comparison_findings(comparison)]
+    all_variants = [*sentences, *findings.comparison_findings(comparison)]
     headlines = findings.bounds_headline(comparison), findings.forms_headline(comparison)
     return block(
-        _drawn(comparison),
+        _chart_variants(comparison),
         name,
         caption,
         [f"{line.verdict} {line.text}" for line in headlines if line is not None],
         aloud=sentences[0],
         tables=[_variants(comparison)],
-        more=[More("Every variant, in words", findings=every), numbers],
-        **beside,
+        more=[More("Every variant, in words", findings=all_variants), numbers],
+        **part_fields,
     )
 
 
-def _drawn(comparison: Comparison) -> Comparison:
-    """Without the variants that would only crowd the chart."""
+def _chart_variants(comparison: Comparison) -> Comparison:
+    """The comparison without the variants that would only crowd the chart."""
     frame: Frame = frame_of(comparison)
     summary: Frame = comparison.summary
-    keep = frame["kind"].isin(("measured", "estimated")) | frame["source"].isin(DRAWN)
+    keep = frame["kind"].isin(("measured", "estimated")) | frame["source"].isin(CHART_VARIANTS)
     return replace(
         comparison,
         frame=frame[keep].reset_index(drop=True),
-        summary=summary[summary["variant"].isin(DRAWN)].reset_index(drop=True),
+        summary=summary[summary["variant"].isin(CHART_VARIANTS)].reset_index(drop=True),
     )
 
 
 def _variants(comparison: Comparison) -> Table:
-    """Each variant against the norm beside it."""
+    """A row for each variant, beside its norm."""
 
     def two_digits(name: str) -> Any:
         return lambda row: "–" if row[name] != row[name] else f"{float(row[name]):.2f}"
@@ -147,7 +142,7 @@ def _variants(comparison: Comparison) -> Table:
 
 
 def _values(profile: Sensitivity) -> Table:
-    """The numbers behind the chart: a row per token; of an operator norm, an estimate knows a lower bound only."""
+    """The numbers behind the chart, a row for each token."""
     frame = frame_of(profile)
     norm = known_norm(frame["method"])
     columns = [f"{METHOD_KINDS[str(row['method'])]}, {row['linearisation']}" for row in frame.to_dict("records")]
@@ -169,40 +164,35 @@ def _shape(result: Profile) -> Part:
     return block(result, "profile-chart", caption, sentences, title=title, notes=[SHAPE_NOTE])
 
 
-def layers_section(found: Measurements) -> Section | None:
-    """Where every layer was measured."""
-    if found.layers is None:
+def layers_section(measured: Measurements) -> Section | None:
+    """Every layer as a heat map; None where it was not measured."""
+    if measured.layers is None:
         return None
-    fewer, rule = _fewer_layers(found.layers)
-    caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(found.layers)]
+    fewer, rule = _fewer_layers(measured.layers)
+    caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(measured.layers)]
     part = block(fewer, "layers-chart", caption, sentences, notes=[rule] if rule else ())
     return Section("layers", "Layers and tokens", "Layers and tokens", LAYERS_LEAD, [part])
 
 
 def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
-    """At most LAYERS_DRAWN layers, and the rule in words where some were left out."""
+    """At most MOST_LAYERS layers, and the rule in words where some were left out."""
     frame: Frame = frame_of(result)
     layers = sorted(set(frame["layer"]))
-    if len(layers) <= LAYERS_DRAWN:
+    if len(layers) <= MOST_LAYERS:
         return result, ""
-    step = (len(layers) - 1) / (LAYERS_DRAWN - 1)
-    chosen = {layers[round(index * step)] for index in range(LAYERS_DRAWN)}
-    rule = f"Drawn are {len(chosen)} of {len(layers)} layers, evenly spread. All were measured."
-    return replace(result, frame=frame[frame["layer"].isin(chosen)].reset_index(drop=True)), rule
+    step = (len(layers) - 1) / (MOST_LAYERS - 1)
+    some_layers = {layers[round(index * step)] for index in range(MOST_LAYERS)}
+    rule = f"Drawn are {len(some_layers)} of {len(layers)} layers, evenly spread. All were measured."
+    return replace(result, frame=frame[frame["layer"].isin(some_layers)].reset_index(drop=True)), rule
 
 
-def attention_section(found: Measurements) -> Section | None:
-    """Where attention was captured: the last token's rows first, then whole patterns."""
-    if found.attention is None:
+def attention_section(measured: Measurements) -> Section | None:
+    """The last token's rows, then an interactive view of whole patterns; None without attention."""
+    if measured.attention is None:
         return None
     caption = "Attention of the last token, a row per layer and head"
-    rows = block(found.attention, "attention-chart", caption, attention_findings(found.attention))
-    parts = [rows, _heads(found.attention)]
+    rows = block(measured.attention, "attention-chart", caption, attention_findings(measured.attention))
+    source, note = interactive_view(measured.attention, "heads")
+    view = ScriptView("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
+    parts = [rows, Part(title="Head by head", notes=[note], view=view)]
     return Section("attention", "Where the last token looks", "Attention", ATTENTION_LEAD, parts)
-
-
-def _heads(attention: Attention) -> Part:
-    """The interactive view of whole patterns."""
-    source, holds = interactive_view(attention, "heads")
-    view = View("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
-    return Part(title="Head by head", notes=[holds], view=view)

@@ -1,4 +1,4 @@
-"""Of a sweep's cells: the path sums of Theorem 5.1, beside the measured norms where those are stored."""
+"""The path sums of a sweep's cells, beside the measured norms where those are stored."""
 
 from __future__ import annotations
 
@@ -34,61 +34,52 @@ NOT_MEASURED = (
 
 
 def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
-    """The longest prompt drawn; then every prompt: medians, and each variant against the measured norms."""
-    prompts, reasons = _comparisons(cells)
+    """The longest prompt as a chart; tables of every prompt: medians, and variants beside the norms."""
+    comparisons, reasons = _comparisons(cells)
     more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
     notes = [f"Not compared: {reasons[0]}{more}"] if reasons else []
-    notes += [NOT_MEASURED] if cells.found.rows("sensitivity").empty else []
+    notes += [NOT_MEASURED] if cells.sweep.rows("sensitivity").empty else []
     tables = [_medians(cells.rows, cells.value("task"))]
-    if prompts:
-        tables.append(_verdicts([comparison for _, _, comparison in prompts], cells.value("task")))
+    if comparisons:
+        tables.append(_verdicts([comparison for _, _, comparison in comparisons], cells.value("task")))
     try:
         require_finite(cells.rows, ["value"])
     except InputError as error:
         return Part(tables=tables, notes=[f"{error}. The figure is left out.", *notes])
     length = int(cells.rows["length"].max())
     title = f"longest prompt, {length} items"
-    longest = [prompt for prompt in prompts if int(prompt[0]["length"].iloc[0]) == length]
-    if longest:
-        _, norms, comparison = longest[0]
-        part = sensitivity_block(norms, comparison, name)
-        figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
-        of_longest = [f"On the {title}: {sentence}" for sentence in part.findings]
-        every = _on_all([comparison for _, _, comparison in prompts])
-        return replace(
-            part,
-            figure=figure,
-            findings=[every, *of_longest],
-            tables=[*tables, *part.tables],
-            notes=[*part.notes, *notes],
-        )
+    for rows, norms, comparison in comparisons:
+        if int(rows["length"].iloc[0]) == length:
+            part = sensitivity_block(norms, comparison, name)
+            figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
+            sentences = [
+                _on_all([comparison for _, _, comparison in comparisons]),
+                *(f"On the {title}: {sentence}" for sentence in part.findings),
+            ]
+            tables, notes = [*tables, *part.tables], [*part.notes, *notes]
+            return replace(part, figure=figure, findings=sentences, tables=tables, notes=notes)
     rows = cells.rows[cells.rows["length"] == length]
-    first = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
-    return block(
-        BOUNDS.read(first, _of_prompt(cells.found, first)),
-        name,
-        f"Path sums of Theorem 5.1, {title}",
-        [],
-        aloud="The tables below have the medians over tokens.",
-        tables=tables,
-        notes=notes,
-    )
+    rows = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
+    paths, caption = BOUNDS.read(rows, _prompt_provenance(cells.sweep, rows)), f"Path sums of Theorem 5.1, {title}"
+    aloud = "The tables below have the medians over tokens."
+    return block(paths, name, caption, [], aloud=aloud, tables=tables, notes=notes)
 
 
 def _on_all(comparisons: Sequence[Comparison]) -> str:
-    """On how many prompts a certified bound fails, or is not decided."""
-    verdicts = [one.summary.loc[one.summary["kind"] == "certified", "holds"].tolist() for one in comparisons]
-    if not any(verdicts):
+    """Number of prompts on which a certified bound fails, or is not decided."""
+    tables = [comparison.summary for comparison in comparisons]
+    verdicts = [table.loc[table["kind"] == "certified", "holds"] for table in tables]
+    if not any(map(len, verdicts)):
         return "No certified bound was computed on these prompts."
-    fails = sum(any(not pd.isna(value) and not value for value in values) for values in verdicts)
-    undecided = sum(any(pd.isna(value) for value in values) for values in verdicts)
+    fails = sum(bool((holds.dropna() == False).any()) for holds in verdicts)  # noqa: E712 - NA is neither
+    undecided = sum(bool(holds.isna().any()) for holds in verdicts)
     more = f", and one is undecided on {undecided}" if undecided else ""
-    word = "CERTIFIED BOUNDS FAIL" if fails else "A certified bound fails"
-    return f"{word} on {fails or 'none'} of {len(verdicts)} prompts with measured norms{more}."
+    words = "CERTIFIED BOUNDS FAIL" if fails else "A certified bound fails"
+    return f"{words} on {fails or 'none'} of {len(verdicts)} prompts with measured norms{more}."
 
 
 def _medians(rows: Frame, task: str) -> Table:
-    """Of each variant the median over tokens and seeds, at the shortest and the longest length."""
+    """A row for each variant: the median over tokens and seeds at the shortest and longest length."""
     rows = rows[np.isfinite(rows["value"].astype(float))]
     ends = sorted({int(rows["length"].min()), int(rows["length"].max())}) if len(rows) else []
     medians = rows.groupby(["kind", "variant", "norm", "length"], sort=False)["value"].median()
@@ -108,73 +99,74 @@ def _medians(rows: Frame, task: str) -> Table:
 
 def _comparisons(cells: Cells) -> tuple[list[tuple[Frame, Sensitivity, Comparison]], list[str]]:
     """Every prompt that has both path sums and norms, and why others are not compared."""
-    of_prompt: dict[tuple[str, ...], Frame] = {}
-    for key, rows in groups(cells.found.rows("sensitivity"), *_PROMPT, *MADE_BY, "options"):
-        # Measured with several options: the first. Those of another checkpoint or code stand in,
-        # and are refused with the reason.
-        of_prompt.setdefault(key[:-1], rows)
-        of_prompt.setdefault(key[: len(_PROMPT)], rows)
-    prompts, reasons = [], []
+    norms_of: dict[tuple[str, ...], Frame] = {}
+    for key, rows in groups(cells.sweep.rows("sensitivity"), *_PROMPT, *MADE_BY, "options"):
+        # Of several options the first. Norms of another checkpoint or code stand in, and are refused with the reason.
+        norms_of.setdefault(key[:-1], rows)
+        norms_of.setdefault(key[: len(_PROMPT)], rows)
+    comparisons, reasons = [], []
     for key, rows in groups(cells.rows, *_PROMPT, *MADE_BY):
-        norms = of_prompt.get(key, of_prompt.get(key[: len(_PROMPT)]))
+        norms = norms_of.get(key, norms_of.get(key[: len(_PROMPT)]))
         if norms is None:
             continue
         try:
-            prompts.append((rows, *_comparison(cells.found, rows, norms)))
+            comparisons.append((rows, *_comparison(cells.sweep, rows, norms)))
         except UNREADABLE as error:
             reasons.append(str(error))
-    return prompts, reasons
+    return comparisons, reasons
 
 
-def _comparison(found: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
+def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
     """Raises `InputError` where the two are not of one prompt, one checkpoint and one version of the code."""
     for name in MADE_BY:
         ours, theirs = paths[name].iloc[0], norms[name].iloc[0]
         if ours != theirs:
             raise InputError(f"the path sum is of {name} {ours[:12]!r}, the norms beside it are of {theirs[:12]!r}")
-    values = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
-    if not all(np.isfinite(each.astype(float)).all() for each in (paths["value"], *values)):
+    columns = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
+    if not all(np.isfinite(column.astype(float)).all() for column in (paths["value"], *columns)):
         raise InputError("values that are not finite")
-    measured = SENSITIVITY.read(norms, _of_prompt(found, norms))
-    return measured, compare(measured, BOUNDS.read(paths, _of_prompt(found, paths)))
+    measured = SENSITIVITY.read(norms, _prompt_provenance(sweep, norms))
+    return measured, compare(measured, BOUNDS.read(paths, _prompt_provenance(sweep, paths)))
 
 
-def _of_prompt(found: Reading, rows: Frame) -> Provenance:
-    """Of the rows of one prompt. Their edits are those of their mitigation, which is the same for both: numbered by with-blocks
-    of a process, they would seem to differ. Raises `InputError` where files of several weights hold that prompt's cell."""
+def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:
+    """The provenance of one prompt's rows, without edits: numbered by process, they would seem to differ.
+
+    Raises `InputError` where files of several weights hold that prompt's cell.
+    """
     names = _PROMPT[:-1]
-    weights = distinct(source["model"].get("weight_hash") for source in sources_of(found, rows, *names))
+    weights = distinct(source["model"].get("weight_hash") for source in sources_of(sweep, rows, *names))
     if len(weights) != 1:
         raise InputError(f"{rows['measurement'].iloc[0]} of one cell is of {len(weights)} different weights")
     ids = tuple(map(int, rows.drop_duplicates("position")["token_id"]))
-    return replace(provenance_of(found, rows, *names), token_ids=ids, edits=())
+    return replace(provenance_of(sweep, rows, *names), token_ids=ids, edits=())
 
 
 def _verdicts(comparisons: Sequence[Comparison], task: str) -> Table:
-    """Each variant over all prompts: on how many it holds, how loose it is, whether its shape predicts."""
+    """A row for each variant: on how many prompts it holds, how loose it is, whether its shape predicts."""
     rows = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
     records = [
-        {"variant": variant, "kind": kind, "beside": f"{name}, {NORMS.get(norm, norm)}", "rows": here}
-        for (variant, kind, name, norm), here in groups(rows, "variant", "kind", "linearisation", "norm")
+        {"variant": variant, "kind": kind, "beside": f"{name}, {NORMS.get(norm, norm)}", "rows": group}
+        for (variant, kind, name, norm), group in groups(rows, "variant", "kind", "linearisation", "norm")
     ]
     columns: dict[str, Any] = {
         "variant": "variant",
         "kind": lambda row: KINDS[row["kind"]],
         "stands beside": "beside",
-        "holds on": lambda row: _holds(row["rows"]["holds"].tolist()) if row["kind"] == "certified" else "no claim",
-        "median log10 ratio": lambda row: _middle(row["rows"]["median_log10_looseness"]),
-        "median Spearman": lambda row: _middle(row["rows"]["spearman"]),
+        "holds on": lambda row: _holds(row["rows"]["holds"]) if row["kind"] == "certified" else "no claim",
+        "median log10 ratio": lambda row: _median(row["rows"]["median_log10_looseness"]),
+        "median Spearman": lambda row: _median(row["rows"]["spearman"]),
     }
     return table_from(f"Against the measured norms, {task}: over prompts (lengths and seeds)", records, columns)
 
 
-def _holds(values: Sequence[Any]) -> str:
-    """On how many prompts; those that an estimate cannot decide are counted apart."""
-    known = [bool(value) for value in values if not pd.isna(value)]
-    undecided = len(values) - len(known)
-    return f"{sum(known)} of {len(known)} prompts" + (f", {undecided} undecided" if undecided else "")
+def _holds(column: Any) -> str:
+    """Number of prompts; those that an estimate cannot decide are counted apart."""
+    decided = column.dropna().astype(bool)
+    undecided = len(column) - len(decided)
+    return f"{int(decided.sum())} of {len(decided)} prompts" + (f", {undecided} undecided" if undecided else "")
 
 
-def _middle(values: Any) -> str:
-    known = values.dropna().astype(float)
-    return "–" if known.empty else f"{float(np.median(known)):.2f}"
+def _median(values: Any) -> str:
+    known_values = values.dropna().astype(float)
+    return "–" if known_values.empty else f"{float(np.median(known_values)):.2f}"

@@ -1,4 +1,4 @@
-"""The rows of a sweep, grouped into results: those that are alike in model, task, options and code."""
+"""The rows of a sweep, grouped into results: those alike in model, task, options and code."""
 
 from __future__ import annotations
 
@@ -17,74 +17,77 @@ from ostools.runs.reading import MADE_BY, Reading
 
 @dataclass(frozen=True)
 class Cells:
-    """Rows that make one result, among `every` row of their measurement.
+    """Rows that make one result, among `all_rows` of their measurement.
 
-    They are alike in model, task, options, checkpoint and code, and in the columns of `by`.
+    They are alike in model, task, options, checkpoint, code and the columns of `by`.
     """
 
-    found: Reading
+    sweep: Reading
     rows: Frame
-    every: Frame
+    all_rows: Frame
     by: tuple[str, ...]
 
     def value(self, column: str) -> str:
         """The value of a column in which all rows are alike."""
         return str(self.rows[column].iloc[0])
 
+    def _differ(self, names: Sequence[str]) -> list[str]:
+        """The columns in which the measurement has several values."""
+        return [name for name in names if self.all_rows[name].nunique() > 1]
+
     @property
     def provenance(self) -> Provenance:
-        """What the rows come from."""
-        return provenance_of(self.found, self.rows, *self.key)
+        """The provenance of the rows."""
+        return provenance_of(self.sweep, self.rows, *self.key)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that say of which cells the rows are; a cell has several lengths."""
+        """The columns that tell cells apart; a cell has several lengths."""
         return ("model", "task", *(name for name in self.by if name != "length"))
 
     @property
-    def made(self) -> str:
-        """The checkpoint and the code of these rows, where the rows of their model have several."""
-        of_model = self.every[self.every["model"] == self.value("model")]
-        several = [name for name in MADE_BY if of_model[name].nunique() > 1]
-        return "".join(f", {name} {self.value(name)[:12] or 'unknown'}" for name in several)
+    def made_by(self) -> str:
+        """The checkpoint and code of these rows, where the rows of their model have several."""
+        rows = self.all_rows[self.all_rows["model"] == self.value("model")]
+        names = [name for name in MADE_BY if rows[name].nunique() > 1]
+        return "".join(f", {name} {self.value(name)[:12] or 'unknown'}" for name in names)
 
     @property
     def title(self) -> str:
-        """The task and the model; what else tells these rows from the others of their measurement."""
-        names = [name for name in ("dtype", "seed", "length") if name in self.by]
-        several = [name for name in names if self.every[name].nunique() > 1]
-        words = [self.value("task"), self.value("model"), *(f"{name} {self.value(name)}" for name in several)]
+        """Task and model, and what tells these rows from others of their measurement."""
+        names = self._differ([name for name in ("dtype", "seed", "length") if name in self.by])
+        words = [self.value("task"), self.value("model"), *(f"{name} {self.value(name)}" for name in names)]
         if "mitigation" in self.by and self.value("mitigation") != "none":
             words.append(f"under {inert(self.value('mitigation'))}")
-        words += [self.value("options")] if self.every["options"].nunique() > 1 else []
-        return ", ".join(words) + self.made
+        words += [self.value(name) for name in self._differ(["options"])]
+        return ", ".join(words) + self.made_by
 
     @property
     def is_longest(self) -> bool:
-        """Whether this is the longest prompt of its condition, and of those the one of the least seed."""
+        """Whether this is the longest prompt of its condition, with the least seed of those."""
         names = [name for name in (*self.key, "options", *MADE_BY) if name != "seed"]
-        alike = rows_where(self.every, names, [self.value(name) for name in names])
-        longest = alike[alike["length"] == alike["length"].max()]
-        own = (int(self.value("length")), int(self.value("seed")))
-        return own == (int(longest["length"].iloc[0]), int(longest["seed"].min()))
+        rows = rows_where(self.all_rows, names, [self.value(name) for name in names])
+        longest = rows[rows["length"] == rows["length"].max()]
+        place = int(self.value("length")), int(self.value("seed"))
+        return place == (int(longest["length"].iloc[0]), int(longest["seed"].min()))
 
 
-def cells_of(found: Reading, measurement: Measurement[Any], by: tuple[str, ...]) -> Iterator[Cells]:
-    """The rows of a measurement, one `Cells` a result, in the order in which they come."""
-    every = found.rows(measurement.name)
-    for _, rows in groups(every, "model", "task", *by, "options", *MADE_BY):
-        yield Cells(found, rows, every, by)
+def cells_of(sweep: Reading, measurement: Measurement[Any], by: tuple[str, ...]) -> Iterator[Cells]:
+    """The rows of a measurement, one `Cells` a result, in their order."""
+    all_rows = sweep.rows(measurement.name)
+    for _, rows in groups(all_rows, "model", "task", *by, "options", *MADE_BY):
+        yield Cells(sweep, rows, all_rows, by)
 
 
 def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
-    """The rows by the values of these columns, in the order in which they come."""
+    """The rows by the values of these columns, in their order."""
     if len(rows):
-        for key, here in rows.groupby(list(names), sort=False):
-            yield tuple(map(str, key)), here.reset_index(drop=True)
+        for key, group in rows.groupby(list(names), sort=False):
+            yield tuple(map(str, key)), group.reset_index(drop=True)
 
 
 def rows_where(rows: Frame, names: Sequence[str], values: Sequence[str]) -> Frame:
-    """The rows with these values, as text, in the columns of these names."""
+    """The rows with these values, as text, in these columns."""
     same = np.full(len(rows), True)
     for name, value in zip(names, values, strict=True):
         same &= (rows[name].astype(str) == value).to_numpy()
@@ -93,45 +96,40 @@ def rows_where(rows: Frame, names: Sequence[str], values: Sequence[str]) -> Fram
 
 def require_finite(rows: Frame, columns: Sequence[str]) -> None:
     """Raises `InputError` where a value of these columns is not finite."""
-    known = np.isfinite(rows[list(columns)].astype(float)).all(axis=1)
-    if not known.all():
-        raise InputError(f"{int((~known).sum())} of {len(rows)} values are not finite")
+    finite = np.isfinite(rows[list(columns)].astype(float)).all(axis=1)
+    if not finite.all():
+        raise InputError(f"{int((~finite).sum())} of {len(rows)} values are not finite")
 
 
-def sources_of(found: Reading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
-    """What the files say that hold these rows: those of cells with their values of these columns, options and checkpoint."""
-    names = ("measurement", "options", *names, *MADE_BY)
-    values = {name: str(rows[name].iloc[0]) for name in names}
-    cells = [(cell.keyed_cell.cell, source) for cell in found.cells for source in cell.sources]
-    return [
-        source
-        for cell, source in cells
-        if all(
-            str({**source, **cell.columns, "options": cell.options}[name]) == value for name, value in values.items()
-        )
-    ]
+def sources_of(sweep: Reading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
+    """The records of the files that hold these rows, by these columns, options and checkpoint."""
+    values = {name: str(rows[name].iloc[0]) for name in ("measurement", "options", *names, *MADE_BY)}
+    sources = []
+    for cell in sweep.cells:
+        columns = cell.keyed_cell.cell.columns | {"options": cell.keyed_cell.cell.options}
+        for source in cell.sources:
+            record = {**source, **columns}
+            if all(str(record[name]) == value for name, value in values.items()):
+                sources.append(source)
+    return sources
 
 
-def provenance_of(found: Reading, rows: Frame, *names: str) -> Provenance:
-    """What these rows come from: of the first of their files, with what they do not share taken together."""
-    sources = sources_of(found, rows, *names)
-    first = sources[0]
+def provenance_of(sweep: Reading, rows: Frame, *names: str) -> Provenance:
+    """The provenance of the first of these rows' files, with what they do not share taken together."""
+    sources = sources_of(sweep, rows, *names)
+    first, of_each = sources[0], [source["parameters"] for source in sources]
     parameters = dict(first["parameters"])
     if "rewritten" in parameters:
-        parameters["rewritten"] = any(source["parameters"]["rewritten"] for source in sources)
+        parameters["rewritten"] = any(values["rewritten"] for values in of_each)
     if "difference_at_probed_lengths" in parameters:
         differences: dict[str, float] = {}
-        for source in sources:
-            for name, value in source["parameters"]["difference_at_probed_lengths"].items():
+        lengths: dict[str, set[int]] = {}
+        for values in of_each:
+            for name, value in values["difference_at_probed_lengths"].items():
                 differences[name] = max(value, differences.get(name, 0.0))
+            for name, value in values["lengths_in_passes_of_their_own"].items():
+                lengths.setdefault(name, set()).update(value)
         parameters["difference_at_probed_lengths"] = differences
-        parts = [source["parameters"]["lengths_in_passes_of_their_own"] for source in sources]
-        dtypes = {name: None for part in parts for name in part}
-        parameters["lengths_in_passes_of_their_own"] = {
-            name: sorted({length for part in parts for length in part.get(name, [])}) for name in dtypes
-        }
-    ids, edits = None, tuple(first["edits"])
-    return Provenance(
-        *(first["model"], parameters, ids, first["versions"], edits, str(first["time"])),
-        first.get("arithmetic", {}),
-    )
+        parameters["lengths_in_passes_of_their_own"] = {name: sorted(value) for name, value in lengths.items()}
+    origin = first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"])
+    return Provenance(*origin, first.get("arithmetic", {}))

@@ -1,4 +1,4 @@
-"""The sections of a sweep's page: a block for each stored result, and a table that holds them side by side."""
+"""The sections of a sweep's page: a block for each stored result, and a table of all."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from ostools.runs.measurements.record import Measurement
 from ostools.runs.measurements.sensitivity import SENSITIVITY
 from ostools.runs.reading import Reading
 
-DRAWN = 24
-"""How many results of a measurement are drawn at most; the table that holds them side by side has all."""
+MOST_BLOCKS = 24
+"""The most results of a measurement that are drawn; the table has all."""
 _ANSWERS = "Prompts of the tasks and what was answered. The last answer line is read. It is right if it holds the right answer."
 _DISTANCES = (
     "A sequence and the same with one item more: how far apart are the two representations of the last token, y? A "
@@ -64,9 +64,10 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class CellsSection:
-    """The section of a measurement: `block` shows a result, `lines` what stands of it in the table of all.
+    """The section of a measurement.
 
-    `name` is its anchor, `lead` says what it shows, `by` what tells results apart beside model and task.
+    by: the columns that tell results apart, beside model and task. block: shows a result.
+    cells_of_table: its cells in the table of all, by header. has_block: which results have a block.
     """
 
     measurement: Measurement[Any]
@@ -76,43 +77,42 @@ class CellsSection:
     lead: str
     block: Callable[[Cells, Any, str], Part]
     by: tuple[str, ...]
-    lines: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
-    drawn: Callable[[Cells], bool] = lambda cells: True
+    cells_of_table: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    has_block: Callable[[Cells], bool] = lambda cells: True
 
-    def of(self, found: Reading) -> Section | None:
-        """None where nothing was measured."""
-        every = list(cells_of(found, self.measurement, self.by))
+    def of(self, sweep: Reading) -> Section | None:
+        """The section; None where nothing was measured."""
+        results = list(cells_of(sweep, self.measurement, self.by))
         parts, rows = [], []
-        for cells in every:
-            part, row = self._shown(cells, f"{self.name}-{len(parts)}", len(parts) < DRAWN)
+        for cells in results:
+            part, row = self._part_and_row(cells, f"{self.name}-{len(parts)}", len(parts) < MOST_BLOCKS)
             parts += [] if part is None else [part]
             rows += [] if row is None else [row]
-        if self.lines and rows:
-            columns = ["model", "task", *self.by, "options", *self.lines]
-            fewer = len(parts) < len(every)
-            notes = [f"Drawn are {len(parts)} of {len(every)} results. The table has all."] if fewer else []
+        if self.cells_of_table and rows:
+            columns = ["model", "task", *self.by, "options", *self.cells_of_table]
+            fewer = len(parts) < len(results)
+            notes = [f"Drawn are {len(parts)} of {len(results)} results. The table has all."] if fewer else []
             parts.insert(0, Part(tables=[Table(f"{self.nav}: every result", columns, rows)], notes=notes))
         return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
 
-    def _shown(self, cells: Cells, name: str, room: bool) -> tuple[Part | None, list[str] | None]:
-        """The part and the line of a result; where the stored rows are not what it can be made of, that and why."""
+    def _part_and_row(self, cells: Cells, name: str, room: bool) -> tuple[Part | None, list[str] | None]:
+        """The part and table row of a result; where the stored rows cannot make it, the reason."""
         row = None
         try:
             result = self.measurement.read(cells.rows, cells.provenance)
             key = [cells.value(column) for column in ("model", "task", *self.by, "options")]
-            row = [*key, *(line(result) for line in self.lines.values())] if self.lines else None
-            if row is not None and not (room and self.drawn(cells)):
+            row = [*key, *(cell(result) for cell in self.cells_of_table.values())] if self.cells_of_table else None
+            if row is not None and not (room and self.has_block(cells)):
                 return None, row
             part = self.block(cells, result, name)
         except UNREADABLE as error:
             why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             return Part(title=cells.title, findings=[f"This could not be drawn from what is stored: {why}"]), row
-        figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}{cells.made}")
+        figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}{cells.made_by}")
         return replace(part, title=cells.title, figure=figure), row
 
 
-def _of(block: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
-    """The block of a result as any page has it."""
+def _any_block(block: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
     return lambda cells, result, name: block(result, name)
 
 
@@ -137,21 +137,21 @@ def _fewest(result: Evaluation) -> str:
 
 
 def _log_probability(result: Evaluation) -> str:
-    once: Any = result.frame.drop_duplicates(["length", "seed"])
-    mean = once["log_probability"].mean()
+    prompts: Any = result.frame.drop_duplicates(["length", "seed"])
+    mean = prompts["log_probability"].mean()
     return "–" if pd.isna(mean) else number(float(mean))
 
 
-def _norms(name: str, of: Callable[[Any], float]) -> Callable[[Sensitivity], str]:
-    """A number of a linearisation's norms, of those that are finite."""
+def _norms(name: str, statistic: Callable[[Any], float]) -> Callable[[Sensitivity], str]:
+    """A cell: a statistic of a linearisation's norms, where those are finite."""
 
-    def told(result: Sensitivity) -> str:
+    def cell(result: Sensitivity) -> str:
         frame = frame_of(result)
         frame = frame[frame["linearisation"] == name].sort_values("position")
         norms = frame[f"{known_norm(frame['method'])}_norm"].astype(float) if len(frame) else frame["position"]
-        return number(float(of(norms))) if len(norms) and float(norms.abs().max()) < float("inf") else "–"
+        return number(float(statistic(norms))) if len(norms) and float(norms.abs().max()) < float("inf") else "–"
 
-    return told
+    return cell
 
 
 _ENDS: dict[str, Callable[[Any], float]] = {
@@ -161,7 +161,7 @@ _ENDS: dict[str, Callable[[Any], float]] = {
     "first token": lambda norms: norms.iloc[0],
     "last token": lambda norms: norms.iloc[-1],
 }
-_ANSWERED: dict[str, Callable[[Evaluation], str]] = {
+_ANSWER_CELLS: dict[str, Callable[[Evaluation], str]] = {
     "right": lambda result: " of ".join(str(_sum(result.summary, name)) for name in ("right", "asked")),
     "fewest": _fewest,
     "mean log p (nats)": _log_probability,
@@ -170,13 +170,13 @@ _ANSWERED: dict[str, Callable[[Evaluation], str]] = {
 
 
 def _hidden(result: Collapse) -> str:
-    """By dtype the lengths at which the pair is hidden at y."""
+    """The lengths at which the pair is hidden at y, by dtype."""
     if result.reference.empty:
         return "not known"
     return "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items())
 
 
-_PROMPT, _ARM = ("dtype", "mitigation", "seed", "length"), ("mitigation", "seed")
+_PROMPT, _CONDITION = ("dtype", "mitigation", "seed", "length"), ("mitigation", "seed")
 SECTIONS: dict[str, CellsSection] = {
     section.measurement.name: section
     for section in (
@@ -186,9 +186,9 @@ SECTIONS: dict[str, CellsSection] = {
             "What the models answer",
             "Evaluation",
             _ANSWERS,
-            _of(evaluation_block),
+            _any_block(evaluation_block),
             ("mitigation", "dtype"),
-            _ANSWERED,
+            _ANSWER_CELLS,
         ),
         CellsSection(
             FAILURE_STAGE,
@@ -196,18 +196,26 @@ SECTIONS: dict[str, CellsSection] = {
             "Where is the answer lost?",
             "Where it is lost",
             FAILURE_STAGE_LEAD,
-            _of(failure_stage_block),
+            _any_block(failure_stage_block),
             ("seed",),
         ),
-        CellsSection(DECODABLE, "decodable", "What do probes decode?", "Decoded", _DECODED, _of(probe_block), _ARM),
-        CellsSection(INTERVENTION, "probe-intervention", "Is it read?", "Read out", _READ, _intervention, _ARM),
+        CellsSection(
+            DECODABLE,
+            "decodable",
+            "What do probes decode?",
+            "Decoded",
+            _DECODED,
+            _any_block(probe_block),
+            _CONDITION,
+        ),
+        CellsSection(INTERVENTION, "probe-intervention", "Is it read?", "Read out", _READ, _intervention, _CONDITION),
         CellsSection(
             COLLAPSE,
             "collapse",
             "Representational collapse (Theorem 4.2)",
             "Collapse",
             _DISTANCES,
-            _of(collapse_block),
+            _any_block(collapse_block),
             ("mitigation",),
             {"the pair at y is hidden from n (–: no range)": _hidden},
         ),
@@ -219,7 +227,11 @@ SECTIONS: dict[str, CellsSection] = {
             _PROFILES,
             _profile,
             _PROMPT,
-            {f"{end}, {name}": _norms(name, of) for name in ("full", "frozen") for end, of in _ENDS.items()},
+            {
+                f"{end}, {name}": _norms(name, statistic)
+                for name in ("full", "frozen")
+                for end, statistic in _ENDS.items()
+            },
             lambda cells: cells.is_longest,
         ),
         CellsSection(

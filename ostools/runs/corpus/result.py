@@ -18,6 +18,7 @@ from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
 from ostools.runs.reading import read
+from ostools.theory import profiles
 from ostools.theory.profiles import BINS, checked_bins, effective_tokens
 from ostools.theory.statistics.intervals import FEWEST
 

@@ -16,7 +16,7 @@ from ostools.measure.answers.counting import COLUMNS, Counting, counting, summar
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Curve as MadeCurve
-from ostools.measure.collapse.verdicts import Limits, judge
+from ostools.measure.collapse.verdicts import CurveVerdict, Limits, judge
 from ostools.models import encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance

@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, ParsedAnswer, reader
-from ostools.reporting.findings.evaluation import evaluation_notes
+from ostools.reporting.findings.answers import evaluation_notes
 from ostools.tasks import task
 from tests.models.chat.templates import Template, on_template, with_template
 

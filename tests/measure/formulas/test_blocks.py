@@ -30,7 +30,7 @@ from ostools.measure.formulas.forward import forward, forwards
 from ostools.measure.formulas.heads import _mapped
 from ostools.measure.formulas.weights import BlockWeights
 from ostools.models import Prompt
-from ostools.theory import bounds as operators
+from ostools.theory import path_sum as operators
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]

@@ -24,8 +24,8 @@ from ostools.measure.jacobian.norms import (
     most_rows,
     sketched,
 )
-from ostools.measure.jacobian.routes import AutogradRoute
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS, freezing
+from ostools.measure.jacobian.routes import AutogradRoute, freezing
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]

@@ -15,6 +15,7 @@ from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
+from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick

@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import Counting
 from ostools.measure.collapse.result import Collapse
 from ostools.reporting.charts.answers import counting_chart
-from ostools.reporting.findings.counting import counting_findings
+from ostools.reporting.findings.answers import counting_findings
 from ostools.results import Provenance
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ostools.measure.answers.evaluate import COLUMNS, Evaluation, summarise
-from ostools.reporting.findings.evaluation import evaluation_findings, evaluation_notes
+from ostools.reporting.findings.answers import evaluation_findings, evaluation_notes
 from ostools.results import Provenance
 
 LONG = "</script><b>"

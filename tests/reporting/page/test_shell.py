@@ -25,12 +25,6 @@ def read_back(words: list[str]) -> list[str]:
 
 
 @pytest.mark.skipif(BASH is None, reason="no bash on this machine")
-def test_hostile_prompts_come_back() -> None:
-    words = [text.replace("\x00", "") for text in HOSTILE]
-    assert read_back(words) == words
-
-
-@pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 @given(st.lists(NO_NUL, min_size=1, max_size=5))
 @example(["\x017", "é\n'", "\\x41", "$(id) `id` $HOME", "-x", "", "\U000e0001a", "\u202e!"])
 def test_any_text_comes_back(words: list[str]) -> None:
@@ -40,11 +34,6 @@ def test_any_text_comes_back(words: list[str]) -> None:
 def test_nothing_unprintable_is_left_in_it() -> None:
     for text in (*HOSTILE, "\u202e", "\x7f\x80\x9b", "\ud800"):
         assert quoted(text).isprintable()
-
-
-def test_plain_words_stay_readable() -> None:
-    assert quoted("google/gemma-7b") == "google/gemma-7b"
-    assert quoted("Can you copy this?") == "'Can you copy this?'"
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,11 @@ import pytest
 from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED, Reading
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.findings.collapse import collapse_findings, precision_summary, verdict_lines, verdicts_at_y
-from ostools.reporting.findings.precision import precision_findings
-from ostools.reporting.first.headlines import collapse_headline
-from ostools.reporting.first.verdicts import verdicts
+from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdict_lines, verdicts_at_y
 from ostools.reporting.page.section import Part, Section
 from ostools.reporting.sections.collapse import collapse_section, precision_section
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.summary.summary import collapse_headline, verdicts
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -50,7 +48,7 @@ def shaped(name: str, overflow: tuple[str, ...] = ()) -> Collapse:
 def spans_in(text: str) -> set[tuple[int, int]]:
     """Every range that a text tells of: "60 on, up to 128", "40 to 90", "from n = 40 to 90"."""
     text = text.replace("n = ", "").replace(", the shortest tried,", "")
-    found = re.findall(r"(\d+) on, up to (\d+)|(?<!n)(?:from |; |, |^|>)(\d+) to (\d+)", text)
+    found = re.findall(r"(\d+) on, up to (\d+)|(?<!n)(?:from |; |, |^|>|\| )(\d+) to (\d+)", text)
     return {(int(a or c), int(b or d)) for a, b, c, d in found}
 
 
@@ -72,7 +70,6 @@ def told(result: Collapse) -> dict[str, str]:
         "headline": f"{headline.verdict} {headline.text}",
         "findings": " ".join(collapse_findings(result)),
         "findings of precisions": " ".join(precision_findings(result)),
-        "summary of precisions": " ".join(precision_summary([result])),
         "command": " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2"))),
         "section on precision": " | ".join(words_of(precision_section(found))),
     }
@@ -103,9 +100,12 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
             assert spans_in(text) == spans, place
             assert ("not decided" in text) == (kind == UNDECIDED), place
         assert not (spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)), place
-        assert ("float16 overflows on this model: not measured" in text) == bool(overflow) or place in (
-            "command", "section on collapse",
-        ), place  # fmt: skip
+        words = (
+            "float16 | not finite"
+            if place == "section on precision"
+            else "float16 overflows on this model: not measured"
+        )
+        assert (words in text) == bool(overflow) or place in ("command", "section on collapse"), place
     drawn = svg_of(collapse_chart(result, ("y",)))
     for first, last in spans:
         assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
@@ -122,5 +122,5 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
     assert "not measured: float16 overflows" in " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2")))
-    for text in (*precision_summary([result]), *precision_findings(result), *collapse_findings(result)):
+    for text in (*precision_findings(result), *collapse_findings(result)):
         assert not spans_in(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,8 +20,7 @@ from ostools.measure.probes.splits import TESTS
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting.findings.probes import failure_stage_findings
-from ostools.reporting.first.headlines import headlines
-from ostools.reporting.report.asked import FORMATS, NAMES, unasked
+from ostools.reporting.report.extent import FORMATS, NAMES, only_by_name
 from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, report
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.slow  # each report measures everything that it shows
 LENGTHS = range(1, 13)
 JUDGED = (4, 5, 6, 7, 8)
 """What fits the context of a tiny model."""
-MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "asked"))
+MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "extent"))
 MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "failure-stage"]
 
 
@@ -47,8 +45,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     prompt = "".join(HOSTILE[:6]) + " 1110?"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ASKED, "WHOLE", replace(ASKED.WHOLE, answer_lengths=(4, 6), answer_seeds=(0, 1)))
-        patch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FULL", replace(ASKED.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1)))
+        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
@@ -67,7 +65,7 @@ def found() -> Measurements:
     """What can be measured on a tiny model without its answers."""
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
         return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
@@ -104,11 +102,6 @@ def test_the_prompt_is_shown_as_it_is(page: Parsed) -> None:
         assert hostile in page.text
 
 
-def test_the_libraries_are_there_once(page: Parsed, written: Path) -> None:
-    assert len([script for script in page.executed if len(script) > 500_000]) == 2  # Vega's and circuitsvis'
-    assert written.stat().st_size < 4e6
-
-
 def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> None:
     figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
     assert len(figures) == 13
@@ -122,20 +115,6 @@ def test_every_figure_has_words_for_those_who_do_not_see_it(page: Parsed) -> Non
     assert set(page.attributes("aria-labelledby")) <= set(ids)
 
 
-def test_provenance_and_command_are_there(page: Parsed) -> None:
-    for words in ("tiny-gemma-0", "GemmaForCausalLM", "float32 on cpu", "eager", "torch 2.", "ostools report --model"):
-        assert words in page.text
-    assert "--lengths 1:12" in page.text
-
-
-def test_what_is_refused_is_told_by_section(page: Parsed) -> None:
-    assert "Left out, and why" in page.text
-    told = page.text[page.text.index("Left out, and why") :]
-    for section in ("evaluate", "mitigations"):  # the mitigations' task is one that was answered
-        assert section in told
-    assert "copy-last:uniform=True: none of 4 texts holds an answer" in told
-
-
 # --- sections by name
 
 
@@ -144,7 +123,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma")
-    monkeypatch.setattr(ASKED, "JUDGED_LENGTHS", JUDGED)
+    monkeypatch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
@@ -166,10 +145,6 @@ def test_layers_come_from_the_same_passes_as_the_embeddings(found: Measurements)
     assert found.layers.provenance is found.sensitivity.provenance
     assert set(found.sensitivity.frame["layer"]) == {0}
     assert set(found.layers.frame["layer"]) == {0, 1, 2}
-
-
-def test_every_name_is_a_section() -> None:
-    assert list(NAMES) == list(SECTIONS)
 
 
 def test_the_section_on_failure_stage_says_what_was_asked_and_what_is_in_the_result(found: Measurements) -> None:
@@ -194,22 +169,13 @@ def test_the_section_on_failure_stage_says_what_was_asked_and_what_is_in_the_res
     assert (part.findings, part.figure.notes) == (failure_stage_findings(found.failure_stage), [])
 
 
-def test_failure_stage_is_left_out_unasked_where_it_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ASKED, "LARGE", 1.0)
-    monkeypatch.setattr(ASKED, "NAMES", ("attention", "failure-stage"))
-    model = tiny_model("gemma")
-    chosen = measure(model, encode(model, "1110"), [1, 2])
-    assert chosen.failure_stage is None
-    assert "--section failure-stage" in chosen.left_out[0].reason
-
-
 def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
     sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
     large = replace(Shape.of(tiny_model("gemma")), **sizes)
-    assert set(unasked(large, 64)) == {"sensitivity", "failure-stage"}
-    assert set(unasked(large, 512)) == {"sensitivity", "layers", "failure-stage"}
-    assert set(unasked(replace(large, device="cuda"), 512)) == set()
+    assert set(only_by_name(large, 64)) == {"sensitivity", "failure-stage"}
+    assert set(only_by_name(large, 512)) == {"sensitivity", "layers", "failure-stage"}
+    assert set(only_by_name(replace(large, device="cuda"), 512)) == set()
 
 
 @pytest.mark.parametrize(
@@ -240,24 +206,6 @@ def test_a_section_without_data_is_absent(found: Measurements, name: str) -> Non
     nothing = Measurements(found.provenance, found.prompt, found.tokens)
     assert SECTIONS[name](nothing) is None
     assert (SECTIONS[name](found) is not None) is (name in MEASURED)
-
-
-def test_an_absent_section_is_absent_from_the_navigation_and_from_the_findings(found: Measurements) -> None:
-    only = replace(found, collapses=[], casts=[], precision=None, position=None, attention=None, failure_stage=None)
-    page = Parsed(render_report(only, "ostools report"))
-    assert sections(page) == ["findings", "run", "sensitivity", "layers", "reading", "again"]
-    assert [one.link for one in headlines(only)] == ["Sensitivity", "Bounds", "Forms"]
-    assert not {"#collapse", "#precision", "#position", "#attention", "#failure-stage"} & set(page.attributes("href"))
-
-
-def test_each_headline_has_its_figures_and_leads_to_its_section(found: Measurements) -> None:
-    said = headlines(found)
-    assert [one.link for one in said] == ["Collapse", "Position", "Sensitivity", "Bounds", "Forms"]
-    for one in said:
-        assert any(character.isdigit() for character in one.verdict + one.text) or "not tested" in one.verdict
-        assert one.section in SECTIONS
-        assert one.verdict.endswith(".")
-        assert one.text.endswith(".")
 
 
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
@@ -365,28 +313,6 @@ def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
     assert "There is no finding on collapse. The reason: no." in shown
 
 
-def test_a_prompt_with_nul_is_no_command_line() -> None:
-    words = "A command line cannot hold the NUL in this prompt"
-    (part,) = again_section("ostools report", "a\x00b").parts
-    assert words in part.findings[0]
-    (part,) = again_section("ostools report", "ab").parts
-    assert part.findings == ()
-
-
-def test_a_random_prompt_is_called_one_draw(page: Parsed) -> None:
-    assert "one draw of digits, seed 0" in page.text
-
-
-def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
-    """A model whose numbers are not finite: no page that looks like a report is left behind."""
-    model = tiny_model("llama", fresh=True)
-    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
-    out = tmp_path / "report.html"
-    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
-        report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity"])
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("name", ["missing/report.html", "report.pdf"])
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -400,20 +326,31 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
+    """A model whose numbers are not finite: no page that looks like a report is left behind."""
+    model = tiny_model("llama", fresh=True)
+    model.blocks[0].mlp.out.weight[0, 0] = float("nan")
+    out = tmp_path / "report.html"
+    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
+        report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity"])
+    assert not out.exists()
+
+
 def test_a_prompt_that_cannot_be_encoded_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 256 tokens"):
         report(tiny_model("gemma"), prompt="1" * 300, out=tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_prompt_with_nul_is_no_command_line() -> None:
+    words = "A command line cannot hold the NUL in this prompt"
+    (part,) = again_section("ostools report", "a\x00b").parts
+    assert words in part.findings[0]
+    (part,) = again_section("ostools report", "ab").parts
+    assert part.findings == ()
+
+
 # --- the rest
-
-
-def test_sections_need_no_model(found: Measurements) -> None:
-    """Saved results render the same page."""
-    small = replace(found, collapses=found.collapses[:1], layers=None)
-    again = pickle.loads(pickle.dumps(small))
-    assert render_report(again, "ostools report") == render_report(small, "ostools report")
 
 
 def test_many_heads_and_layers_stay_small(found: Measurements) -> None:

@@ -13,13 +13,12 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.reporting.first.glance import glance
-from ostools.reporting.first.headlines import headlines
-from ostools.reporting.first.verdicts import verdicts
-from ostools.reporting.report import two
-from ostools.reporting.report.report import report
-from ostools.reporting.report.two import measure_two, render_two
+from ostools.reporting.report import rendering
+from ostools.reporting.report.rendering import render_two
+from ostools.reporting.report.report import measure_two, report
 from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.summary.overview import overview
+from ostools.reporting.summary.summary import headlines, verdicts
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused
@@ -52,16 +51,18 @@ def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measu
 
 def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[Any] = []
-    monkeypatch.setattr(two, "render_sections", lambda title, lead, sections: pages.append(sections) or "")
+    monkeypatch.setattr(rendering, "render_sections", lambda title, lead, sections: pages.append(sections) or "")
     both = made("one"), made("two", evaluations=[])
     render_two(both, "ostools report")
     columns, charts = (part.columns for part in pages[0][0].parts)
     for place, (found, column, small) in enumerate(zip(both, columns, charts, strict=True), 1):
         assert column.title == found.provenance.model["name"]
-        assert [(line.verdict, line.text) for line in column.first] == [(o.verdict, o.text) for o in headlines(found)]
+        assert [(line.verdict, line.text) for line in column.headlines] == [
+            (o.verdict, o.text) for o in headlines(found)
+        ]
         assert [(one.name, one.state) for one in column.strip] == [(one.name, one.state) for one in verdicts(found)]
-        assert all(one.section.endswith(f"-{place}") for one in (*column.first, *column.strip) if one.section)
-        assert [one.name for one in small.small] == [f"{one.name}-{place}" for one in glance(found)]
+        assert all(one.section.endswith(f"-{place}") for one in (*column.headlines, *column.strip) if one.section)
+        assert [one.name for one in small.overview] == [f"{one.name}-{place}" for one in overview(found)]
 
 
 @pytest.mark.slow
@@ -83,7 +84,7 @@ def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
 def test_two_models_that_differ_are_expected(names: list[str], words: str) -> None:
     models = iter([TransformerBridge.__new__(TransformerBridge) for _ in names])
     with pytest.raises(InputError, match=words):
-        measure_two(models, lambda model, before: made(names[len(before)]))
+        measure_two(models, lambda model, place: made(names[place]))
 
 
 def test_no_model_is_held_when_the_next_is_asked_for() -> None:
@@ -101,7 +102,7 @@ def test_no_model_is_held_when_the_next_is_asked_for() -> None:
             yield model
             del model
 
-    measure_two(models(), lambda model, before: made("ab"[len(before)]))
+    measure_two(models(), lambda model, place: made("ab"[place]))
     assert len(seen) == 2
 
 

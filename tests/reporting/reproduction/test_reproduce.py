@@ -23,7 +23,7 @@ from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import Reading
-from ostools.reporting.reproduction.recipe import read_recipe
+from ostools.reporting.reproduction.reproduce import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
 from ostools.results import Result
 from tests.checkpoints import tiny_model
@@ -68,11 +68,11 @@ def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arg
 def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> None:
     store, result = Parts(tmp_path), EVERY[name]()
     store.keep("part", "key", {"one": result}, 1.5)
-    found = store.kept("part", "key")
+    found = store.results("part", "key")
     assert found is not None
     assert_same(found["one"], result)
     assert store.seconds("part") == 1.5
-    assert store.kept("part", "another key") is None
+    assert store.results("part", "another key") is None
 
 
 def assert_same(found: Any, wanted: Any) -> None:
@@ -122,15 +122,6 @@ def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path,
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
 
 
-@pytest.mark.slow
-def test_a_part_that_is_added_is_measured_and_the_others_stay(tmp_path: Path, tiny: TransformerBridge) -> None:
-    _, told = reproduced(tiny, tmp_path, 9)
-    assert told.measured == ["figure-9"]
-    found, told = reproduced(tiny, tmp_path)
-    assert told.measured == ["figure-2"]
-    assert set(found.results) == {"figure-2", "figure-9"}
-
-
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-7])
 
@@ -158,19 +149,10 @@ def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[
     told = Told()
     store = Parts(tmp_path, told)
     store.keep("part", "key", {"one": EVERY["Figure9"]()}, 1.0)
-    assert store.kept("part", "key") is not None
+    assert store.results("part", "key") is not None
     spoil(tmp_path / name)
-    assert store.kept("part", "key") is None
+    assert store.results("part", "key") is None
     assert len(told.lines) == (name != "part.json" or spoil is not Path.unlink)
-
-
-@pytest.mark.slow
-def test_a_broken_part_is_measured_again(tmp_path: Path, tiny: TransformerBridge) -> None:
-    first, _ = reproduced(tiny, tmp_path, 9)
-    _cut(tmp_path / "figure-9" / "figure.parquet")
-    again, told = reproduced(tiny, tmp_path, 9)
-    assert told.measured == ["figure-9"]
-    assert_frame_equal(again.frame, first.frame)
 
 
 @pytest.mark.slow
@@ -222,6 +204,13 @@ def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_
     assert found.refused["figure-2"] in page
 
 
+def test_words_of_a_model_are_text_on_the_page(tmp_path: Path) -> None:
+    model = tiny_model("llama", seed=3, fresh=True, **SMALL)
+    model.cfg.model_name = "<img src=x onerror=alert(1)>"
+    found, _ = reproduced(model, tmp_path, 9)
+    assert "<img src=x" not in found.page.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     tmp_path: Path, tiny: TransformerBridge
@@ -245,13 +234,6 @@ def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
 
 def rows_model(found: Any) -> str:
     return str(found.provenance.model["name"])
-
-
-def test_words_of_a_model_are_text_on_the_page(tmp_path: Path) -> None:
-    model = tiny_model("llama", seed=3, fresh=True, **SMALL)
-    model.cfg.model_name = "<img src=x onerror=alert(1)>"
-    found, _ = reproduced(model, tmp_path, 9)
-    assert "<img src=x" not in found.page.read_text(encoding="utf-8")
 
 
 # --- The recipe

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.ground.words import number, short_name
-from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, Reading
+from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, CurveVerdict, Reading
 from ostools.reporting.charts.collapse import LIMIT, jumps, model_limits, strips
 from ostools.reporting.charts.experiments.figures import deviation_note
 from ostools.reporting.findings.collapse import overflow_sentence

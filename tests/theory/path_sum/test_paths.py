@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.theory.bounds import paths
+from ostools.theory import path_sum as paths
 
 
 def patterns(layers: int, n: int, seed: int = 0) -> list[Tensor]:

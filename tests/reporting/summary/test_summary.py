@@ -13,19 +13,19 @@ import ostools as ost
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.ground.words import number
-from ostools.reporting.findings.position import position_headline
-from ostools.reporting.findings.precision import tails
+from ostools.reporting.findings.collapse import tails
+from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline, shape_headline
-from ostools.reporting.first.glance import glance
-from ostools.reporting.first.headlines import (
-    collapse_headline,
-    evaluation_headline,
-    mitigations_headline,
-)
-from ostools.reporting.first.screen import findings_section
-from ostools.reporting.first.verdicts import verdicts
 from ostools.reporting.page.page import render
 from ostools.reporting.sections.measurements import LeftOut, Measurements
+from ostools.reporting.summary.overview import overview
+from ostools.reporting.summary.summary import (
+    collapse_headline,
+    evaluation_headline,
+    findings_section,
+    mitigations_headline,
+    verdicts,
+)
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation
@@ -47,7 +47,7 @@ def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
     names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Mitigations"]
     assert strip() == dict.fromkeys(names, "not tested")
     (part,) = findings_section(measurements(), []).parts
-    assert (list(part.strip), list(part.first), list(part.small)) == ([], [], [])
+    assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
     (part,) = findings_section(measurements(left_out=[LeftOut("collapse", "too long")]), []).parts
     assert list(part.findings) == ["Nothing could be measured. The reasons stand below."]
 
@@ -121,12 +121,6 @@ def test_the_shape_of_a_profile_is_what_the_test_says() -> None:
     hill = shape_headline(profile_of(10 ** (-2 * place**2) * wobble))
     assert hill is not None
     assert hill.verdict == "The middle of the prompt counts for more than both ends."
-
-
-def test_noise_has_no_shape_and_a_short_prompt_is_not_tested() -> None:
-    noise = shape_headline(profile_of(10 ** np.random.default_rng(1).standard_normal(90)))
-    assert noise is not None
-    assert noise.verdict == "The test does not show that any part of the prompt counts for less."
     short = shape_headline(profile_of(TEN))
     assert short is not None
     assert short.verdict == "Whether the middle of the prompt counts for less than its ends was not tested."
@@ -189,23 +183,13 @@ def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
     assert strip(comparison=broken)["Bounds"] == "FAIL"
 
 
-def test_beside_an_estimate_no_norm_is_called_measured() -> None:
-    made = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "proof": TEN.tolist()})
-    made = replace(made, summary=made.summary.assign(method="estimate"))
-    said = bounds_headline(made)
-    assert said is not None
-    assert "measured" not in said.verdict
-    assert "the measured" not in said.text
-    assert "estimated" in said.verdict + said.text
-
-
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
     comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
     found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
     (part,) = findings_section(found, []).parts
-    assert [one.link for one in part.first] == ["Sensitivity", "Bounds", "Forms"]
+    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds", "Forms"]
     assert list(part.findings) == []
 
 
@@ -300,6 +284,7 @@ def study_of(verdict: str, baseline: float = 0.5) -> Study:
 def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str) -> None:
     made = study_of(verdict)
     assert strip(study=made)["Mitigations"] == state
+    assert strip(study=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
     said = mitigations_headline(made)
     assert said is not None
     assert (
@@ -311,10 +296,6 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
         assert said.verdict == "No mitigation is shown to help or to hurt."
 
 
-def test_where_every_answer_is_right_no_mitigation_was_tested() -> None:
-    assert strip(study=study_of("no measurable effect", baseline=1.0))["Mitigations"] == "not tested"
-
-
 # --- the page
 
 
@@ -324,7 +305,7 @@ def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
     collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
     answers = made_evaluation([{"length": 2, "correct": True}], task=HOSTILE[1])
     found = measurements(sensitivity=made, casts=[collapse], evaluations=[answers])
-    assert [one.name for one in glance(found)] == ["glance-collapse", "glance-answers"]
+    assert [one.name for one in overview(found)] == ["overview-collapse", "overview-answers"]
     section = findings_section(found, [])
     page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])
     assert "<script>alert(1)" not in page

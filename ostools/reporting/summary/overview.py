@@ -1,4 +1,4 @@
-"""Small charts for the first screen: collapse with its noise, sensitivity by position, right answers by length."""
+"""Small charts of the first section: collapse with its noise, sensitivity by position, right answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pandas as pd
 from ostools.measure import Collapse
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.reporting.charts.positions import position_layers
-from ostools.reporting.findings.collapse import main_pair
-from ostools.reporting.findings.position import contrast_words
-from ostools.reporting.first.headlines import counted, leading, task_of
+from ostools.reporting.findings.answers import answer_counts
+from ostools.reporting.findings.collapse import Tail, cases, main_pair, tails, task_of
+from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
 from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.style import axes, draw, theme
@@ -23,27 +23,45 @@ WIDTH, HEIGHT = 265, 104
 COLOURS = (theme.COLOURS["full"], theme.COLOURS["frozen"])
 SHAPES = ("circle", "M-1,-1L1,1M1,-1L-1,1")
 """A ring and a cross. Neither covers the other where two points fall into one place."""
-_DASHES, _ASIDE = ([1, 0], [5, 4]), (-2.5, 2.5)
-"""Of a line each; pixels that an interval stands beside its length: two equal ones stay two."""
+_DASHES, _OFFSETS = ([1, 0], [5, 4]), (-2.5, 2.5)
+"""For each line; pixels between an interval and its length: two equal ones stay two."""
 _COLUMNS = ["length", "accuracy", "wilson_low", "wilson_high", "right", "asked"]
 
 
-def glance(found: Measurements) -> list[Figure]:
+def overview(measured: Measurements) -> list[Figure]:
     """The charts whose data exist."""
     figures = []
-    if first := leading(found.casts or found.collapses):
-        result, dtype, why = first
+    if leading := _leading(measured.casts or measured.collapses):
+        result, dtype, why = leading
         caption = f"Distance of the pair and noise, {task_of(result)}"
-        figures.append(Figure("glance-collapse", distance_chart(result, dtype), caption, f"{caption}. {why}"))
-    if found.position is not None:
-        caption, words = "Sensitivity by position in natural text", " ".join(contrast_words(found.position))
-        chart = position_layers(found.position, WIDTH, HEIGHT)
-        figures.append(Figure("glance-position", chart, caption, f"{caption}. {words}"))
-    if found.evaluations:
+        figures.append(Figure("overview-collapse", distance_chart(result, dtype), caption, f"{caption}. {why}"))
+    if measured.position is not None:
+        caption, words = "Sensitivity by position in natural text", " ".join(contrast_words(measured.position))
+        chart = position_layers(measured.position, WIDTH, HEIGHT)
+        figures.append(Figure("overview-position", chart, caption, f"{caption}. {words}"))
+    if measured.evaluations:
         caption = "Right answers by length"
-        words = "; ".join(f"{task_of(one)}: {counted(one)[0]} right" for one in found.evaluations)
-        figures.append(Figure("glance-answers", right_chart(found.evaluations), caption, f"{caption}. {words}."))
+        words = "; ".join(f"{task_of(result)}: {answer_counts(result)[0]} right" for result in measured.evaluations)
+        chart = right_chart(measured.evaluations)
+        figures.append(Figure("overview-answers", chart, caption, f"{caption}. {words}."))
     return figures
+
+
+def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
+    """The prompt and precision whose pair is nearest to the rounding noise at the end of the lengths."""
+    pairs = [(result, tail) for result in results for tail in tails(result)]
+    return min(pairs, key=lambda pair: pair[1].margin, default=None)
+
+
+def _leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:
+    """The prompt and precision of the first headline, and why it is that one."""
+    hidden = [case for case in cases(results) if case.verdict.ranges]
+    if hidden:
+        result = next(result for result in results if task_of(result) == hidden[0].task)
+        return result, hidden[0].dtype, "Of all ranges that are hidden the one that begins first."
+    nearest = nearest_to_noise(results)
+    why = "Of all prompts and precisions the one that comes nearest to the noise."
+    return None if nearest is None else (nearest[0], nearest[1].dtype, why)
 
 
 def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
@@ -83,13 +101,13 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
         color=hue,
         tooltip=["task:N", "length:Q", "right:Q", "asked:Q"],
     )
-    known = data.dropna(subset=["wilson_low"])
-    ends = draw.rows(known).encode(x=x, y="wilson_low:Q", y2="wilson_high:Q", color=hue)
+    with_interval = data.dropna(subset=["wilson_low"])
+    ends = draw.rows(with_interval).encode(x=x, y="wilson_low:Q", y2="wilson_high:Q", color=hue)
     intervals: list[Any] = [
-        _of(ends, place).mark_rule(strokeWidth=3, opacity=0.45, xOffset=_ASIDE[place])
-        for place in sorted(set(known["place"]))
+        _of_task(ends, place).mark_rule(strokeWidth=3, opacity=0.45, xOffset=_OFFSETS[place])
+        for place in sorted(set(with_interval["place"]))
     ]
-    lines = [_of(base, place).mark_line(strokeWidth=1.5, strokeDash=_DASHES[place]) for place in range(len(tasks))]
+    lines = [_of_task(base, place).mark_line(strokeWidth=1.5, strokeDash=_DASHES[place]) for place in range(len(tasks))]
     shape = alt.Shape(
         "task:N",
         scale=alt.Scale(domain=tasks, range=list(SHAPES[: len(tasks)])),
@@ -99,6 +117,5 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
     return axes.themed(draw.layers(*intervals, *lines, points, width=WIDTH, height=HEIGHT))
 
 
-def _of(chart: Any, place: int) -> Any:
-    """The rows of one task."""
+def _of_task(chart: Any, place: int) -> Any:
     return chart.transform_filter(f"datum.place === {place}")

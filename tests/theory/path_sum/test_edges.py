@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ostools.theory import bounds as edges
+from ostools.theory import path_sum as edges
 
 N, HEADS, D_HEAD = 6, 4, 4
 

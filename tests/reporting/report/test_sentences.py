@@ -12,11 +12,10 @@ import pytest
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation, Sensitivity
-from ostools.reporting.findings.evaluation import answered
-from ostools.reporting.findings.precision import precision_findings, tails
+from ostools.reporting.findings.answers import answers_sentence, study_finding
+from ostools.reporting.findings.collapse import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
-from ostools.reporting.findings.study import study_finding
-from ostools.reporting.report.measuring import failed_on
+from ostools.reporting.report.measuring import task_with_room
 from ostools.reporting.sections.collapse import precision_section
 from ostools.results import Provenance
 from tests.reporting.charts.test_evaluation import made as made_evaluation
@@ -33,32 +32,6 @@ def test_a_format_hides_the_pair_from_its_own_length_and_the_nearest_of_the_othe
     assert f"is {distance / 0.02:.3g} times the noise of the difference" in said
 
 
-def test_where_nothing_hides_it_that_is_said() -> None:
-    (said,) = precision_findings(made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5}))
-    assert (
-        "not hidden over a range of lengths in any of 2 precisions. The lengths go up to n = 128. Of them bfloat16"
-        in said
-    )
-    assert said.endswith("is 10 times the noise of the difference.")
-
-
-def test_too_few_hidden_lengths_at_the_end_are_not_decided_nor_far_from_it() -> None:
-    """10 / n < 0.0795 from n = 126 on: three lengths."""
-    noise = {"float32": 1e-9, "int8-kv": 0.0795, "float16": 0.02, "bfloat16": 0.33}
-    (said,) = precision_findings(made_collapse(lambda n: 10.0 / n, noise=noise))
-    assert "in bfloat16 from 31 on, up to 128. " in said
-    assert " int8-kv: not decided: hidden at 3 of the 128 lengths tried, up to 128; a range needs 8 in a row." in said
-    assert "Of the others float16 comes nearest" in said
-
-
-def test_noise_that_both_sequences_share_does_not_hide_their_difference() -> None:
-    result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "int8-kv": 0.33})
-    for shared, words in ((10, "is not hidden over a range"), (1.5, "in int8-kv from 46 on, up to 128.")):
-        frame = result.frame.assign(pair_noise=result.frame["noise"] / shared)  # 10 / n < 0.22 from n = 46 on
-        (said,) = precision_findings(replace(result, frame=frame))
-        assert words in said
-
-
 def test_what_storing_shifts_is_not_noise() -> None:
     """Weights so stored have a distance of their own, and move both sequences alike: that hides nothing."""
     result = made_collapse(lambda n: 4.0, noise={"float32": 1e-9, "int8-weights": 1e-3})
@@ -69,8 +42,8 @@ def test_what_storing_shifts_is_not_noise() -> None:
     own = result.reference.assign(weights="int8-weights", distance=2.0)
     both = Collapse(frame, PROVENANCE, pd.concat([result.reference, own], ignore_index=True))
     plain, int8 = tails(both)
-    assert (plain.given, plain.stored, plain.weight_shift) == (4.0, 4.0, 0.0)
-    assert (int8.given, int8.stored, int8.weight_shift, int8.noise) == (4.0, 2.0, 9.0, 1e-3)
+    assert (plain.exact, plain.stored, plain.weight_shift) == (4.0, 4.0, 0.0)
+    assert (int8.exact, int8.stored, int8.weight_shift, int8.noise) == (4.0, 2.0, 9.0, 1e-3)
     assert int8.margin == pytest.approx(2000)
     section = precision_section(_with_precision(both))
     assert section is not None
@@ -111,31 +84,17 @@ def test_one_layer_and_one_token_are_no_way_from_one_to_another() -> None:
     )
 
 
-def test_layers_of_an_estimate_are_called_estimated() -> None:
-    made = made_sensitivity({"full": [1.0, 3.0, 8.0]})
-    both = pd.concat([made.frame, made.frame.assign(layer=1)], ignore_index=True)
-    said = layers_finding(replace(made, frame=both.assign(method="estimate")))
-    assert "estimated, Frobenius norm" in said
-    assert said.endswith("the last token's own is 16, the others' median is 4.")
-
-
 def test_answers_with_the_length_that_went_worst() -> None:
     rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
     for row in rows:
         row["within_training"] = row["length"] == 2
-    said = answered(made_evaluation(rows))
+    said = answers_sentence(made_evaluation(rows))
     assert said == (
         "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
         "Wilson 95% 5% to 70%."
     )
-    unknown = answered(made_evaluation([row | {"within_training": None} for row in rows]))
+    unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown
-
-
-def test_one_answer_has_no_interval() -> None:
-    rows = [{"length": 2, "correct": True}, {"length": 8}]
-    said = answered(made_evaluation(rows, random=False))
-    assert said == "Measured on count-ones, 1 of 2 answers are right (2 to 8 items); fewest at 8 items: 0 of 1."
 
 
 def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: float = 1.0) -> Study:
@@ -198,7 +157,7 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
 
     always, often, never = answers("copy", 8, -0.1), answers("sum-ones", 5, -1.0), answers("count-ones", 0, -3.0)
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
-    assert failed_on([always, often, never]) == "sum-ones"
-    assert failed_on([always, rarer, never, unread]) == "count-ones"
+    assert task_with_room([always, often, never]) == "sum-ones"
+    assert task_with_room([always, rarer, never, unread]) == "count-ones"
     with pytest.raises(InputError, match="100% right on copy"):
-        failed_on([always, unread])
+        task_with_room([always, unread])

@@ -1,0 +1,304 @@
+"""Sentences on answers: how many are right, what could not be read, counting, and what mitigations change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ostools.experiments.study.study import Study
+from ostools.experiments.study.verdicts import (
+    ABOUT,
+    ABOUT_WORDS,
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    SMALLER,
+    UNDECIDED,
+    at_limit,
+    bound,
+    in_words,
+)
+from ostools.measure.answers.counting import Counting
+from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
+from ostools.reporting.style import theme
+from ostools.results import Frame, Row, frame_of
+
+_ELICITED = {
+    "chat": "in the chat template",
+    "few-shot": "few-shot: after worked examples, with the answer line begun",
+    "zero-shot": "zero-shot: the prompt alone",
+}
+_EXAMPLES, _CHARACTERS = 3, 80
+
+
+# --- behaviour
+
+
+def evaluation_notes(result: Evaluation) -> list[str]:
+    """The prompts, what the intervals are of, what could not be read, where a mitigation did nothing."""
+    frame: Frame = frame_of(result)
+    summary: Frame = result.summary
+    settings = result.provenance.parameters
+    prompts = f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
+    if settings.get("hosted"):
+        prompts += asked_elsewhere(result)
+    else:
+        temperature = settings["temperature"]
+        prompts += "greedy" if temperature == 0 else f"drawn at temperature {temperature:g}"
+        prompts += f", {_ELICITED[settings['elicitation']]}"
+    notes = [f"{prompts}. {_intervals(summary)}", *unanswered(result)]
+    notes += _unread_notes(summary, settings["max_new_tokens"]) + _by_content(summary)
+    likely = float(frame.drop_duplicates(["length", "seed"])["log_probability"].mean())
+    if math.isfinite(likely):
+        notes.append(f"The right line has a log probability of {likely:.3g} nats in the mean over prompts.")
+    thoughts = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
+    if (thoughts > 0).any():
+        notes.append(
+            f"{int((thoughts > 0).sum())} answers begin with thoughts, of {int(thoughts[thoughts > 0].median())} tokens in "
+            "the median. What stands after the thoughts is the answer."
+        )
+    if inactive := int((frame["status"] == "inactive").sum()):
+        notes.append(f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers).")
+    return notes
+
+
+def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
+    words = {
+        "something_else": "wrote something that is not an answer",
+        "cut_off": f"cut off {'by the server' if limit is None else f'at {limit} tokens'} before an answer",
+    }
+    parts = [f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))]
+    return [f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."] if parts else []
+
+
+def _by_content(summary: Frame) -> list[str]:
+    """The content reading, where it differs from the strict one."""
+    strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
+    if (right, read) == (strict, strict + int(summary["wrong"].sum())):
+        return []
+    return [f"By their content, in whatever words, {read} answers assert a value, and {right} of them the right one."]
+
+
+def _intervals(summary: Frame) -> str:
+    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
+    if not kinds:
+        return "Nothing was drawn, so there is no interval."
+    return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
+
+
+def unread_texts(result: Evaluation) -> list[str]:
+    """Examples of texts that hold something else or were cut off, as they were written."""
+    frame: Frame = frame_of(result)
+    rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text")
+    return [
+        f"Written at {row['length']} items ({row['kind']}): {theme.short_word(row['text'], _CHARACTERS)}"
+        for row in rows.head(_EXAMPLES).to_dict("records")
+    ]
+
+
+def evaluation_findings(result: Evaluation) -> list[str]:
+    """The notes for a terminal, after how many are right within the lengths of training and beyond.
+
+    Those are the task's: where a mitigation rewrote the text, of the task without it.
+    """
+    frame = frame_of(result)
+    frame = frame[frame["correct"].notna()]
+    sentences = [_right(frame, "All lengths")]
+    known_lengths = frame["within_training"].dropna()
+    if not known_lengths.empty and known_lengths.any() and not known_lengths.all():
+        within = frame["within_training"].fillna(False).astype(bool)
+        unmitigated = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+        sentences += [
+            _right(frame[within], f"Within the lengths of training{unmitigated}"),
+            _right(frame[~within], "Beyond these lengths"),
+            f"Errors beyond say little about over-squashing, because such lengths{unmitigated or ' of this task'} were never "
+            "trained.",
+        ]
+    return [*sentences, *evaluation_notes(result)]
+
+
+def _right(rows: Frame, where: str) -> str:
+    return f"{where}: {int(rows['correct'].sum())} of {len(rows)} answers are right."
+
+
+def answer_counts(result: Evaluation) -> tuple[int, int]:
+    """Number of right answers, and of all answers."""
+    summary: Frame = result.summary
+    return int(summary["right"].to_numpy(dtype=int).sum()), int(summary["asked"].to_numpy(dtype=int).sum())
+
+
+def answers_sentence(result: Evaluation) -> str:
+    """How many answers are right over all lengths, and at the worst length, where they differ."""
+    summary: Frame = result.summary
+    right, total = answer_counts(result)
+    lengths = summary["length"].tolist()
+    span = f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
+    text = f"Measured on {frame_of(result)['task'].iloc[0]}, {right} of {total} answers are right ({span})"
+    if unread_count := total - result.read:
+        text += f"; {unread_count} could not be read, and are neither right nor wrong"
+    if summary["accuracy"].nunique() == 1:
+        return f"{text}."
+    worst = summary.loc[summary["accuracy"].idxmin()]
+    low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
+    interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
+    within = worst["within_training"]
+    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
+    return f"{text}; fewest at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."
+
+
+# --- counting
+
+
+def counting_findings(result: Counting) -> list[str]:
+    """A paragraph for each dtype on Corollary 6.2: predicted and measured; and how far training went."""
+    summary: Any = result.summary
+    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
+    frame = frame_of(result)
+    task, longest = str(frame["task"].iloc[0]), int(frame["length"].max())
+    rows = [row for _, row in summary.iterrows()]
+    sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for row in rows]
+    for row in rows:
+        same, total = row["same_behind_bare_prompt"].split(" of ")
+        if same != total:
+            sentences.append(
+                f"{row['dtype']}: after the bare prompt the model writes the same answer line by itself at {same} of {total} "
+                "counts tried. Every other answer here is to a line that is begun for it."
+            )
+    sentences.append(
+        "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
+        "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
+    )
+    end = trained.get(task)
+    if end is not None and longest > end:
+        sentences.append(
+            f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
+        )
+    return sentences
+
+
+def _predicted(row: Row) -> str:
+    if pd.isna(row["impossible_from"]):
+        return f"{row['dtype']}: no impossible count is predicted ({row['impossible_status']})."
+    return (
+        f"{row['dtype']}: the pair of n and n + 1 items is {row['impossible_status']}. There the prompts are closer at y than "
+        "the rounding noise of their difference, so that the answers' first tokens are not expected to differ (predicted)."
+    )
+
+
+def _measured(row: Row) -> str:
+    other_count, cut_count = row["something_else"], row["cut_off"]
+    right = row["counts"] - row["errors"] - other_count - cut_count
+    text = f"Measured: {right} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
+    text += f", {other_count} with something that is not one whole number" if other_count else ""
+    text += f", {cut_count} cut off before its end" if cut_count else ""
+    if pd.isna(row["first_error"]):
+        return f"{text}; none is wrong." if right else f"{text}."
+    start = row["always_errs_from"]
+    until = (
+        "no wrong answer follows the last right one" if pd.isna(start) else f"from n = {start} on no answer is right"
+    )
+    return f"{text}; the first wrong answer is at n = {row['first_error']}, and {until}."
+
+
+def _agreement(row: Row) -> str:
+    """Whether prediction and answers agree; empty where there is nothing to compare."""
+    text = ""
+    if row["same_logits_differ"]:
+        text = (
+            f" CONTRADICTION: at {row['same_logits_differ']} counts the logits of n and n + 1 are the same bit for bit in "
+            "one pass, but the first tokens differ in another."
+        )
+    pairs, differ, tested = row["pairs_hidden"], row["differ_hidden"], row["tested_pairs"]
+    if not pairs:
+        return text
+    text += f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
+    text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
+    if not tested:
+        return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
+    if row["right_twice"]:
+        outcome = (
+            f"the model gives both at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
+            "noise and still tells them apart"
+        )
+    elif row["right_once"]:
+        outcome = f"the model does not give both at any of them (it gives one at {row['right_once']}), as predicted"
+    else:
+        outcome = (
+            "the model does not give either, so its answers could not have contradicted the prediction, and do not "
+            "test it"
+        )
+    return f"{text} At {tested} of these pairs the right first tokens differ: {outcome}."
+
+
+# --- mitigations
+
+
+def study_finding(study: Study) -> str:
+    """Which mitigation helps or hurts what, by the verdicts; and how often the model is right without."""
+    parameters: Any = study.provenance.parameters
+    effects: Frame = study.effects
+    lengths, limit = parameters["lengths"], floor_or_ceiling(study)
+    sentences = [
+        f"The task is {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items).",
+        *([limit] if limit else []),
+    ]
+    unconfirmed = []
+    for about in (name for name in ABOUT if name in set(effects["about"])):
+        effect_of = {row["mitigation"]: row for row in effects[effects["about"] == about].to_dict("records")}
+        groups: dict[str, list[str]] = {}
+        for row in study.verdicts.to_dict("records"):
+            name, verdict = str(row["mitigation"]), str(row[about])
+            groups.setdefault(verdict, []).append(f"{name}{_effect_words(effect_of[name], verdict)}")
+            if verdict == NO_EFFECT and _excludes_zero(effect_of[name]):
+                unconfirmed.append(f"{name} ({ABOUT_WORDS[about]})")
+        words, subject = (
+            "; ".join(f"{key} ({', '.join(names)})" for key, names in _in_order(groups)),
+            ABOUT_WORDS[about],
+        )
+        sentences.append(f"{subject[0].upper()}{subject[1:]}: {words}.")
+    if unconfirmed:
+        sentences.append(
+            f"The interval of {', '.join(unconfirmed)} excludes zero. A sign-flip test over so few lengths did not confirm it. "
+            "An effect may be there."
+        )
+    answers = measured_answers(study)
+    if len(answers) and not at_limit(answers.iloc[0].to_dict()):
+        sentences.append(f"Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right.")
+    return " ".join(sentences)
+
+
+def _effect_words(row: dict[str, Any], verdict: str) -> str:
+    """The effect, with its interval only where that and the verdict differ; empty where unmeasured."""
+    if verdict == NO_EFFECT and _excludes_zero(row):
+        return f" {in_words(row, 'verdict_low', 'verdict_high')}"
+    return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
+
+
+def _excludes_zero(row: dict[str, Any]) -> bool:
+    """Whether the interval that the verdict is read from excludes zero."""
+    return not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0)
+
+
+def _in_order(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """First what helps, then what hurts; last what is not decided."""
+    rank = {HELPS: 0, LARGER: 0, HURTS: 1, SMALLER: 1, UNDECIDED: 3}
+    return sorted(groups.items(), key=lambda item: rank.get(item[0], 2))
+
+
+def measured_answers(study: Study) -> Frame:
+    """The effects on answers that were measured."""
+    effects: Frame = study.effects
+    return effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+
+
+def floor_or_ceiling(study: Study) -> str:
+    """What the study cannot show, because none or all answers are right without a mitigation; else empty."""
+    answers = measured_answers(study)
+    limit = "" if answers.empty else at_limit(answers.iloc[0].to_dict())
+    return f"Answers: {limit.replace('without it', 'without a mitigation')}." if limit else ""

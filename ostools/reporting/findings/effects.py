@@ -1,0 +1,167 @@
+"""Sentences on effects: of ablated parts, of removed tokens, and of the place of a token in a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from ostools.experiments.ablation.ablation import Ablation
+from ostools.experiments.position import MODEL, UNTRAINED, PositionEffect
+from ostools.ground.words import number
+from ostools.measure import Faithfulness
+from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.reporting.page.section import Headline
+from ostools.results import Frame, Row
+
+QUANTITY_WORDS = {
+    "frobenius_norm": "sensitivity (Frobenius)",
+    "operator_norm": "sensitivity (operator)",
+    "pair_distance": "collapse distance",
+    "log_probability": "log p of the answer",
+}
+_RANKS, _ROUGHLY = 0.8, 0.5
+"""Rank correlations from which on a prediction ranks parts as the real effects do, or roughly so."""
+_LEVEL = 0.05
+SHAPES = {
+    "U-shape": "The middle of a text counts for less than both its ends.",
+    "rises at the end only": "The start and the middle of a text count for less than its end.",
+    "rises at the start only": "The start of a text counts for more than its middle and its end.",
+    "inverted U": "The middle of a text counts for more than both its ends.",
+    "no shape shown": "The test does not show that any part of a text counts for less.",
+}
+FALLS_BEHIND = ("U-shape", "rises at the end only")
+"""Shapes in which the middle of a text counts for less than its end."""
+_SUBJECTS = {MODEL: "The model", UNTRAINED: "The same architecture before training"}
+
+
+# --- ablation
+
+
+def ablation_findings(result: Ablation) -> list[str]:
+    """The greatest real effect on each prompt and quantity, and how well first order predicts all."""
+    frame: Any = result.frame
+    return [
+        *(_greatest_effect(row, frame) for row in result.agreement.to_dict("records")),
+        "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out.",
+    ]
+
+
+def beliefs(result: Ablation) -> list[str]:
+    """Whether first order may be believed, on each prompt and quantity; what is not believed first."""
+    rows = sorted(result.agreement.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    return [f"First order of {QUANTITY_WORDS[row['quantity']]}{_where(row)} is {row['words']}." for row in rows]
+
+
+def _where(row: dict[Any, Any]) -> str:
+    return "" if pd.isna(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
+
+
+def _greatest_effect(row: dict[Any, Any], frame: Any) -> str:
+    rows = frame[(frame["quantity"] == row["quantity"]) & (frame["target"] == row["largest"])]
+    for column in ("task", "length", "seed"):
+        rows = rows[rows[column].isna() if pd.isna(row[column]) else rows[column] == row[column]]
+    greatest, moved, rank = rows.iloc[0], row["moved"], row["spearman"]
+    text = (
+        f"{QUANTITY_WORDS[row['quantity']]}{_where(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real "
+        f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). The "
+        f"first order {_rank_words(rank)}"
+    )
+    if not moved:
+        return f"{text}: the parts do not have any effect."
+    return (
+        f"{text}: {round(row['same_sign'] * moved)} of {moved} signs right, {round(row['within_factor_2'] * moved)} "
+        f"within a factor of 2" + ("." if rank != rank else f", rank correlation {rank:.2f}.")
+    )
+
+
+def _rank_words(rank: float) -> str:
+    if rank != rank:
+        return "does not give a rank correlation"
+    if rank >= _RANKS:
+        return "ranks the parts as the real effects do"
+    return "ranks them roughly" if rank >= _ROUGHLY else "does not rank them"
+
+
+# --- faithfulness
+
+
+def faithfulness_findings(result: Faithfulness) -> list[str]:
+    """How the first profile ranks what removing tokens changes, and whether its order loses the answer sooner."""
+    name = str(result.provenance.parameters["profiles"][0])
+    sentences = [answer_finding(result)]
+    for way in result.provenance.parameters["ways"]:
+        moved, lost = (_rank(result, way, name, effect) for effect in ("y_change", "log_prob_drop"))
+        sentences += [
+            f"Tokens {way}: the rank correlation of {name} with the change of y is {moved}. With the change of log p it is "
+            f"{lost}.",
+            _area(result, way, name),
+        ]
+    note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
+    return [*sentences, f"In brackets: the 95% interval, {note}"]
+
+
+def answer_finding(result: Faithfulness) -> str:
+    """The answer that is lost, and its log probability."""
+    parameters = result.provenance.parameters
+    return f"The answer is {parameters['token']!r}: log p {parameters['log_prob']:.3g} with every token in place."
+
+
+def _rank(result: Faithfulness, way: str, name: str, effect: str) -> str:
+    table: Frame = result.correlations
+    rows = table[(table["way"] == way) & (table["profile"] == name) & (table["effect"] == effect)]
+    row: Any = rows[rows["kept"] == BETWEEN].iloc[0]
+    return f"{row['spearman']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def _area(result: Faithfulness, way: str, name: str) -> str:
+    table: Frame = result.areas
+    row: Any = table[(table["way"] == way) & (table["order"] == name)].iloc[0]
+    sooner = "the answer is lost sooner than in random order"
+    if row["p"] > _LEVEL:
+        sooner = f"it is not shown that {sooner}"
+    return (
+        f"Tokens {way} in the order of {name}, largest first: {sooner} (AOPC {row['aopc']:.3g}, random {row['random']:.3g}, "
+        f"p {row['p']:.2g})."
+    )
+
+
+# --- position
+
+
+def contrast_words(result: PositionEffect) -> list[str]:
+    """For each source, the outer thirds' norm over the middle third's, with 95% intervals."""
+    rows: Any = result.contrasts.set_index("source")
+    return [
+        f"{subject}: first third {_times(rows.loc[source], 'start')}, last third {_times(rows.loc[source], 'end')}."
+        for source, subject in _SUBJECTS.items()
+        if source in rows.index
+    ]
+
+
+def position_headline(result: PositionEffect) -> Headline:
+    """The shape of the model's profile, the two contrasts, and what the untrained model shows."""
+    parameters: Any = result.provenance.parameters
+    rows: Any = result.contrasts.set_index("source")
+    words = [
+        f"Over {int(rows.loc[MODEL, 'passages'])} passages of {parameters['tokens']} tokens, each in three rotations, so that "
+        "every token stands once in each third. Times the middle third's norm (95% interval over passages):",
+        *contrast_words(result),
+    ]
+    if UNTRAINED in rows.index:
+        words.append(_learnt(rows.loc["model minus untrained"]))
+    return Headline(SHAPES[result.verdict], " ".join(words), "position", "Position")
+
+
+def _times(row: Row, end: str) -> str:
+    value, low, high = (number(10.0 ** float(row[f"{end}{suffix}"])) for suffix in ("", "_low", "_high"))
+    return f"{value}× [{low}, {high}]"
+
+
+def _learnt(row: Row) -> str:
+    """Which of the two contrasts training changed."""
+    words = {"start": "the first third", "end": "the last third"}
+    changed = [words[end] for end in words if float(row[f"{end}_low"]) > 0 or float(row[f"{end}_high"]) < 0]
+    if not changed:
+        return "That training changed this is not shown."
+    return f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."

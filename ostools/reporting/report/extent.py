@@ -1,0 +1,105 @@
+"""The extent of a report: its sections, tasks, lengths and formats, and what is measured only by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ostools.measure.bounds.variants import VARIANTS
+from ostools.models.shape import Shape
+
+CASTS = ("float32", "bfloat16")
+FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
+"""The formats that the section on precision compares on one prompt."""
+ONES, LONGEST_WINDOW = "figure-5a", 1024
+"""The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
+EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
+"""Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS, FAILURE_STAGE_SEEDS, FAILURE_STAGE_DTYPES = (
+    "count-ones-bernoulli",
+    (4, 8, 16, 32, 64),
+    tuple(range(12)),
+    ("float32",),
+)
+"""Counting, where the paper expects that answers are lost."""
+STUDY_LENGTHS = tuple(range(4, 37, 4))
+"""The study of mitigations: as few lengths as can decide about two of them."""
+MITIGATIONS = ("separator:every=3", "hint")
+"""The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
+PASSAGES, PASSAGE_TOKENS = 6, 36
+"""Natural passages, two of each kind, of the section on position; tokens of each."""
+LARGE, HUGE, HUGE_TOKENS = 3e7, 2e9, 1e12
+"""Parameters of the blocks from which on a whole report takes over ten minutes, and the section on
+sensitivity over half an hour on a CPU; parameters times tokens, from which on all layers do."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of each kind is measured on a model of one size.
+
+    collapse_step: every so many lengths. forms, mlp_norm: of the path sum. cotangents: of the sketch
+    of the position effect. words: what is less than on a small model, and how to have all of it;
+    length_words: the same of the default lengths of collapse.
+    """
+
+    collapse_step: int
+    formats: tuple[str, ...]
+    answer_lengths: tuple[int, ...]
+    answer_seeds: tuple[int, ...]
+    study_seeds: tuple[int, ...]
+    forms: tuple[str, ...]
+    mlp_norm: str
+    cotangents: int
+    words: str = ""
+    length_words: str = ""
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """The lengths and seeds of `evaluate`."""
+        return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
+
+    def lengths(self, longest: int) -> list[int]:
+        """The default lengths of collapse: the first ones all, then every `collapse_step`."""
+        steps = range(self.collapse_step, longest + 1, self.collapse_step)
+        return sorted({*range(1, min(8, longest) + 1), *steps, longest})
+
+
+_CHEAP = tuple(name for name in VARIANTS if name != "windowed(1)")
+FULL = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "svd", 8)
+REDUCED = Extent(
+    16,
+    (*CASTS, "float16"),
+    (4, 8, 16, 32),
+    tuple(range(4)),
+    (0,),
+    ("local", "theorem-5.1"),
+    "product",
+    4,
+    "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
+    "forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
+    "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more.",
+    "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that; `--lengths 1:256` measures all.",
+)
+
+
+def extent_of(shape: Shape) -> Extent:
+    """The extent of a report on a model of that shape."""
+    return REDUCED if shape.n_layers * shape.block_parameters > LARGE else FULL
+
+
+NAMES = (
+    "collapse", "precision", "position", "sensitivity", "layers", "attention", "evaluate", "failure-stage", "mitigations",
+)  # fmt: skip
+"""The sections of a report, in its order."""
+
+
+def only_by_name(shape: Shape, pos: int) -> dict[str, str]:
+    """The sections that a model and prompt of this size have only by name, each with the reason."""
+    parameters, on_cpu = shape.n_layers * shape.block_parameters, shape.device == "cpu"
+    size = f"the blocks have {parameters / 1e6:,.0f} million parameters"
+    reasons = {
+        "sensitivity": (on_cpu and parameters > HUGE, f"{size}, and it would take over half an hour on a CPU"),
+        "layers": (on_cpu and parameters * pos > HUGE_TOKENS, f"{size}, and {pos} tokens are many for a CPU"),
+        "failure-stage": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
+    }
+    return {name: f"{reason}; `--section {name}` measures it" for name, (is_dear, reason) in reasons.items() if is_dear}

@@ -1,0 +1,211 @@
+"""The copied code and command give what the page shows; two sides are compared where tokens correspond."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shlex
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.explorer.answer import answer
+from ostools.explorer.app import application
+from ostools.explorer.recipe import RecipeResult
+from ostools.explorer.runs import Runs
+from ostools.explorer.views import VIEWS, Subject, ViewRequest
+from ostools.models import load_model
+
+PROMPT, SECOND_PROMPT = "The 11 of 11", "The 12 12 of 11"
+SHORT: dict[str, Any] = {"longest": 8, "dtypes": ["bfloat16"]}
+HINT, WINDOW = ({"beside": "mitigation", "other": name} for name in ("hint", "sliding-window:window=3"))
+SECOND = {"beside": "prompt", "other": SECOND_PROMPT}
+slow = pytest.mark.slow
+CASES: list[Any] = [
+    ("attention", {"layer": 1, "head": 2, **HINT}, ""),
+    *(
+        pytest.param(view, values, second, marks=slow)
+        for view, values, second in (
+            *((name, {}, "") for name in VIEWS if name not in ("frozen", "full", "collapse")),
+            ("frozen", {"layer": 2}, ""),
+            ("full", {"logit": "1"}, ""),
+            ("full", WINDOW, ""),
+            ("sketch-frozen", SECOND, ""),
+            ("attention", {"token": 4, **SECOND}, ""),
+            ("attribution", SECOND, ""),
+            ("collapse", {**SHORT, **WINDOW, "item": " and"}, ""),
+            ("sketch-full", {"beside": "model", "dtype": "bfloat16"}, "embedded-short"),
+            ("attention", {"beside": "model"}, "embedded"),  # as many heads
+        )
+    ),
+]
+COLUMNS = {
+    "sensitivity": "frobenius_norm", "attribution": "contribution", "attention": "difference", "collapse": "noise",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(embedded: TransformerBridge) -> Iterator[TestClient]:
+    yield from serving(Subject(embedded))
+
+
+def serving(subject: Subject) -> Iterator[TestClient]:
+    runs = Runs(subject)
+    yield TestClient(application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:8765")
+    runs.close()
+
+
+def ask(page: TestClient, view: str, **values: Any) -> dict[str, Any]:
+    response = page.post("/run", json={"view": view, "prompt": PROMPT, **values})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@cache
+def loaded(name: str, **options: Any) -> TransformerBridge:
+    """A model as the copied code loads it, once: none is shared with the page."""
+    return load_model(name, **options)
+
+
+def run_copied(shown: dict[str, Any]) -> tuple[dict[str, Any], RecipeResult]:
+    """The variables that the copied code leaves, and its results."""
+    scope: dict[str, Any] = {}
+    exec(shown["code"], scope)
+    if "first" not in scope:
+        return scope, RecipeResult((scope["result"],))
+    return scope, RecipeResult((scope["first"], scope["second"]), scope.get("result"))
+
+
+@pytest.mark.parametrize(("view", "values", "second"), CASES, ids=str)
+def test_the_copied_code_gives_what_is_shown(
+    embedded, monkeypatch: pytest.MonkeyPatch, view: str, values: dict[str, Any], second: str
+) -> None:
+    monkeypatch.setattr("ostools.models.load_model", loaded)
+    subject = Subject(embedded, load_model(second, device="cpu") if second else None)
+    for page in serving(subject):
+        shown = ask(page, view, **values)
+    scope, results = run_copied(shown)
+    request = ViewRequest.of({"view": view, "prompt": PROMPT, **values}, subject)
+    assert json.loads(json.dumps(answer(request, results))) == shown
+    assert all(json.loads(chart["chart"]) for chart in shown["charts"])
+    assert len(shown["charts"]) == len(results.results)
+    sides = [side for side in (shown["tokens"], shown["second"]) if side is not None]
+    if "values" in scope:
+        for side, colours in zip(sides, scope["values"] if len(sides) == 2 else (scope["values"],), strict=True):
+            assert [entry["value"] for entry in side] == [float(value) for value in colours]
+
+
+@slow
+@pytest.mark.parametrize(
+    ("view", "values"),
+    [
+        ("frozen", {"layer": 2}),
+        ("attribution", {"logit": "0"}),
+        ("collapse", {**SHORT, **WINDOW}),
+        ("sketch-full", SECOND),
+        ("attention", SECOND),
+        ("attention", {"beside": "model"}),
+        ("attribution", {"beside": "model", "logit": "1"}),
+    ],
+    ids=str,
+)
+def test_the_copied_commands_give_what_is_shown(
+    embedded, monkeypatch: pytest.MonkeyPatch, run, view: str, values: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("ostools.models.load_model", loaded)
+    second = "embedded" if view == "attention" else "embedded-short"  # as many heads
+    for page in serving(Subject(embedded, load_model(second, device="cpu"))):
+        shown = ask(page, view, **values)
+    _, results = run_copied(shown)
+    lines = shown["command"].split("\n")
+    one_line: Any = results.results.get("result")
+    for line, result in zip(lines, results.sides if len(lines) > 1 else [one_line], strict=True):
+        program, *words = shlex.split(line)
+        code, out, error = run(*words)
+        assert (program, code) == ("ostools", 0), error
+        column = COLUMNS[VIEWS[view].function]
+        assert [row[column] for row in json.loads(out)["rows"]] == result.frame[column].tolist()
+
+
+@slow
+def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestClient, embedded) -> None:
+    shown = ask(page, "full", **SECOND)
+    first, second = shown["tokens"], shown["second"]
+    for entry in first:
+        if entry["partner"] is None:
+            assert entry["against"] == []
+            continue
+        partner = second[entry["partner"]]
+        assert (partner["token"], partner["partner"]) == (entry["token"], entry["position"])
+        ratio = next(number["value"] for number in entry["against"] if number["name"].startswith("Frobenius"))
+        assert ratio == pytest.approx(partner["value"] / entry["value"], rel=1e-12)
+    assert [entry["token"] for entry in first if entry["partner"] is None] == ["1"]
+    # No function compares contributions: they are paired alike, and their difference is that of the two numbers.
+    parts = [ost.attribution(embedded, text, logit="1").of_tokens["contribution"] for text in (PROMPT, SECOND_PROMPT)]
+    paired = ask(page, "attribution", logit="1", **SECOND)["tokens"]
+    assert [entry["partner"] for entry in paired] == [entry["partner"] for entry in first]
+    for entry in (entry for entry in paired if entry["partner"] is not None):
+        assert entry["against"][0]["value"] == parts[1][entry["partner"]] - parts[0][entry["position"]]
+
+
+def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:
+    shown = ask(page, "attribution", beside="prompt", other="Once upon a")
+    names = [side[0]["numbers"][0]["name"] for side in (shown["tokens"], shown["second"])]
+    assert names[0] != names[1]
+    assert [entry["against"] for entry in shown["tokens"]] == [[]] * len(shown["tokens"])
+    assert "two different tokens" in " ".join(shown["notes"])
+
+
+@slow
+def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
+    values = {"view": "attribution", "prompt": PROMPT, "logit": "1", "ending": "csv", **SECOND}
+    saved = page.post("/save", json=values)
+    assert saved.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(saved.content)) as archive:
+        assert archive.namelist() == ["first.csv", "second.csv"]
+        alone = page.post("/save", json={**values, "prompt": SECOND_PROMPT, "beside": ""}).content
+        assert archive.read("second.csv") == alone
+    assert page.post("/save", json=values).content == saved.content
+
+
+def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
+    wide = ask(page, "attention", beside="mitigation", other="sliding-window:window=300")
+    narrow = ask(page, "attention", **WINDOW)
+    assert ["inactive" in " ".join(shown["notes"]) for shown in (wide, narrow)] == [True, False]
+    assert {number["value"] for entry in wide["tokens"] for number in entry["against"]} == {0.0}
+    refused = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
+    (note,) = refused["notes"]
+    assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")
+    assert {**refused, "notes": []} == ask(page, "frozen")
+
+
+def test_the_grid_has_every_head_and_the_strip_the_chosen_one(page: TestClient, embedded) -> None:
+    last = ost.attention(embedded, PROMPT).last
+    shown = ask(page, "attention", layer=3, head=1, token=4)
+    assert shown["heads"]["weights"] == last[..., 4].tolist()
+    assert [entry["value"] for entry in shown["tokens"]] == last[3, 1].tolist()
+    mean = [entry["value"] for entry in ask(page, "attention", layer=-1, head=1)["tokens"]]
+    assert mean == pytest.approx([math.fsum(column) / len(column) for column in last[:, 1].T.tolist()], rel=1e-6)
+
+
+@slow
+def test_the_lengths_are_those_of_the_collapse(page: TestClient, embedded: TransformerBridge) -> None:
+    dtypes = ["float32", "bfloat16"]
+    (shown,) = ask(page, "collapse", longest=24, dtypes=dtypes)["lengths"]
+    result = ost.collapse(embedded, prompt=PROMPT, lengths=range(1, 25), dtypes=tuple(dtypes))
+    frame: Any = result.frame
+    ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
+    assert shown["lengths"] == list(range(1, 25))
+    for entry in shown["dtypes"]:
+        rows = frame[(frame["dtype"] == entry["dtype"]) & (frame["site"] == "y")]
+        rows = rows[(rows["per"] == "vector") & (rows["norm"] == "l2")].sort_values("length")
+        assert entry["noise"] == rows["pair_noise"].tolist()
+        assert entry["hidden"] == ((rows["float64_distance"] < rows["pair_noise"]) | (rows["mean"] == 0)).tolist()
+        assert entry["status"] == ends.loc[entry["dtype"], "status"]
