@@ -1,4 +1,7 @@
-"""What needs more memory than there is: seen, tried again in smaller chunks, then refused in one line; on a CPU or a GPU."""
+"""What needs more memory than there is: seen, tried again in smaller chunks, then refused in one line; on a CPU or a GPU.
+
+A chunk never decides what is computed: numbers differ by the rounding of sums in another order.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,45 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from ostools.ground.chunks import is_decided, smaller_chunks
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
+_SHARE: ContextVar[float | None] = ContextVar("share", default=None)
+
 SMALLEST = 1 / 16
 """The share of a chunk below which a measurement that does not fit is given up."""
 
 # What torch's and safetensors' allocators write, and C++ where nobody caught it.
 _MESSAGES = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "cublas_status_alloc_failed")
+
+
+def chunk(full: int) -> int:
+    """`full` items or bytes at a time; the share of it that `smaller_chunks` leaves, and at least 1."""
+    return max(1, int(full * (_SHARE.get() or 1.0)))
+
+
+@contextmanager
+def smaller_chunks(share: float) -> Iterator[None]:
+    """Within the block every chunk is that share of its size, 0 < share <= 1."""
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
+
+def is_decided() -> bool:
+    """Whether a block of `smaller_chunks` is entered: who entered it deals with memory that runs out."""
+    return _SHARE.get() is not None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import chunk
 
 BLOCK = 3 << 23
 """Bytes of a matrix that one step of a product makes at a time."""

@@ -15,8 +15,8 @@ from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import signature_of
 from ostools.experiments.reproduce.parts import PARTS
-from ostools.ground.chunks import chunk
 from ostools.ground.memory import Free
+from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian import linearisation_run
 from ostools.models.files.sources import locate
 from ostools.runs.forecast import Unloaded

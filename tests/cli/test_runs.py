@@ -32,7 +32,7 @@ SHOWN = [
     (f"sensitivity profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
     (f"sensitivity attribution {PROMPT}", "contribution|biases", ""),
     (f"sensitivity untrained {PROMPT} --seeds 0 --linearisation frozen", "sink_share|initialised", ""),
-    (f"bounds {PROMPT}", "Path sum|local certified", "uniform"),
+    (f"bounds {PROMPT}", "Bounds|local certified", "uniform"),
     (f"bounds {PROMPT} --mitigation sliding-window:window=3", "under the mitigation sliding-window:window=3", ""),
     (f"bounds spectra {PROMPT}", "first_mass_last|lazy", ""),
     ("collapse --lengths 1:9 --dtype float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is ", " float16"),

@@ -18,9 +18,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.ground.chunks import chunk, smaller_chunks
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.out_of_memory import is_out_of_memory
+from ostools.ground.out_of_memory import chunk, is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
 from ostools.models.files.sources import locate
 from ostools.runs import results, run, sweep_of

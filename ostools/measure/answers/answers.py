@@ -18,8 +18,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.formulas.forward import KNOWN_EDITS

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.answers import end_ids, writes_lines
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostools.ground.chunks import chunk as chunk_of
+from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.bounds.belief import COTANGENTS
 from ostools.measure.bounds.variants import LINEARISATION, variant_named
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import RangeError
+from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.batches import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding

@@ -31,8 +31,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
 from ostools.measure.passes.contexts import true_arithmetic

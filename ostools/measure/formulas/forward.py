@@ -20,8 +20,8 @@ from transformers.cache_utils import Cache
 
 import hooks
 from hooks.register import before_modules
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import chunk
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, BlockSites
 from ostools.measure.formulas.weights import BlockWeights, Layout, block_weights, position_bias, require_described
 from ostools.measure.passes.contexts import true_arithmetic

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.jacobian import norms as jacobian_norms

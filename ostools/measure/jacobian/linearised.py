@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.chunks import chunk as chunk_of
+from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forward

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ostools.ground.chunks import chunk as chunk_of
 from ostools.ground.errors import InsufficientMemoryError
+from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.formulas.scores import strip_bounds
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes

@@ -16,9 +16,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, rising
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forwards
 from ostools.measure.jacobian.certificate import FROM_EMBEDDINGS, require_same_logits

@@ -20,9 +20,9 @@ from transformer_lens.model_bridge.generalized_components import BloomBlockBridg
 
 import hooks
 from hooks.register import before_modules
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
+from ostools.ground.out_of_memory import chunk
 from ostools.models import view_in
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products

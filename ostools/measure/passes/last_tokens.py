@@ -25,7 +25,7 @@ from transformers import DynamicCache
 
 import hooks
 from mitigations.window import own_windows
-from ostools.ground.chunks import chunk
+from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
 from ostools.measure.passes.output import soft_cap
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree

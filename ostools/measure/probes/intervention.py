@@ -19,9 +19,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.chunks import chunk
 from ostools.ground.errors import InputError
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches

@@ -21,8 +21,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.ground.chunks import smaller_chunks
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import smaller_chunks
 from ostools.measure.bounds import certified
 from ostools.measure.bounds.block_view import BlockView
 from ostools.measure.formulas.block import Block

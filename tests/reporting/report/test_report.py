@@ -274,7 +274,7 @@ def test_a_model_without_numbers_still_says_why() -> None:
 
 @pytest.mark.parametrize("name", ["attention", "failure-stage"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
-    shown = ("collapses", "casts", "behaviours", "left_out")
+    shown = ("collapses", "casts", "evaluations", "left_out")
     single = (
         "precision",
         "position",

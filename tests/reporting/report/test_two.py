@@ -45,7 +45,7 @@ PAIRS = made_collapse(lambda n: 1 / n, lengths=range(1, 9), noise={"float32": 1e
 
 def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measurements:
     answers = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
-    given: Any = {"collapses": [PAIRS], "sensitivity": NORMS, "behaviours": [answers]}
+    given: Any = {"collapses": [PAIRS], "sensitivity": NORMS, "evaluations": [answers]}
     return Measurements(provenance(name, name), "text", tokens, **(given | found))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.ground.chunks import smaller_chunks
+from ostools.ground.out_of_memory import smaller_chunks
 from ostools.theory import path_sum as operators
 
 CASES = st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(1, 6), st.integers(0, 10_000), st.booleans())
