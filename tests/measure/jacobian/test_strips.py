@@ -14,9 +14,9 @@ from hooks import strips as attention_in_strips
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.forward import forward
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.measure.passes import contexts as passes
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
-from ostools.reporting.charts.collapse import strips as passes
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 from tests.sets import quick
