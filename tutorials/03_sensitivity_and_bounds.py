@@ -209,7 +209,7 @@ assert of_zero[3] < 0.02 * of_zero[0]
 
 # %%
 parts = ost.attribution(model, prompt)
-logit = parts.provenance.parameters["logit"]
+logit = parts.provenance.parameters["logit_value"]
 assert abs(parts.frame["contribution"].sum() - logit) < 1e-4 * abs(logit)
 assert parts.of_tokens.set_index("position")["contribution"].idxmax() == zero
 parts.of_tokens.nlargest(4, "contribution")[["position", "token", "contribution"]].round(2)

@@ -34,7 +34,7 @@ NORMS = ("operator", "frobenius")
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(Result):
+class ChainOfThought(Result, chart="positions:chain_of_thought_chart"):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`) and `line` (of the reasoning, from 1).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total

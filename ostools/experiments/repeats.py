@@ -42,7 +42,7 @@ SITE = "y"
 
 
 @dataclass(frozen=True, eq=False)
-class Repeats(Result):
+class Repeats(Result, chart="experiments.decay:repeats_chart"):
     """The float64 distance ||y - y*||_2 by prompt, sink and length.
 
     `frame`: source ("model", or a kind of untrained model), draw (the seed of that; NA of the model), task, sink (the BOS is

@@ -43,7 +43,7 @@ _MOST_POSITIONS = 11
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieval(Result):
+class Retrieval(Result, chart="positions:retrieval_chart"):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
@@ -127,14 +127,18 @@ def drawing() -> Any:
 class Result:
     """A tidy table `frame` with the `provenance` of its numbers.
 
-    Its chart stands in the table of `ostools.reporting.charts`; a class of another distribution brings a `plot` of its own.
+    `class Bounds(Result, chart="tokens:bounds_chart")` names its chart, a module and a function in `ostools.reporting.charts`;
+    a class derived from it is drawn as it is. A class of another distribution brings a `plot` of its own.
     """
+
+    chart: ClassVar[str] = ""
 
     frame: pd.DataFrame
     provenance: Provenance
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, chart: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.chart = chart or cls.chart
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
     def __repr__(self) -> str:

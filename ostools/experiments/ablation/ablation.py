@@ -50,7 +50,7 @@ QUANTITY = ("measure", "quantity")
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation(Result):
+class Ablation(Result, chart="components:ablation_chart"):
     """One row per prompt, part taken out, and quantity.
 
     Columns: task, length, seed, tokens; what (heads | edges | layers), method (what stands in its place: zero | mean), target

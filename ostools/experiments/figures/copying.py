@@ -32,7 +32,7 @@ PANELS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Figure2(Result):
+class Figure2(Result, chart="experiments.figures:figure_2_chart"):
     """`frame`: one row a panel (a to c), task and length.
 
     Its other columns are those of `ostools.measure.Behaviour` but mitigation, status, sample and log_probability.

@@ -53,7 +53,7 @@ WITHOUT_COT: tuple[Mode, ...] = ("none", "answer-only")
 
 
 @dataclass(frozen=True, eq=False)
-class Figure3(Result):
+class Figure3(Result, chart="experiments.figures:figure_3_chart"):
     """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
     nothing is drawn).
 
@@ -73,7 +73,7 @@ class Figure3(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Figure4(Result):
+class Figure4(Result, chart="experiments.figures:figure_4_chart"):
     """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it
     was the answer), right (how often it was the right one; 0 for NA). `answers`: the rows of Figure 3 behind them.
     """

@@ -47,7 +47,7 @@ _INTERVAL = ["interval_low", "interval_high"]
 
 
 @dataclass(frozen=True, eq=False)
-class Figure5(Result):
+class Figure5(Result, chart="experiments.figure5:figure_5_chart"):
     """One row per panel, pair, dtype and length.
 
     Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how

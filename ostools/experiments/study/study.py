@@ -39,7 +39,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Result):
+class Study(Result, chart="experiments.study:study_chart"):
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,

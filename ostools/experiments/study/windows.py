@@ -44,7 +44,7 @@ _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
 @dataclass(frozen=True, eq=False)
-class WindowStudy(Result):
+class WindowStudy(Result, chart="experiments.study:windows_chart"):
     """One row per window, length and seed.
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window

@@ -61,7 +61,7 @@ _DIFFERS = "differs below the noise"
 
 
 @dataclass(frozen=True, eq=False)
-class Counting(Result):
+class Counting(Result, chart="answers:counting_chart"):
     """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right

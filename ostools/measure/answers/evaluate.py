@@ -67,7 +67,7 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Result):
+class Evaluation(Result, chart="answers:evaluation_chart"):
     """One row per prompt and sample.
 
     Columns: task (as `tasks.task` takes it), mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation (as

@@ -39,7 +39,7 @@ SIDE = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Attention(Result):
+class Attention(Result, chart="attention:attention_chart"):
     """Attention weights of the last token: one row is one layer, head and token attended to.
 
     Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;

@@ -19,7 +19,7 @@ Pairs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionDifference(Result):
+class AttentionDifference(Result, chart="attention:attention_difference_chart"):
     """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens that are the same.
 
     Columns: layer, head, first_position, second_position, token, first, second (the weights), difference (second - first).

@@ -50,7 +50,7 @@ from ostools.results import Frame, Provenance, Result
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds(Result):
+class Bounds(Result, chart="tokens:bounds_chart"):
     """Path sums: one row is one token under one variant.
 
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
@@ -77,7 +77,7 @@ class Bounds(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class PromptBounds(Result, PromptResults[Bounds]):
+class PromptBounds(Result, PromptResults[Bounds], chart="corpus:several_chart"):
     """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 

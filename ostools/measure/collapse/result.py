@@ -36,7 +36,7 @@ SAME_IN_FLOAT64 = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Collapse(Result):
+class Collapse(Result, chart="collapse_parts:collapse_result_chart"):
     """One row per pair, length, dtype, site, reading and norm.
 
     Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by

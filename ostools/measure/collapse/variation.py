@@ -185,7 +185,7 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionVariation(Result):
+class AttentionVariation(Result, chart="spectra:attention_variation_chart"):
     """One row per seed, length, layer and head.
 
     Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -

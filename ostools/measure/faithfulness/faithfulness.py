@@ -58,7 +58,7 @@ FEWEST_ORDERS = 19  # so that p can be 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Faithfulness(Result):
+class Faithfulness(Result, chart="profile:faithfulness_chart"):
     """Effects of leaving out each token of a prompt, and how profiles rank them.
 
     `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position, token_id, token, origin,

@@ -45,7 +45,7 @@ _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity(Result):
+class Sensitivity(Result, chart="profile:sensitivity_result_chart"):
     """Measured norms: one row is one token at one layer under one linearisation.
 
     Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
@@ -69,7 +69,7 @@ class Sensitivity(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivities(Result, PromptResults[Sensitivity]):
+class Sensitivities(Result, PromptResults[Sensitivity], chart="corpus:several_chart"):
     """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 

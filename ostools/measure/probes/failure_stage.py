@@ -63,7 +63,7 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 
 
 @dataclass(frozen=True, eq=False)
-class FailureStage(Result):
+class FailureStage(Result, chart="components:failure_stage_chart"):
     """One row per mitigation, dtype and length: what becomes of the answers.
 
     Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear

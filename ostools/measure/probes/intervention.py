@@ -47,7 +47,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeIntervention(Result):
+class ProbeIntervention(Result, chart="components:intervention_chart"):
     """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
     An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.

@@ -51,7 +51,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Decodability(Result):
+class Decodability(Result, chart="components:probe_chart"):
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the

@@ -37,7 +37,7 @@ _SHAPE_COLUMNS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Profile(Result):
+class Profile(Result, chart="profile:profile_chart"):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
     `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),

@@ -44,7 +44,7 @@ _Layers = dict[str, list[Float[Tensor, "query key"]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Spectra(Result):
+class Spectra(Result, chart="spectra:spectra_chart"):
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
 
     `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:

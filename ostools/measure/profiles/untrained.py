@@ -32,7 +32,7 @@ TRAINED = "model"
 
 
 @dataclass(frozen=True, eq=False)
-class UntrainedBaselines(Result):
+class UntrainedBaselines(Result, chart="tokens:baselines_chart"):
     """Profiles over the tokens of one prompt: of the model, and of its untrained models.
 
     `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the

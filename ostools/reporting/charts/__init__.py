@@ -1,7 +1,7 @@
 """The charts of the results: each a specification of one of the five forms in `ostools.reporting.forms`.
 
 A chart takes a result and returns an Altair object that carries its own data and look: `.save("figure.pdf")`, or the last
-line of a notebook cell. `CHARTS` says by the name of a result's class which function draws it; a new result needs a row.
+line of a notebook cell. A result's class names the function that draws it: `class Bounds(Result, chart="tokens:bounds_chart")`.
 This is the one door through which `ostools.results` reaches all that shows a result. A chart is imported when it is drawn.
 """
 
@@ -15,47 +15,6 @@ import altair as alt
 from ostools.ground.errors import InputError
 from ostools.results import Result
 
-CHARTS: dict[str, str] = {
-    "Ablation": "components:ablation_chart",
-    "Attention": "attention:attention_chart",
-    "AttentionDifference": "attention:attention_difference_chart",
-    "AttentionVariation": "spectra:attention_variation_chart",
-    "Evaluation": "answers:evaluation_chart",
-    "ChainOfThought": "positions:chain_of_thought_chart",
-    "Change": "tokens:change_chart",
-    "Collapse": "collapse_parts:collapse_result_chart",
-    "Comparison": "tokens:comparison_chart",
-    "Attribution": "tokens:attribution_chart",
-    "Corpus": "corpus:corpus_chart",
-    "CorpusCollapse": "corpus:corpus_collapse_chart",
-    "Counting": "answers:counting_chart",
-    "Decodability": "components:probe_chart",
-    "Faithfulness": "profile:faithfulness_chart",
-    "FailureStage": "components:failure_stage_chart",
-    "Figure2": "experiments.figures:figure_2_chart",
-    "Figure3": "experiments.figures:figure_3_chart",
-    "Figure4": "experiments.figures:figure_4_chart",
-    "Figure5": "experiments.figure5:figure_5_chart",
-    "Figure8": "experiments.decay:figure_8_chart",
-    "Figure9": "experiments.decay:figure_9_chart",
-    "HeadScores": "attention:heads_chart",
-    "UntrainedBaselines": "tokens:baselines_chart",
-    "Bounds": "tokens:bounds_chart",
-    "PromptBounds": "corpus:several_chart",
-    "PositionEffect": "positions:position_chart",
-    "Profile": "profile:profile_chart",
-    "ProbeIntervention": "components:intervention_chart",
-    "Repeats": "experiments.decay:repeats_chart",
-    "Reproduction": "experiments.figures:claims_chart",
-    "Retrieval": "positions:retrieval_chart",
-    "Sensitivities": "corpus:several_chart",
-    "Sensitivity": "profile:sensitivity_result_chart",
-    "Spectra": "spectra:spectra_chart",
-    "Study": "experiments.study:study_chart",
-    "WindowStudy": "experiments.study:windows_chart",
-}
-"""By class name: the module in this package and its function; a class derived from one is drawn as that one."""
-
 
 def chart_of(result: Result, size: str | float | int | None = None, title: bool = True) -> alt.TopLevelMixin:
     """The chart of a result, by its class; in a paper's `size`, without its title if so asked (`style.paper`).
@@ -66,16 +25,14 @@ def chart_of(result: Result, size: str | float | int | None = None, title: bool 
 
     if size is not None:
         paper.inches(size)  # refused before anything is drawn
-    for kind in type(result).__mro__:
-        if kind.__name__ in CHARTS and kind.__module__.startswith("ostools."):
-            module, _, function = CHARTS[kind.__name__].partition(":")
-            draw = getattr(import_module(f"{__name__}.{module}"), function)
-            chart = _named_under(draw(result), result)
-            return chart if size is None and title else paper.sized(chart, size, title)
-    raise InputError(
-        f"expected a result with a row in ostools.reporting.charts.CHARTS, found {type(result).__name__}: "
-        "add its chart there, or give the class a `plot` of its own"
-    )
+    if not result.chart:
+        raise InputError(
+            f"expected a result whose class names its chart, found {type(result).__name__}: write `class "
+            f"{type(result).__name__}(Result, chart=...)`, or give the class a `plot` of its own"
+        )
+    module, _, function = result.chart.partition(":")
+    chart = _named_under(getattr(import_module(f"{__name__}.{module}"), function)(result), result)
+    return chart if size is None and title else paper.sized(chart, size, title)
 
 
 def _named_under(chart: Any, result: Result) -> Any:

@@ -226,7 +226,7 @@ def attribution_chart(result: Attribution) -> Any:
     total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
     sum_of = f"the logit, {total:.4g}"
     if parameters["soft_cap"] is not None:
-        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit']):.4g}, after it"
+        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
     colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
     bars = draw.rows(rows).encode(
         x=axes.token_axis(rows["token"].tolist(), field="start", margin=0.5),

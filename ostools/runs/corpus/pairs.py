@@ -39,7 +39,7 @@ COLUMNS = ["length", "window", "text", "start", "token_id", "compared", *_READ, 
 
 
 @dataclass(frozen=True, eq=False)
-class CorpusCollapse(Result):
+class CorpusCollapse(Result, chart="corpus:corpus_collapse_chart"):
     """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
 
     `frame`, one row a length and dtype: length, dtype, texts, windows, too_short (texts that were passed over); of the

@@ -27,7 +27,7 @@ KIND = "corpus-"
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus(Result):
+class Corpus(Result, chart="corpus:corpus_chart"):
     """Profiles of many windows over relative position.
 
     `frame`, one row a length and bin: length, bin, start, end (of the bin, as parts of the window), then the share of the

@@ -38,6 +38,17 @@ def test_the_parts_are_the_logit(family: str) -> None:
     assert (total if cap is None else cap * np.tanh(total / cap)) == pytest.approx(logit, rel=1e-12)
 
 
+def test_the_chart_says_the_logit_before_and_after_a_soft_cap() -> None:
+    model = tiny_model("gemma2", seed=3, dtype=torch.float64)
+    attribution = ost.attribution(model, Prompt.from_ids(model, IDS), logit=17)
+    with true_arithmetic(model):
+        logit = float(model(torch.tensor([IDS]))[0, -1, 17])
+    assert attribution.provenance.parameters["logit"] == 17
+    assert attribution.provenance.parameters["logit_value"] == pytest.approx(logit, rel=1e-12)
+    before = attribution.frame["contribution"].sum()
+    assert f"{before:.4g} before the soft-cap, the logit, {logit:.4g}, after it" in str(attribution.plot().to_dict())
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi"])
 def test_each_part_is_autograds(family: str) -> None:
     """v_i times the gradient of the logit with patterns, scales and activations held: by torch alone."""
