@@ -120,7 +120,7 @@ def _kind(part: Any) -> type | None:
     origin = typing.get_origin(part)
     if origin is typing.Literal:
         kinds = {type(value) for value in typing.get_args(part)}
-        return kinds.pop() if kinds in ({str}, {bool}) else None
+        return kinds.pop() if kinds in ({str}, {bool}, {int}) else None
     if _FUNCTION in (origin, part):
         return _FUNCTION
     return part if type(part) in (type, abc.ABCMeta) and origin is None and part is not object else None

@@ -49,8 +49,9 @@ class SlidingWindow(Mitigation):
             tuple(self.layers) if isinstance(self.layers, Sequence) and not isinstance(self.layers, str | bytes) else ()
         )
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
+            layers_text = " ".join(repr(self.layers).split())
             raise MitigationError(
-                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r:.60}"
+                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {layers_text:.60}"
             )
         object.__setattr__(self, "layers", tuple(sorted(set(layers))))
 

@@ -63,12 +63,6 @@ A_NUMBER_IS_FINE |= {"passages", "windows"}
 # A text by its type, of which "name" names nothing.
 NAMES = {"task", "mitigation", "mitigations", "panels", "pairs"}
 NESTED = [["x"]]
-# Checked by their own tests.
-OPEN = {(e.figure_3, "number"), (e.figure_4, "number"), (e.figure_prompts, "number"), (e.repeats, "seeds")}
-OPEN |= {(e.repeats, "nulls"), (e.position_effect, "texts"), (e.retrieval, "positions"), (e.windows, "windows")}
-OPEN |= {(e.windows, "layers")}
-
-
 class Odd:
     def __repr__(self):
         return "Odd"
@@ -93,7 +87,7 @@ for function, sound in SOUND.items():
     for name in inspect.signature(function).parameters:
         for wrong in (None, 3, "name", [3.5], NESTED, Odd(), model, (1, 2, 3)):
             no_name = wrong == "name" and name in NAMES
-            if (function, name) in OPEN or wrong == 3 and name in A_NUMBER_IS_FINE:
+            if wrong == 3 and name in A_NUMBER_IS_FINE:
                 continue
             if function is hooks.ablate_layers and wrong is None:
                 continue  # all of them, as everywhere
@@ -124,5 +118,5 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
         "chain_of_thought(reasoning=int)": "reasoning: expected a text or None, found 3",
     }
     assert {call: refusals[call] for call in expected} == expected
-    assert refusals["behaviour(mitigation=str)"].startswith("unknown mitigation 'name': did you mean 'numbered'")
+    assert refusals["evaluate(mitigation=str)"].startswith("unknown mitigation 'name': did you mean 'numbered'")
     assert not (tmp_path / "made").exists()

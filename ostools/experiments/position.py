@@ -21,8 +21,8 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import checked_list, checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
@@ -168,10 +168,13 @@ class _Rotation:
 
 
 def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
-    if isinstance(texts, str):
-        raise InputError("position_effect: expected a list of texts, found one text: put it into a list with others")
-    natural = [passage for passage in PASSAGES if passage.kind in NATURAL]
-    available = natural if texts is None else [Passage("own", text) for text in texts]
+    if texts is None:
+        available = [passage for passage in PASSAGES if passage.kind in NATURAL]
+    else:
+        own_texts = checked_list("position_effect: texts", texts, "['one text', 'another']")
+        if wrong := [text for text in own_texts if not isinstance(text, str)]:
+            raise InputError(f"position_effect: texts: expected texts, found {short_repr(wrong[0])}")
+        available = [Passage("own", text) for text in own_texts]
     passage_count = len(available) if count is None else whole_number("passages", count)
     if not FEWEST_PASSAGES <= passage_count <= len(available):
         raise InputError(

@@ -107,13 +107,10 @@ def repeats(
     """
     length_list = checked_lengths(lengths)
     task_list = _checked_prompts(model, prompts, length_list)
-    kinds = (
-        checked_names("kind of untrained model", [untrained] if isinstance(untrained, str) else untrained, KINDS)
-        if untrained
-        else []
-    )
+    kinds = () if untrained == () else checked_names("kind of untrained model", untrained, KINDS)
+    seed_list = checked_seeds(seeds)
     sources: list[tuple[str, int | None]] = [(TRAINED, None)]
-    sources += [(kind, seed) for kind in kinds for seed in checked_seeds(seeds)]
+    sources += [(kind, seed) for kind in kinds for seed in seed_list]
     if kinds and (edits := hooks.active_edits(model)):
         raise InputError(
             f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained models would "

@@ -10,7 +10,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, known_norm
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_seeds, whole_number
+from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text, right_lines
@@ -144,15 +144,7 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
-    position_list = list(positions) if isinstance(positions, Iterable) else [positions]
-    wrong = [
-        place
-        for place in position_list
-        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < length
-    ]
-    if wrong or not position_list:
-        raise InputError(f"retrieval: expected positions out of 0..{length - 1}, found {wrong or 'none'}")
-    return sorted(set(position_list))
+    return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
 def _greedy_answers(

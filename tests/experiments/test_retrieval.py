@@ -96,7 +96,7 @@ def test_an_end_is_above_only_where_seeds_agree() -> None:
 
 
 def test_bad_arguments(model: TransformerBridge) -> None:
-    with pytest.raises(InputError, match=r"expected positions out of 0\.\.2, found \[3\]"):
+    with pytest.raises(InputError, match=r"positions: expected whole numbers of at most 2, found 3"):
         retrieval(model, [0, 3], 3)
     with pytest.raises(InputError, match="found none"):
         retrieval(model, [], 3)

@@ -28,7 +28,7 @@ from ostools.experiments.figures.answering import (
     title,
     unread_answers,
 )
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
@@ -231,7 +231,7 @@ def figure_prompts(
     Raises `InputError` for another figure, for lengths below 1, and for seeds with Figure 2.
     """
     if type(number) is not int or number not in PAPERS:
-        raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {number!r}")
+        raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {short_repr(number)}")
     if number == 2 and seeds is not None:
         raise InputError("figure 2 has no randomness, and so no seeds: leave them out")
     if wrong := asking.keys() - (set() if number == 2 else {"panels", "mode", "examples", "tidy"}):

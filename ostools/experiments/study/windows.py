@@ -21,7 +21,7 @@ from ostools import tasks
 from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
@@ -139,10 +139,8 @@ def windows(
 
 
 def _checked_sizes(window_sizes: Iterable[int]) -> list[int]:
-    """Sizes in ascending order, without doubles; `SlidingWindow` refuses a wrong one."""
-    if not (sizes := sorted(set(window_sizes))):
-        raise InputError("windows: expected at least one, found none; for example range(2, 65)")
-    return sizes
+    """Sizes in ascending order, without doubles."""
+    return sorted(whole_numbers("windows", window_sizes, 1, example="range(2, 65)"))
 
 
 def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
