@@ -84,7 +84,7 @@ def test_the_untrained_model_stands_beside() -> None:
         ({"passages": 2}, "expected from 3 to 15 passages, found 2"),
         ({"tokens": 10}, "expected a multiple of three from 6 on"),
         ({"tokens": 9000}, "expected more than 9000 tokens in passage 0"),
-        ({"texts": "one text"}, "found one text"),
+        ({"texts": "one text"}, "found 'one text'"),
     ],
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
