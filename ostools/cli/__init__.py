@@ -106,6 +106,8 @@ class Program(click.Group):
         count = 0
         while count < len(args) and _begins(tuple(args[: count + 1])):
             count += 1
+        if not count and not args[0].startswith("-"):
+            raise unknown_name("command", args[0], VERBS)
         if not count:
             return super().resolve_command(ctx, args)
         words, remaining = tuple(args[:count]), args[count:]

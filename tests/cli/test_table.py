@@ -182,7 +182,7 @@ def test_words_that_name_nothing_are_refused_with_the_nearest() -> None:
     context = click.Context(app, info_name="ostools")
     with pytest.raises(InputError, match="did you mean 'variation'"):
         app.resolve_command(context, ["collapse", "variaton"])
-    with pytest.raises(click.UsageError, match="No such command 'colapse'"):
+    with pytest.raises(InputError, match="unknown command 'colapse': did you mean 'collapse'"):
         app.resolve_command(context, ["colapse"])
     with pytest.raises(click.UsageError, match="takes options alone"):
         app.resolve_command(context, ["collapse", "variation", "x"])

@@ -181,7 +181,7 @@ def measurements() -> None:
             "function": command.function.replace(":", "."),
             "what": signature_of(command.function).summary.replace("`", ""),
         }
-        for command in MEASURED
+        for command in sorted(MEASURED, key=lambda command: command.words)
     ]
     if GLOBALS.json:
         terminal.print_json(rows)

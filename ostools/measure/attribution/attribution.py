@@ -95,7 +95,7 @@ def attribution(
     logit: str | int | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> Attribution:
-    """Split the logit of the next token `logit` into the tokens' contributions, which add up with those of the biases.
+    """Split a next token's logit into contributions of the prompt's tokens, which add up with those of the biases.
 
     Args:
         logit: a text that is one token, or a token's id; None: the token that ranks first.
