@@ -43,7 +43,7 @@ COMMANDS = {
         "collapse --task figure-5a --lengths 1:64 --dtype bfloat16 --load-dtype bfloat16"
     ),
     "sensitivity, estimate": f"sensitivity --method estimate --load-dtype bfloat16 --prompt '{PROMPT}'",
-    "behaviour, a greedy answer": "evaluate --task copy-last --lengths 4 --max-new-tokens 8 --load-dtype bfloat16",
+    "evaluate, a greedy answer": "evaluate --task copy-last --lengths 4 --max-new-tokens 8 --load-dtype bfloat16",
 }
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 

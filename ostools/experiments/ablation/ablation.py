@@ -257,7 +257,7 @@ def _questions(
     if isinstance(task, Prompt):
         if lengths is not None or prefilled:
             raise InputError(
-                "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--begun) out"
+                "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
             )
         return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
     if carriers is not None or answer is not None:

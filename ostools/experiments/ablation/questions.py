@@ -135,7 +135,7 @@ def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: S
     if list(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
-            "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--begun) out"
+            "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"
         )
     return len(common)
 
