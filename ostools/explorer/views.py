@@ -150,7 +150,7 @@ class ViewRequest:
     """A view of a prompt with its choices.
 
     layer, head: -1 is the mean over all. token: the position that the grid of heads is of.
-    towards: the next token whose logit is meant; None: the view's default.
+    logit: the next token whose logit is meant; None: the view's default.
     beside: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
     item: the repeated text, None for the prompt's last token. longest: the longest length.
     dtypes: those that are compared with float64.

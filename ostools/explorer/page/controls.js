@@ -17,7 +17,7 @@ const controls = (function () {
     const found = { view: view().name, prompt: get("prompt").value, dtype: get("dtype").value };
     if (takes("layers")) { found.layer = Number(get("layer").value); }
     if (takes("head")) { found.head = head; }
-    if (takes("towards") && get("towards").value) { found.towards = get("towards").value; }
+    if (takes("logit") && get("logit").value) { found.logit = get("logit").value; }
     if (get("beside").value) {
       found.beside = get("beside").value;
       if (found.beside === "prompt") { found.other = get("other").value; }
@@ -108,7 +108,7 @@ const controls = (function () {
     get("dtype").value = start.dtypes.includes(held.get("dtype")) ? held.get("dtype") : start.dtypes[0];
     head = Number(value("head", -1));
     if (held.has("layer")) { layers[view().name] = Number(held.get("layer")); }
-    get("towards").value = value("towards", "");
+    get("logit").value = value("logit", "");
     get("beside").value = value("beside", "");
     if (get("beside").selectedIndex < 0) { get("beside").value = ""; }
     get(get("beside").value === "mitigation" ? "mitigation" : "other").value = value("other", "");

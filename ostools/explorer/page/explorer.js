@@ -124,7 +124,7 @@
 
   async function begin() {
     controls.fill(await (await fetch(kit.address("start"))).json());
-    ["prompt", "other", "mitigation", "towards", "item"].forEach((id) => get(id).addEventListener("input", later));
+    ["prompt", "other", "mitigation", "logit", "item"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
     ["dtype", "dtypes"].forEach((id) => get(id).addEventListener("change", later));
     ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
