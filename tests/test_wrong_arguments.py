@@ -65,7 +65,7 @@ NAMES = {"task", "mitigation", "mitigations", "panels", "pairs"}
 NESTED = [["x"]]
 # Checked by their own tests.
 OPEN = {(e.figure_3, "number"), (e.figure_4, "number"), (e.figure_prompts, "number"), (e.repeats, "seeds")}
-OPEN |= {(e.repeats, "nulls"), (e.position_effect, "texts"), (e.retrieval, "positions"), (e.windows, "windows")}
+OPEN |= {(e.repeats, "untrained"), (e.position_effect, "texts"), (e.retrieval, "positions"), (e.windows, "windows")}
 OPEN |= {(e.windows, "layers")}
 
 
@@ -124,5 +124,5 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
         "chain_of_thought(reasoning=int)": "reasoning: expected a text or None, found 3",
     }
     assert {call: refusals[call] for call in expected} == expected
-    assert refusals["behaviour(mitigation=str)"].startswith("unknown mitigation 'name': did you mean 'numbered'")
+    assert refusals["evaluate(mitigation=str)"].startswith("unknown mitigation 'name': did you mean 'numbered'")
     assert not (tmp_path / "made").exists()
