@@ -35,7 +35,7 @@ PANELS = {
 class Figure2(Result, chart="experiments.figures:figure_2_chart"):
     """`frame`: one row a panel (a to c), task and length.
 
-    Its other columns are those of `ostools.measure.Behaviour` but mitigation, status, sample and log_probability.
+    Its other columns are those of `ostools.measure.Evaluation` but mitigation, status, sample and log_probability.
     """
 
     @property

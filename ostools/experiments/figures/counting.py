@@ -57,7 +57,7 @@ class Figure3(Result, chart="experiments.figures:figure_3_chart"):
     """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
     nothing is drawn).
 
-    Its columns are those of `ostools.measure.answers.evaluate.Behaviour` but mitigation, status, sample and log_probability;
+    Its columns are those of `ostools.measure.answers.evaluate.Evaluation` but mitigation, status, sample and log_probability;
     absolute_error is NA where the answer held no number.
     """
 

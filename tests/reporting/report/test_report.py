@@ -272,7 +272,7 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert {one.section for one in found.left_out} == set(asked)
 
 
-@pytest.mark.parametrize("name", ["attention", "failure-stage"])
+@pytest.mark.parametrize("name", ["attention", "failure_stage"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "evaluations", "left_out")
     single = (
@@ -284,7 +284,7 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "comparison",
         "attention",
     )
-    single += ("failure-stage",)
+    single += ("failure_stage",)
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
     assert "Nothing could be measured" not in words
@@ -302,7 +302,7 @@ def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
     ]
     asked = replace(found.provenance, parameters={"sections": ["evaluate", "mitigations"]})
     shown = Parsed(render_report(replace(found, collapses=[], provenance=asked, left_out=reasons), "ostools")).text
-    assert "There is no finding on behaviour. The reason: none could be read." in shown
+    assert "There is no finding on evaluation. The reason: none could be read." in shown
     assert "There is no finding on mitigations. The reason: none either." in shown
     assert "There is no finding on collapse" not in shown
     assert "There is no finding on sensitivity" not in shown
