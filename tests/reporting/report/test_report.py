@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompt = "".join(HOSTILE[:6]) + " 1110?"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ASKED, "FULL", replace(ASKED.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1)))
-        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
@@ -65,7 +65,7 @@ def found() -> Measurements:
     """What can be measured on a tiny model without its answers."""
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
         return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
@@ -123,7 +123,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma")
-    monkeypatch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+    monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
