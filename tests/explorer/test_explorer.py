@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from ostools.explorer import runs as runs_module
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.recipe import run as real_run
 from ostools.explorer.runs import Runs, Stopped
-from ostools.explorer.views import COTANGENTS, Subject, ViewRequest
+from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
 from ostools.ground.errors import InputError
 from tests.cli.asking import assert_refused
 
@@ -63,6 +64,14 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention")]
     assert kinds == ["measured", "estimated", "attention weights"]
+
+
+def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:
+    document, script = page.get("/").text, page.get("/controls.js").text
+    controls = {"layers"}.union(*(view.takes for view in VIEWS.values()))
+    assert set(re.findall(r'takes\("(\w+)"\)', script)) == controls
+    assert set(re.findall(r'data-takes="(\w+)"', document)) == controls - {"head"}  # chosen in the grid of heads
+    assert ".logit = get(" in script and 'id="logit"' in document
 
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:

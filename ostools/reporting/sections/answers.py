@@ -37,7 +37,7 @@ FAILURE_STAGE_LEAD = (
     "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
 )
 MITIGATIONS_LEAD = (
-    "The same questions with each mitigation and without it. The task is the one of the section on behaviour whose share of "
+    "The same questions with each mitigation and without it. The task is the one of the section on answers whose share of "
     "right answers is nearest to one half: the model can do better and worse on it. A verdict needs two things: an interval "
     "over lengths that excludes zero, and a sign-flip test. “No measurable effect” does not mean “no effect”."
 )

@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompt = "".join(HOSTILE[:6]) + " 1110?"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ASKED, "FULL", replace(ASKED.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1)))
-        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
         return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
 
 
@@ -65,7 +65,7 @@ def found() -> Measurements:
     """What can be measured on a tiny model without its answers."""
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+        patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
         return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
@@ -123,7 +123,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma")
-    monkeypatch.setattr(ASKED, "FATE_LENGTHS", JUDGED)
+    monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
     chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
@@ -272,7 +272,7 @@ def test_a_model_without_numbers_still_says_why() -> None:
     assert {one.section for one in found.left_out} == set(asked)
 
 
-@pytest.mark.parametrize("name", ["attention", "failure-stage"])
+@pytest.mark.parametrize("name", ["attention", "failure_stage"])
 def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, name: str) -> None:
     shown = ("collapses", "casts", "evaluations", "left_out")
     single = (
@@ -284,7 +284,7 @@ def test_what_has_no_headline_was_measured_all_the_same(found: Measurements, nam
         "comparison",
         "attention",
     )
-    single += ("failure-stage",)
+    single += ("failure_stage",)
     alone = replace(found, **{one: [] for one in shown}, **{one: None for one in single if one != name})
     words = Parsed(render_report(alone, "ostools report")).text
     assert "Nothing could be measured" not in words
@@ -302,7 +302,7 @@ def test_a_finding_that_is_missing_says_why(found: Measurements) -> None:
     ]
     asked = replace(found.provenance, parameters={"sections": ["evaluate", "mitigations"]})
     shown = Parsed(render_report(replace(found, collapses=[], provenance=asked, left_out=reasons), "ostools")).text
-    assert "There is no finding on behaviour. The reason: none could be read." in shown
+    assert "There is no finding on evaluation. The reason: none could be read." in shown
     assert "There is no finding on mitigations. The reason: none either." in shown
     assert "There is no finding on collapse" not in shown
     assert "There is no finding on sensitivity" not in shown

@@ -77,7 +77,7 @@ def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> No
 
 def assert_same(found: Any, wanted: Any) -> None:
     assert type(found) is type(wanted)
-    for name in wanted.__dataclass_fields__:
+    for name in [field.name for field in fields(wanted)]:
         here, there = getattr(found, name), getattr(wanted, name)
         if isinstance(there, pd.DataFrame):
             assert_frame_equal(here, there)

@@ -255,7 +255,7 @@ def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> Non
     (part,) = findings_section(left, []).parts
     assert strip()["Wrong answers"] == "not tested"
     assert list(part.findings) in (
-        ["There is no finding on behaviour. The reason: count-ones: no room."],
+        ["There is no finding on evaluation. The reason: count-ones: no room."],
         ["Nothing could be measured. The reasons stand below."],
     )
 

@@ -94,7 +94,7 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
 
 
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
-    rows = tables(page, "Behaviour: every result")
+    rows = tables(page, "Evaluation: every result")
     assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
     assert ost.runs.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
 
