@@ -146,7 +146,7 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
         tried.append(chunk(1 << 20))
         return tried[-1]
 
-    monkeypatch.setattr(module, "path_sum_bytes", needed)
+    monkeypatch.setattr(module, "bounds_bytes", needed)
     monkeypatch.setattr(module, "available_memory", lambda device: int(share * (1 << 20)))
     terms = Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())
     found = Bench(terms).measure(cell)

@@ -403,7 +403,7 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
     kept = read(tmp_path / "out", say=print)
     for name in ("probe", "probe-intervention"):
-        theirs: Any = getattr(ost, name)(model, both["tasks"], seeds=range(12, 24), **how)
+        theirs: Any = getattr(ost, name.replace("-", "_"))(model, both["tasks"], seeds=range(12, 24), **how)
         rows: Any = kept.rows(name)
         mine: Any = MEASUREMENTS[name].read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)
