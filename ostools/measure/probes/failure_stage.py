@@ -147,7 +147,7 @@ def failure_stage(
     read, at every length and dtype.
 
     Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is measured without a
-    mitigation too, for `Fate.verdicts` and `Fate.repaired`.
+    mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`.
 
     Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse. n + 1 items have to fit into the context too.
     """
