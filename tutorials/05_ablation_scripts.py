@@ -271,7 +271,7 @@ with model.hooks(fwd_hooks=raw):
     try:
         ost.bounds(model, prompt, variants="local")
     except ost.InputError as error:
-        print("path_sum:", error)
+        print(error)
     else:
         raise AssertionError("expected a refusal")
 

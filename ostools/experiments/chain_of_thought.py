@@ -94,9 +94,10 @@ def chain_of_thought(
             `ostools.evaluate`.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for what `pose` and `sensitivity` refuse, for reasoning that contains the words of the answer line, for
-    a line that cannot be begun in tokens, for thoughts that are not closed before it, for a whole that is longer than the
-    context, and if it is not known which tokens are the items. Cost: the generation of the answer, and `sensitivity` on the
+    Raises `InputError` for what `render_prompt` and `sensitivity` refuse, for reasoning that
+    contains the words of the answer line, for a line that cannot be begun in tokens, for thoughts
+    that are not closed before it, for a whole that is longer than the context, and if it is not
+    known which tokens are the items. Cost: the generation of the answer, and `sensitivity` on the
     whole sequence.
 
     Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.

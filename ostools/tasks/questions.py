@@ -1,7 +1,7 @@
 """Questions without a model: what is asked, under which id, and what the right answer is.
 
 For models that run elsewhere (behind an API, in another program): the prompts go out with their ids, and answers come back with
-them. `pose` puts the same question into a model's tokens. No torch is needed here.
+them. `render_prompt` puts the same question into a model's tokens. No torch is needed here.
 """
 
 from __future__ import annotations

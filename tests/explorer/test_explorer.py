@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from hooks import HookError
+from ostools.explorer import app as app_module
 from ostools.explorer import runs as runs_module
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.recipe import run as real_run
@@ -44,6 +46,13 @@ def client(runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: 
 @pytest.fixture
 def page(runs: Runs) -> TestClient:
     return client(runs)
+
+
+def test_the_page_has_the_fields_that_views_take_and_no_others() -> None:
+    files = [path.read_text("utf-8") for path in (Path(app_module.__file__).parent / "page").iterdir()]
+    named = set(re.findall(r'data-takes="(\w+)"|takes\("(\w+)"\)', "\n".join(files)))
+    taken = set().union(*(view.takes for view in VIEWS.values()))
+    assert {one or two for one, two in named} == {"layers", *taken}
 
 
 async def still_waits() -> bool:

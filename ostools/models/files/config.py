@@ -119,7 +119,7 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
 def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
     """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation.
 
-    What the machine that saved it says of itself is left out (`saved_settings`)."""
+    What the machine that saved it says of itself is left out (`without_saved`)."""
     settings = read_json(directory / "config.json")
     quantisation = check_quantisation(settings, directory)
     try:

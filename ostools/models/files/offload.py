@@ -244,7 +244,7 @@ class Placing:
 def fill(
     module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
 ) -> None:
-    """Put `weight(name, path)` in the place of each placeholder in `held_tensors`, which `module` was built with.
+    """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was built with.
 
     `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.
     """

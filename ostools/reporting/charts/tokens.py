@@ -181,7 +181,7 @@ SOURCES = {
 
 
 def baselines_chart(result: UntrainedBaselines) -> Any:
-    """Shares of the sum over all tokens, on a log axis: the model's as a line, of each kind of null the median and range."""
+    """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones the median and range."""
     table, band = frame_of(result), result.band
     model_rows: Frame = table[table["source"] == TRAINED]
     all_sources = pd.concat([model_rows.assign(median=model_rows["share"]), band], ignore_index=True)
