@@ -71,7 +71,8 @@ def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_t
     controls = {"layers"}.union(*(view.takes for view in VIEWS.values()))
     assert set(re.findall(r'takes\("(\w+)"\)', script)) == controls
     assert set(re.findall(r'data-takes="(\w+)"', document)) == controls - {"head"}  # chosen in the grid of heads
-    assert ".logit = get(" in script and 'id="logit"' in document
+    assert ".logit = get(" in script
+    assert 'id="logit"' in document
 
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
