@@ -155,7 +155,8 @@ def commands(request: ViewRequest, recipe_result: RecipeResult) -> str:
             "model": f"--against-model={stored_at(sides[1].provenance.model)}",
             "mitigation": f"--mitigation={text}",
         }[kind]
-        return _command_line([*first, second, "--corresponding"])
+        name, *options = first
+        return _command_line([name, "difference", *options, second, "--corresponding"])
     words = _command(request, text if kind == "prompt" else request.prompt, sides[1])
     words += [f"--mitigation={text}"] if kind == "mitigation" else []
     return f"{_command_line(first)}\n{_command_line(words)}"
@@ -163,8 +164,7 @@ def commands(request: ViewRequest, recipe_result: RecipeResult) -> str:
 
 def _command(request: ViewRequest, prompt: str, side: Result) -> list[str]:
     """The words that measure one side again, its model and options with them."""
-    name, *options = request.of_view.command
-    words = [name, f"--prompt={prompt}", *options]
+    words = [*request.of_view.command, f"--prompt={prompt}"]
     if request.of_view.layers == "streams":
         words += ["--layers", str(request.layer)]
     if request.logit is not None:
@@ -176,7 +176,7 @@ def _command(request: ViewRequest, prompt: str, side: Result) -> list[str]:
     words += [] if request.item is None else [f"--item={request.item}"]
     words += ["--lengths", f"1:{request.longest}"]
     words += [word for dtype in request.dtypes for word in ("--dtype", dtype)]
-    return [*words, *("--load-dtype" if word == "--dtype" else word for word in loading(model))]
+    return [*words, *loading(model)]
 
 
 def _command_line(words: Sequence[str]) -> str:

@@ -78,7 +78,7 @@ VIEWS: dict[str, View] = {
     "attribution": View(
         "Contributions to the logit of a next token",
         "attribution",
-        ("attribution",),
+        ("sensitivity", "attribution"),
         takes=frozenset({"logit"}),
     ),
     "attention": View(

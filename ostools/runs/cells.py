@@ -213,10 +213,13 @@ def code_version(*more_rooms: str) -> str:
 
 
 def _source_hashes(rooms: tuple[str, ...]) -> Mapping[str, str]:
+    """Hash of each source file of hooks, mitigations and the rooms of ostools; a room is a folder or a file."""
     packages = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
     home = Path(__file__).parents[1]
-    return {
-        f"{root.name}/{file.relative_to(root)}": _file_hash(file)
-        for root in (*packages, *(home / name for name in rooms))
-        for file in sorted(root.rglob("*.py"))
-    }
+    hash_by_file: dict[str, str] = {}
+    for root in (*packages, *(home / name for name in rooms)):
+        files = [root] if root.is_file() else sorted(root.rglob("*.py"))
+        if not files:
+            raise FileNotFoundError(f"no source at {root}, which decides numbers")
+        hash_by_file |= {file.relative_to(root.parent).as_posix(): _file_hash(file) for file in files}
+    return hash_by_file

@@ -68,7 +68,7 @@ class TrainedLab(Result):
     accuracy: the share of `asked` prompts that are answered right. `task` ends in -hard for the paper's one sequence a length.
     absolute_error: the mean of |answer - key| over the answers that are numbers.
     decodable: the share of `asked` prompts, those of accuracy, whose answer a linear probe at y says (`ostools.probe`,
-        "same lengths": ridge regression that was trained on other sequences of `DECODABLE_LENGTHS`, in the same precision).
+        "same lengths": ridge regression that was trained on other sequences of `PROBE_LENGTHS`, in the same precision).
     sink_share, last_share, effective_tokens; start, middle, end (mean log10 operator norm of d y_n / d v_i^(0) in each third,
         without the first and the last token), start_contrast_low and so on (95% limits of start or end minus middle); u_shape
         (1 where `ostools.profile` finds a U, 0 where it does not; from 60 tokens on): of one prompt of random bits.

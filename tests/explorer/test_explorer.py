@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ from ostools.explorer.recipe import run as real_run
 from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
 from ostools.ground.errors import InputError
-from tests.cli.asking import assert_refused
+from tests.cli.asking import accepted, assert_refused
 
 PROMPT = "The 11"
 HERE = "http://127.0.0.1:8765"
@@ -73,6 +74,19 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention")]
     assert kinds == ["measured", "estimated", "attention weights"]
+
+
+@pytest.mark.parametrize(
+    "second", [{}, {"beside": "prompt", "other": "The 12 12 of 11"}], ids=["alone", "beside another prompt"]
+)
+@pytest.mark.parametrize("view", ["sketch-frozen", "attention", "attribution"])
+def test_the_copied_command_is_one_that_the_command_line_takes(
+    page: TestClient, view: str, second: dict[str, str]
+) -> None:
+    for line in ask(page, view, chart=False, **second)["command"].split("\n"):
+        program, *words = shlex.split(line)
+        assert program == "ostools"
+        accepted(words)
 
 
 def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:

@@ -13,6 +13,7 @@ import pytest
 import hooks
 import mitigations
 from ostools.models.files.sources import locate
+from ostools.reporting.reproduction.reproduce import _MEASURING
 from ostools.runs import cells, run, sweep_of
 from scripts import house
 from tests.runs.test_faults import SWEEP, Quick
@@ -84,6 +85,19 @@ def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
     (copied / "hooks" / "another.py").rename(copied / "hooks" / "other.py")
     found.append(fresh())
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("room", [*_MEASURING, "runs/corpus"])
+def test_a_change_of_what_decides_a_stored_part_or_a_corpus_changes_its_key(copied: Path, room: str) -> None:
+    """A room is a folder or one file; one that is not there is refused, as its key would never change."""
+    fresh = cells.code_version.__wrapped__
+    target = copied / "ostools" / room
+    before = fresh(room)
+    with (target if target.is_file() else min(target.rglob("*.py"))).open("a") as file:
+        file.write("\n")
+    assert fresh(room) != before
+    with pytest.raises(FileNotFoundError, match="decides numbers"):
+        fresh(f"{room}-of-yesterday")
 
 
 def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(directory: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ostools.ground.words import computed_on
 from ostools.reporting.page.shell import loading, quoted
+from tests.cli.asking import accepted
 from tests.reporting.made import HOSTILE
 
 BASH = shutil.which("bash")
@@ -50,10 +51,11 @@ def test_nothing_unprintable_is_left_in_it() -> None:
 )
 def test_the_options_that_load_a_model_again(placed: dict[str, str] | None, words: list[str], said: str) -> None:
     model = {"dtype": "bfloat16", "device": "cpu", "device_map": placed}
-    assert loading(model) == ["--dtype", "bfloat16", "--device", "cpu", *words]
+    assert loading(model) == ["--load-dtype", "bfloat16", "--device", "cpu", *words]
+    accepted(["report", *loading(model)])
     assert computed_on(model) == said
     assert loading(model | {"base": "my base"}) == [
-        "--dtype",
+        "--load-dtype",
         "bfloat16",
         "--device",
         "cpu",
