@@ -47,7 +47,7 @@ SMALL = {
     "KEPT_LENGTHS": (1, 3, 5),
     "ANSWER_LENGTHS": (2, 6),
     "SENSITIVITY_LENGTHS": (3,),
-    "DECODABLE_LENGTHS": (2, 3, 4, 5, 6),
+    "PROBE_LENGTHS": (2, 3, 4, 5, 6),
 }
 
 
