@@ -10,7 +10,6 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from mitigations import MitigationError
 from mitigations.window import SlidingWindow
 from ostools.experiments.study.windows import summarise
 from ostools.ground.errors import InputError
@@ -105,8 +104,8 @@ def test_lengths_beyond_training_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"windows": [0, 3]}, MitigationError, "window of at least 1, found 0"),
-        ({"windows": []}, InputError, "windows: expected at least one, found none"),
+        ({"windows": [0, 3]}, InputError, "windows: expected whole numbers of at least 1, found 0"),
+        ({"windows": []}, InputError, "windows: expected whole numbers of at least 1, found none"),
         ({"task": "copy"}, InputError, "ends in the sequence"),
         ({"seeds": [1]}, InputError, "copy-last draws nothing at random"),
         ({"pairs": "copy-first"}, InputError, "such as 'figure-5a', found the task copy-first: leave pairs out"),
