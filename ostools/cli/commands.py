@@ -25,13 +25,13 @@ class Command(Record):
     """One command: its record, and the function of ostools that it runs, written "module:function".
 
     fixed: arguments that the command gives itself.
-    own: the function loads its model itself, and is given what was written.
+    loads_model: the function loads its model itself, and is given what was written.
     draws: the result is saved by --out.
     """
 
     target: str = ""
     fixed: Mapping[str, object] = field(default_factory=dict)
-    own: bool = False
+    loads_model: bool = False
     draws: bool = True
 
     @property
@@ -60,16 +60,17 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
     modules = {"figure_2": "copying", "figure_5": "figure5", "figure_8": "synthetic", "figure_9": "synthetic"}
     target = f"experiments.figures.{modules.get(maker, 'counting')}:{maker}"
     form = ("seeds", "panels", "mode", "examples", "tidy")
-    asked, counted = number in (2, 3, 4, 6, 7), number in (3, 4, 6, 7)
+    is_counting = number in (3, 4, 6, 7)
+    has_answers = is_counting or number == 2
     return Command(
         f"reproduce figure {number}",
         options,
         target=target,
-        fixed={"number": number} if counted else {},
+        fixed={"number": number} if is_counting else {},
         lines_of=(_FIGURE_3,) if maker == "figure_4" else (),
-        check="panels" if counted else check,
-        hosted="figure_questions" if asked else None,
-        of_questions=("lengths", *(form if counted else ())) if asked else (),
+        check="panels" if is_counting else check,
+        hosted="figure_questions" if has_answers else None,
+        of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
     )
 
 
@@ -115,14 +116,14 @@ COMPOSED = (
         ("--task copy-last --length 12 --mitigation separator:every=3 --out compared.png",),
         target="cli.verbs.composed:difference",
         lines_of=(_ATTENTION, "measure.attention.difference:attention_difference"),
-        own=True,
+        loads_model=True,
     ),
     Command(
         "evaluate prompts",
         ("--task copy-last --lengths 10:300 --out prompts.jsonl",),
         target="cli.verbs.hosted:prompts",
         lines_of=(_FIGURE_3,),
-        own=True,
+        loads_model=True,
         draws=False,
     ),
     Command(
@@ -141,26 +142,26 @@ COMPOSED = (
     _figure(9, "figure_9", ("--out figure9.pdf",)),
 )
 
-OWN = (
+UNMEASURED = (
     Command(
         "reproduce",
         ("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
         target="cli.verbs.pages:reproduce",
-        own=True,
+        loads_model=True,
         draws=False,
     ),
     Command(
         "sweep run",
         ("examples/sweep.yaml --out sweep --workers 2",),
         target="cli.verbs.sweeps:run",
-        own=True,
+        loads_model=True,
         draws=False,
     ),
     Command(
         "sweep results",
         ("sweep --out table.csv", "sweep --follow"),
         target="cli.verbs.sweeps:results",
-        own=True,
+        loads_model=True,
         draws=False,
     ),
     Command(
@@ -173,18 +174,21 @@ OWN = (
             "--run sweep --out sweep.html",
         ),
         target="cli.verbs.pages:report",
-        own=True,
+        loads_model=True,
         draws=False,
     ),
     Command(
         "explore",
         ('--prompt "The capital of France is" --port 8765',),
         target="cli.verbs.pages:explore",
-        own=True,
+        loads_model=True,
         draws=False,
     ),
-    *(Command(f"list {what}", ("",), target=f"cli.verbs.listings:{what}", own=True, draws=False) for what in LISTS),
-    Command("doctor", ("",), target="cli.verbs.listings:doctor", own=True, draws=False),
+    *(
+        Command(f"list {what}", ("",), target=f"cli.verbs.listings:{what}", loads_model=True, draws=False)
+        for what in LISTS
+    ),
+    Command("doctor", ("",), target="cli.verbs.listings:doctor", loads_model=True, draws=False),
 )
 
 
@@ -196,7 +200,7 @@ MEASURED = (*_MEASUREMENTS, *COMPOSED)
 COMMANDS = {
     command.words: command
     for verb in VERBS
-    for command in sorted((*MEASURED, *OWN), key=lambda command: command.words)
+    for command in sorted((*MEASURED, *UNMEASURED), key=lambda command: command.words)
     if command.words[0] == verb
 }
 """Every command by its words, in the order of the verbs."""

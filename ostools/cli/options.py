@@ -107,7 +107,7 @@ def fields_of(command: Command) -> tuple[Field, ...]:
 
 def is_left_out(command: Command, parameter: Parameter) -> bool:
     """Whether a parameter is no option: given by the command line itself, or Python's alone."""
-    is_model = parameter.name == "model" and not command.own
+    is_model = parameter.name == "model" and not command.loads_model
     hidden = (*SUPPLIED, *command.fixed, *command.python_only)
     return is_model or parameter.name in hidden
 
@@ -132,7 +132,7 @@ def declared(command: Command) -> list[click.Parameter]:
             options += _declared(_IN_CHAT)
     options += [field.declared for field in fields_of(command)]
     if has_model(command):
-        if not command.own:
+        if not command.loads_model:
             options += _declared([("--model", "NAME", MODEL_HELP)])
         options += _declared((*(_HOSTED if command.hosted else ()), *_OF_A_MODEL))
     return options + _declared((*(_OF_A_RESULT if command.draws else ()), *_OF_EVERY))
@@ -188,7 +188,7 @@ def _field(command: Command, parameter: Parameter) -> Field:
     option = f"--{word.replace('_', '-')}"
     attribute = word.replace("-", "_")
     text, reader = _help(command, parameter), _reader(kind, name)
-    if command.own and parameter.by_place:
+    if command.loads_model and parameter.by_place:
         argument = click.Argument([attribute], metavar=name.upper(), required=parameter.required)
         argument.help = text  # pyright: ignore[reportAttributeAccessIssue]
         return Field(name, name.upper(), argument, reader)

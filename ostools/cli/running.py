@@ -34,7 +34,7 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
     arguments = read_arguments(command, values)
     if command.draws:
         _check_output(GLOBALS.out)
-    if command.own:
+    if command.loads_model:
         imported(command.function)(**arguments)
         return
     _check(command, arguments)

@@ -27,6 +27,7 @@ from ostools.measure.collapse.prompt_sets import ModelEncoder, PromptSet
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
 from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.untrained import TRAINED
 from ostools.models import untrained_model
 from ostools.models.tokens import frame, token_text
@@ -101,7 +102,7 @@ def repeats(
 
     A tokenizer without BOS gives only the rows without it. Token ids (`tasks.RepeatedIds`) are taken as they are. Raises
     `InputError` before any measurement for whatever `collapse` refuses of a prompt, for a task with pairs of which the theorem
-    does not speak, for unknown kinds of untrained models, and for untrained models of a model with active edits, because a
+    does not speak, for unknown kinds of untrained models, and for untrained models of a model with active edits, because an
     untrained model would not have them. Cost: one `collapse` or two for each prompt, for the model and for every untrained
     model, one of which is in memory at a time. Source: arXiv 2406.04267, Theorem 4.2.
     """
@@ -111,12 +112,8 @@ def repeats(
     seed_list = checked_seeds(seeds)
     sources: list[tuple[str, int | None]] = [(TRAINED, None)]
     sources += [(kind, seed) for kind in kinds for seed in seed_list]
-    if kinds and (edits := hooks.active_edits(model)):
-        raise InputError(
-            f"repeats: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: untrained models would "
-            "not have "
-            "this edit; leave its block, or leave untrained= out"
-        )
+    if kinds:
+        require_no_edits("repeats", model, "untrained= measures models that would not have it")
     parts = []
     for index, (source, seed) in enumerate(sources):
         subject = model if seed is None else untrained_model(model, source, seed=seed)

@@ -200,6 +200,5 @@ def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt, items: 
         if {inserted[position] for position in range(start, end) if position in inserted} == {True, False}:
             raise InputError(
                 f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this "
-                f"tokenizer makes "
-                "of an item and of inserted text together: use another separator"
+                "tokenizer makes of an item and of inserted text together: use another separator"
             )

@@ -1,5 +1,5 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
-a untrained model."""
+an untrained model."""
 
 from ostools.models.adopt import adopt as adopt
 from ostools.models.chat import ORIGINS as ORIGINS

@@ -1,6 +1,6 @@
 """Null models: the same architecture before training, or without the order that training gave to its weights.
 
-What a measurement finds in a untrained model too was not learnt.
+What a measurement finds in an untrained model too was not learnt.
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ def _fill(module: PreTrainedModel, random_values: PreTrainedModel) -> None:
         if not bool(torch.isfinite(source).all()):
             raise InputError(
                 f"untrained model: expected transformers to draw every weight of {type(module).__name__}, found {name} "
-                "undrawn: "
-                "shuffle the model's own weights, kind='shuffled'"
+                "undrawn: shuffle the model's own weights, kind='shuffled'"
             )
         weight.data.copy_(source.float())
 
@@ -162,8 +161,7 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
         if name not in own_weights or own_weights[name].shape != weight.shape:
             raise InputError(
                 f"untrained model: expected the weights that load_model gives a {model.cfg.architecture}, found none that is "
-                f"{name} "
-                f"of {tuple(weight.shape)}: load the model with ostools.load_model"
+                f"{name} of {tuple(weight.shape)}: load the model with ostools.load_model"
             )
         entries = dense(own_weights[name]).flatten()
         weight.copy_(entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(weight.shape))

@@ -50,7 +50,7 @@ def asked_of(command: Command) -> tuple[str, ...]:
     return (*command.words, "--texts", "t.txt") if command.words[-1] == "corpus" else command.words
 
 
-ASKED = [*(asked_of(command) for command in MEASURED if has_model(command) and not command.own), ("report",)]
+ASKED = [*(asked_of(command) for command in MEASURED if has_model(command) and not command.loads_model), ("report",)]
 
 
 @pytest.mark.usefixtures("no_model")

@@ -103,7 +103,7 @@ def test_defaults_as_they_are_shown_can_be_typed(command: Command) -> None:
     known = {parameter.name: parameter for parameter in signature_of(command.function).parameters}
     for field in fields_of(command):
         shown = command.defaults.get(field.name) or shown_default(known[field.name])
-        if shown and not command.own:
+        if shown and not command.loads_model:
             many = getattr(field.declared, "multiple", False)
             read = field.read(
                 field.option, tuple(shown.split(",")) if many and "," in shown else (shown,) if many else shown

@@ -226,8 +226,7 @@ def _require_room(model: TransformerBridge, prefilled_pairs: PrefilledPairs, lon
     if needed > context:
         raise InputError(
             f"{prefilled_pairs.name}: {longest - 1} items and one more take {needed} tokens with their answer, the model's "
-            f"context "
-            f"holds {context}: ask for shorter lengths"
+            f"context holds {context}: ask for shorter lengths"
         )
 
 

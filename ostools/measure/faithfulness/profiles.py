@@ -88,8 +88,7 @@ def require_mitigation(results: Sequence[ProfileSource], acting: Mitigation | No
         if (measured_under := result.provenance.mitigation or NONE) != label:
             raise InputError(
                 f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure "
-                f"all of them, "
-                "and ask here, with one mitigation"
+                "all of them, and ask here, with one mitigation"
             )
 
 

@@ -103,8 +103,7 @@ def certify(
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
             f"{float(difference.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar "
-            f"{bar:.2g}); its "
-            "norms are not to be trusted"
+            f"{bar:.2g}); its norms are not to be trusted"
         )
     informative = bar < _INFORMATIVE * size
     return Certificate(error / size if informative else None, informative, passes)

@@ -118,8 +118,7 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     if foreign_edits:
         raise InputError(
             f"position: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at "
-            f"{foreign_edits[0].where}: give the "
-            "beginning of the prompt itself, or leave the edit's block"
+            f"{foreign_edits[0].where}: give the beginning of the prompt itself, or leave the edit's block"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)
     with torch.no_grad():

@@ -112,8 +112,7 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         )
         raise InputError(
             f"compare: expected two results of the same tokens, found {first_token} and {second_token} at position {at[0]}: "
-            f"ratios are taken "
-            "token by token, so measure both on one prompt, with models of one tokenizer"
+            "ratios are taken token by token, so measure both on one prompt, with models of one tokenizer"
         )
 
 

@@ -88,7 +88,7 @@ def untrained_baselines(
         max_memory, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` while edits are active, because a untrained model does not have them.
+    Raises `InputError` while edits are active, because an untrained model does not have them.
     """
     kind_names = checked_names("kind of untrained model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
     seed_list = checked_seeds(seeds)
@@ -137,6 +137,5 @@ def _require_one_norm(table: Frame) -> None:
     if table["norm"].nunique() > 1:
         raise InputError(
             "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
-            "method='exact' or "
-            "method='sketch'"
+            "method='exact' or method='sketch'"
         )

@@ -179,8 +179,7 @@ def check_storage(family: Family, source: Source, mapped: bool, quantisation: st
         what = "device_map" if mapped else quantisation
         raise InputError(
             f"{what}: expected weights that are computed with as {source.directory} holds them, found {obstacle}: load the "
-            f"model "
-            "whole, in full precision"
+            "model whole, in full precision"
         )
 
 
@@ -192,6 +191,5 @@ def _check_base(family: Family, source: Source, mapped: bool, quantisation: str 
     if obstacle is not None:
         raise InputError(
             f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {obstacle}: "
-            f"merge "
-            "it with PEFT (`merge_and_unload`), save the whole model, and load that"
+            "merge it with PEFT (`merge_and_unload`), save the whole model, and load that"
         )

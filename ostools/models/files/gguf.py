@@ -190,8 +190,7 @@ def _config(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedConf
     if header.settings.get("split.count", 1) not in (0, 1):
         raise InputError(
             f"expected one GGUF file with all weights, found {name}, one of {short_repr(header.settings['split.count'])}: "
-            f"merge "
-            "them with llama.cpp's `llama-gguf-split --merge`"
+            "merge them with llama.cpp's `llama-gguf-split --merge`"
         )
     try:
         config = AutoConfig.from_pretrained(folder, gguf_file=name, local_files_only=True)
@@ -224,8 +223,7 @@ def _require_same_settings(config: PreTrainedConfig, header: GgufHeader, name: s
         ):
             raise InputError(
                 f"expected settings that transformers' GGUF reader knows, found {key} = {short_repr(value)} in {name}: the "
-                f"model "
-                "would be computed without it; use the checkpoint that the file was made of"
+                "model would be computed without it; use the checkpoint that the file was made of"
             )
 
 

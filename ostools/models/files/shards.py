@@ -246,16 +246,14 @@ def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index
             if name in file_by_tensor:
                 raise InputError(
                     f"expected each tensor in one file of {index.parent}, found {short_repr(name)} in {file_by_tensor[name]} "
-                    f"and in "
-                    f"{shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
+                    f"and in {shard.file.name}: which one is the weight is not known; fetch the checkpoint again"
                 )
             file_by_tensor[name] = shard.file.name
     for name, file in places.items():
         if file_by_tensor.get(name, file) != file:
             raise InputError(
                 f"expected {short_repr(name)} in {file} as {index} says, found it in {file_by_tensor[name]}: fetch the "
-                f"checkpoint "
-                f"again"
+                "checkpoint again"
             )
 
 

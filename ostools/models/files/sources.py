@@ -112,8 +112,7 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
     if not isinstance(base_name, str | os.PathLike) or not os.fspath(base_name):
         raise InputError(
             f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {short_repr(base_name)}: say "
-            f"where the "
-            "base model lies with base=... (--base)"
+            "where the base model lies with base=... (--base)"
         )
     commit = settings.get("revision") if base is None and not os.path.isdir(base_name) else None
     try:
@@ -125,8 +124,7 @@ def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
     if (base_source.directory / ADAPTER_CONFIG).exists():
         raise InputError(
             f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: "
-            f"merge "
-            "that one with PEFT, save it, and give it as base=... (--base)"
+            "merge that one with PEFT, save it, and give it as base=... (--base)"
         )
     return Source(
         source.name,
@@ -165,8 +163,7 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
                 f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
-                f"give the "
-                "directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
+                "give the directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
             )
         else:
             return _download(text, revision)

@@ -111,8 +111,7 @@ def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: P
         if token_id != where:
             raise InputError(
                 f"expected the token {short_repr(token)} with id {short_repr(where)} as {directory / file} says, found it "
-                f"with id "
-                f"{token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"with id {token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
 
 
@@ -133,8 +132,7 @@ def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> N
         if index in tokens:
             raise InputError(
                 f"expected an id for each token of {directory}, found id {index} for {short_repr(min(tokens[index], token))} "
-                f"and "
-                f"for {short_repr(max(tokens[index], token))}: copy the model's own tokenizer there"
+                f"and for {short_repr(max(tokens[index], token))}: copy the model's own tokenizer there"
             )
         tokens[index] = token
 
