@@ -57,17 +57,15 @@ class Command(Record):
 
 def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None) -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
-    modules = {"figure_2": "copying", "figure_5": "figure5", "figure_8": "synthetic", "figure_9": "synthetic"}
-    target = f"experiments.figures.{modules.get(maker, 'counting')}:{maker}"
     form = ("seeds", "panels", "mode", "examples", "tidy")
     is_counting = number in (3, 4, 6, 7)
     has_answers = is_counting or number == 2
     return Command(
         f"reproduce figure {number}",
         options,
-        target=target,
+        target=f"experiments.figures.{maker}",
         fixed={"number": number} if is_counting else {},
-        lines_of=(_FIGURE_3,) if maker == "figure_4" else (),
+        lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
         check="panels" if is_counting else check,
         hosted="figure_questions" if has_answers else None,
         of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
@@ -132,14 +130,14 @@ COMPOSED = (
         target="cli.verbs.composed:faithfulness",
         lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
     ),
-    _figure(2, "figure_2", ("--lengths 10:600 --out figure2.pdf",)),
-    _figure(3, "figure_3", ("--answers answers.jsonl --out figure3.pdf",)),
-    _figure(4, "figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
-    _figure(5, "figure_5", ("--panel b --site y --norm l2 --out figure5.pdf",), check="figure_5"),
-    _figure(6, "figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),
-    _figure(7, "figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
-    _figure(8, "figure_8", ("--block pre-ln --out figure8.pdf",)),
-    _figure(9, "figure_9", ("--out figure9.pdf",)),
+    _figure(2, "copying:figure_2", ("--lengths 10:600 --out figure2.pdf",)),
+    _figure(3, "counting:figure_3", ("--answers answers.jsonl --out figure3.pdf",)),
+    _figure(4, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
+    _figure(5, "figure5:figure_5", ("--panel b --site y --norm l2 --out figure5.pdf",), check="figure_5"),
+    _figure(6, "counting:figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),
+    _figure(7, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
+    _figure(8, "synthetic:figure_8", ("--block pre-ln --out figure8.pdf",)),
+    _figure(9, "synthetic:figure_9", ("--out figure9.pdf",)),
 )
 
 UNMEASURED = (
