@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ostools.runs.forecast import Forecast
 
 EMBEDDED = "embedded"
+_BESIDE_A_FILE = 3
+"""Sentences that are printed of a result that went to a file."""
 
 
 def run(command: Command, values: Mapping[str, Any]) -> None:
@@ -204,7 +206,7 @@ def give(result: Any) -> None:
     elif file is not None:
         terminal.tell_written(file)
         if not GLOBALS.quiet:
-            terminal.print_text(terminal.findings_of(result, beside_a_file=True))
+            terminal.print_text(result.findings()[:_BESIDE_A_FILE])
     else:
         if (mitigation := result.provenance.mitigation) is not None:
             terminal.print_text([f"under the mitigation {mitigation}", ""])

@@ -7,11 +7,9 @@ say. Files get everything.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +19,10 @@ from ostools.ground.progress import outermost
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LENGTHS = 16
-"""Lengths of a curve that a terminal shows."""
 _ROWS = 48
 """Rows of a table that a terminal shows."""
 _NARROWEST = 16
 """Characters to which a column of words may be wrapped."""
-_GREATEST = 10
-"""Rows of a table that is ordered by size."""
 
 
 @contextmanager
@@ -139,104 +133,10 @@ def tell_written(path: Path) -> None:
 # ---- results
 
 
-@dataclass(frozen=True)
-class View:
-    """A table of a result as a terminal shows it.
-
-    table: an attribute of the result, or a method without arguments.
-    columns: names with blanks between them, of which those that the table lacks are left out;
-        none: all.
-    across: the columns whose values stand side by side.
-    greatest: the column by whose size the rows are ordered.
-    groups: one row a group, with the number of its rows and the means of `columns`.
-    """
-
-    table: str = "frame"
-    columns: str = ""
-    across: str = ""
-    greatest: str = ""
-    groups: str = ""
-
-
-_VIEWS: dict[str, tuple[View, ...]] = {
-    "Sensitivity": (
-        View(
-            "frame",
-            "layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
-            across="linearisation",
-        ),
-    ),
-    "Bounds": (
-        View("beliefs", "variant words"),
-        View(columns="last position token value", across="variant kind linearisation norm"),
-    ),
-    "Profile": (
-        View("top", "position token origin value share share_without_sink over_frozen"),
-        View("summary", "linearisation sink_share last_share text_share effective_tokens over_frozen_median"),
-        View("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
-    ),
-    "Spectra": (View("depth"),),
-    "Attention": (View(columns="layer head token position weight", greatest="weight"),),
-    "AttentionDifference": (
-        View(
-            columns="layer head token first_position second_position first second difference",
-            greatest="difference",
-        ),
-    ),
-    "AttentionVariation": (View("over_heads"),),
-    "Collapse": (View(columns="pair seed layer length mean pair_noise machine_line", across="dtype"),),
-    "Retrieval": (View(columns="found log_probability sensitivity_mean sensitivity_others", groups="position"),),
-    "Figure2": (View(columns="correct", groups="panel task"),),
-    "Figure3": (View(columns="correct absolute_error", groups="task mode"),),
-    "Figure4": (View(columns="task mode output answers right", greatest="answers"),),
-    "Figure5": (View(columns="panel pair dtype length mean head_minimum head_maximum"),),
-    "Counting": (View(columns="dtype length key answer absolute_error distance pair_noise"),),
-    "Decodability": (View(columns="dtype site layer test control accuracy low high chance selectivity"),),
-    "ProbeIntervention": (
-        View(
-            columns="dtype site layer direction cosine random_low random_high arrived predicted "
-            "intervention followed rank"
-        ),
-    ),
-    "FailureStage": (
-        View(columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"),
-    ),
-    "Ablation": (View("top", "quantity target value ablated effect predicted_effect"),),
-    "Faithfulness": (View("correlations"), View("areas")),
-    "Study": (
-        View("verdicts", "mitigation answers log_probability collapse sensitivity"),
-        View("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
-    ),
-    "ChainOfThought": (View("summary"), View("lines")),
-    "Corpus": (View("summary"), View("shapes")),
-}
-"""By the class of a result. A class without a row shows its `summary`, or its `frame`."""
-
-_FINDINGS = "ostools.reporting.findings"
-_CHARTS = "ostools.reporting.charts"
-_SENTENCES: dict[str, tuple[str, ...]] = {
-    "Sensitivity": (f"{_FINDINGS}.sensitivity:sensitivity_findings",),
-    "Attention": (f"{_CHARTS}.attention:attention_findings",),
-    "AttentionDifference": (f"{_CHARTS}.attention:difference_findings",),
-    "Evaluation": (
-        f"{_FINDINGS}.answers:evaluation_findings",
-        f"{_FINDINGS}.answers:unread_texts",
-    ),
-    "Counting": (f"{_FINDINGS}.answers:counting_findings",),
-    "Decodability": (f"{_FINDINGS}.probes:probe_findings",),
-    "ProbeIntervention": (f"{_FINDINGS}.probes:intervention_findings",),
-    "FailureStage": (f"{_FINDINGS}.probes:failure_stage_findings",),
-    "Ablation": (f"{_FINDINGS}.effects:beliefs", f"{_FINDINGS}.effects:ablation_findings"),
-    "Faithfulness": (f"{_FINDINGS}.effects:faithfulness_findings",),
-    "Retrieval": (f"{_CHARTS}.positions:retrieval_notes",),
-    "Figure8": (f"{_CHARTS}.experiments.decay:figure_8_notes",),
-    "Figure9": (f"{_CHARTS}.experiments.decay:figure_9_notes",),
-}
-"""Functions from a result to sentences, by the class of the result."""
-
-
 def show(result: Any) -> None:
     """Print the tables of a result and what they say; of several prompts their mean as well."""
+    from ostools.results.table_head import TableHead
+
     if hasattr(result, "over_position") and len(result) > 1:
         for number, prompt_result in enumerate(result, start=1):
             print_text([f"prompt {number} of {len(result)}"])
@@ -245,124 +145,12 @@ def show(result: Any) -> None:
         title = f"Mean over {len(result)} prompts: shares of parts of the prompt, 1 where all are equal"
         _print_frame(title, result.over_position())
         return
-    name = type(result).__name__
-    summary = View("summary" if hasattr(result, "summary") else "frame")
-    for view in _VIEWS.get(name, (summary,)):
-        _show_view(result, view)
-    print_text(findings_of(result))
-
-
-def findings_of(result: Any, *, beside_a_file: bool = False) -> list[str]:
-    """Sentences that a result says; beside a file those alone that a picture needs."""
-    from ostools.cli.signature import imported
-
-    name = type(result).__name__
-    if name == "Collapse":
-        return _collapse_findings(result, beside_a_file)
-    if beside_a_file:
-        return []
-    sentences = [line for target in _SENTENCES.get(name, ()) for line in imported(target)(result)]
-    if name == "Study":
-        sentences += list(result.verdicts["sentence"])
-    if name in ("Figure8", "Figure9"):
-        sentences = [*_laws(result), *sentences]
-    return [*sentences, *getattr(result, "deviations", ())]
-
-
-def _laws(result: Any) -> list[str]:
-    """The law that each curve of Figures 8 and 9 follows."""
-    from ostools.reporting.charts.experiments.decay import law_words
-
-    keys = ("reading", "quantity") if type(result).__name__ == "Figure8" else ("quantity",)
-    fits = result.fits.to_dict("records")
-    return [f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}" for fit in fits]
-
-
-def _collapse_findings(result: Any, beside_a_file: bool) -> list[str]:
-    from ostools.reporting.findings import collapse as findings
-
-    if beside_a_file:
-        return findings.verdict_lines(result, _reading(result))
-    if result.reading is not None:
-        return findings.reading_findings(result, result.reading)
-    return findings.collapse_findings(result, result.provenance.model.get("trained_lengths"))
-
-
-def _reading(result: Any) -> Any:
-    """The distance that a collapse shows."""
-    from ostools.measure.collapse.verdicts import Reading
-
-    return result.reading or Reading.with_defaults("y", None, "l2")
-
-
-def _show_view(result: Any, view: View) -> None:
-    name = type(result).__name__
-    words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", name).capitalize()
-    title = words if view.table == "frame" else f"{words}, {view.table.replace('_', ' ')}"
-    table: Any = getattr(result, view.table)
-    table = table() if callable(table) else table
-    if not len(table):
-        return
-    if name == "Collapse":
-        reading = _reading(result)
-        by_layer = table["layer"].nunique() > 1
-        place = reading.words.replace("v^(L)", "v^(l)") if by_layer else reading.words
-        title = f"{place}, {table['task'].iloc[0]}"
-        table = reading.of(result.measured(), every_layer=by_layer)
-    if "length" in table.columns:
-        table, title = _some_lengths(table, title)
-    if view.groups:
-        table = _grouped(table, view)
-    if view.greatest:
-        order = table[view.greatest].abs().sort_values(ascending=False, kind="stable").index
-        table, title = table.reindex(order).head(_GREATEST), f"{title}, by {view.greatest}"
-    if view.across:
-        table = _side_by_side(table, view)
-    elif view.columns and not view.groups:
-        table = table[_present(view.columns, table)]
-    _print_frame(title, table)
-    print_text([""])
-
-
-def _some_lengths(table: Any, title: str) -> tuple[Any, str]:
-    """Rows of at most `_LENGTHS` lengths, evenly spread, the first and the last among them."""
-    lengths = sorted(set(table["length"]))
-    last, most = len(lengths) - 1, _LENGTHS - 1
-    sample = {lengths[round(index * last / most)] for index in range(_LENGTHS)}
-    if len(sample) == len(lengths):
-        return table, title
-    return table[table["length"].isin(sample)], f"{title}, {len(sample)} of {len(lengths)} lengths"
-
-
-def _present(names: str, table: Any) -> list[str]:
-    return [name for name in names.split() if name in table.columns]
-
-
-def _grouped(table: Any, view: View) -> Any:
-    """One row a group: how many rows it has, and the means; of true and false the share."""
-    means, groups = _present(view.columns, table), view.groups.split()
-    numbers = table.assign(**{name: table[name].astype("Float64") for name in means})
-    grouped = numbers.groupby(groups, sort=False)
-    return grouped.agg(rows=(groups[0], "size"), **{name: (name, "mean") for name in means}).reset_index()
-
-
-def _side_by_side(table: Any, view: View) -> Any:
-    """The table with a column for each number and each value of `across`."""
-    names = _present(view.columns, table)
-    keys = [name for name in names if table[name].dtype.kind != "f"]
-    numbers: list[str] = []
-    for name in names:
-        # Exact norms have no interval: both of its ends repeat the norm.
-        repeats = numbers and table[name].equals(table[numbers[-1]])
-        if name not in keys and table[name].notna().any() and not repeats:
-            numbers.append(name)
-    # A key that is the same in all rows says nothing.
-    index = [name for name in keys if table[name].nunique() > 1] or keys[-1:]
-    wide = table.pivot_table(
-        index=index, columns=view.across.split(), values=numbers, aggfunc="first", sort=False, dropna=False
-    )
-    wide.columns = [" ".join(map(str, (*name[1:], name[0]))) for name in wide]
-    return wide.dropna(how="all").reset_index()
+    for head in result.tables or (TableHead("summary" if hasattr(result, "summary") else "frame"),):
+        title, table = head.of(result)
+        if len(table):
+            _print_frame(title, table)
+            print_text([""])
+    print_text(result.findings())
 
 
 def _print_frame(title: str, table: Any) -> None:

@@ -27,6 +27,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -34,7 +35,14 @@ NORMS = ("operator", "frobenius")
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(Result, chart="positions:chain_of_thought_chart"):
+class ChainOfThought(
+    Result,
+    chart="positions:chain_of_thought_chart",
+    tables=(
+        TableHead("summary"),
+        TableHead("lines"),
+    ),
+):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`) and `line` (of the reasoning, from 1).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total

@@ -33,6 +33,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.prompts import of_text
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
 
@@ -43,7 +44,12 @@ _MOST_POSITIONS = 11
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieval(Result, chart="positions:retrieval_chart"):
+class Retrieval(
+    Result,
+    chart="positions:retrieval_chart",
+    findings=("charts.positions:retrieval_notes",),
+    tables=(TableHead(columns="found log_probability sensitivity_mean sensitivity_others", groups="position"),),
+):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -26,6 +26,7 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.memory import free_memory, require_room_to_draw
 from ostools.ground.words import title_of
 from ostools.results.encoding import decoded_fields, encoded_fields
+from ostools.results.table_head import TableHead
 
 if TYPE_CHECKING:
     import altair as alt
@@ -127,18 +128,27 @@ def drawing() -> Any:
 class Result:
     """A tidy table `frame` with the `provenance` of its numbers.
 
-    `class Bounds(Result, chart="tokens:bounds_chart")` names its chart, a module and a function in `ostools.reporting.charts`;
-    a class derived from it is drawn as it is. A class of another distribution brings a `plot` of its own.
+    `class Bounds(Result, chart="tokens:bounds_chart", findings="...", tables=(...))` says how it is shown. A class derived from
+    it is shown as it is. A class of another distribution brings a `plot` of its own.
+
+    chart: a module and a function in `ostools.reporting.charts`.
+    sentences: functions from the result to sentences, each a module and a function in `ostools.reporting`.
+    tables: what a terminal shows; none: the `summary`, or the `frame`.
     """
 
     chart: ClassVar[str] = ""
+    sentences: ClassVar[tuple[str, ...]] = ()
+    tables: ClassVar[tuple[TableHead, ...]] = ()
 
     frame: pd.DataFrame
     provenance: Provenance
 
-    def __init_subclass__(cls, *, chart: str = "", **options: Any) -> None:
+    def __init_subclass__(
+        cls, *, chart: str = "", findings: Sequence[str] = (), tables: Sequence[TableHead] = (), **options: Any
+    ) -> None:
         super().__init_subclass__(**options)
-        cls.chart = chart or cls.chart
+        cls.chart, cls.tables = chart or cls.chart, tuple(tables) or cls.tables
+        cls.sentences = tuple(findings) or cls.sentences
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
     def __repr__(self) -> str:
@@ -166,6 +176,10 @@ class Result:
         Raises `InputError` for a size that cannot be used.
         """
         return drawing().chart_of(self, size, title)
+
+    def findings(self) -> list[str]:
+        """Sentences that the numbers say, the most important one first; none of a result that has no words."""
+        return drawing().findings_of(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""

@@ -41,6 +41,7 @@ from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.profiles import rank_correlation
@@ -50,7 +51,15 @@ QUANTITY = ("measure", "quantity")
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation(Result, chart="components:ablation_chart"):
+class Ablation(
+    Result,
+    chart="components:ablation_chart",
+    findings=(
+        "findings.effects:beliefs",
+        "findings.effects:ablation_findings",
+    ),
+    tables=(TableHead("top", "quantity target value ablated effect predicted_effect"),),
+):
     """One row per prompt, part taken out, and quantity.
 
     Columns: task, length, seed, tokens; what (heads | edges | layers), method (what stands in its place: zero | mean), target

@@ -20,6 +20,7 @@ from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.results import Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
 
 LENGTHS = range(20, 601, 20)
@@ -32,7 +33,11 @@ PANELS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Figure2(Result, chart="experiments.figures:figure_2_chart"):
+class Figure2(
+    Result,
+    chart="experiments.figures:figure_2_chart",
+    tables=(TableHead(columns="correct", groups="panel task"),),
+):
     """`frame`: one row a panel (a to c), task and length.
 
     Its other columns are those of `ostools.measure.Evaluation` but mitigation, status, sample and log_probability.

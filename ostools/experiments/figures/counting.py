@@ -35,6 +35,7 @@ from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.results import Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import PLACES, SLIPPED, Mode
 from ostools.tasks.questions import Question
@@ -53,7 +54,11 @@ WITHOUT_COT: tuple[Mode, ...] = ("none", "answer-only")
 
 
 @dataclass(frozen=True, eq=False)
-class Figure3(Result, chart="experiments.figures:figure_3_chart"):
+class Figure3(
+    Result,
+    chart="experiments.figures:figure_3_chart",
+    tables=(TableHead(columns="correct absolute_error", groups="task mode"),),
+):
     """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
     nothing is drawn).
 
@@ -73,7 +78,11 @@ class Figure3(Result, chart="experiments.figures:figure_3_chart"):
 
 
 @dataclass(frozen=True, eq=False)
-class Figure4(Result, chart="experiments.figures:figure_4_chart"):
+class Figure4(
+    Result,
+    chart="experiments.figures:figure_4_chart",
+    tables=(TableHead(columns="task mode output answers right", greatest="answers"),),
+):
     """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it
     was the answer), right (how often it was the right one; 0 for NA). `answers`: the rows of Figure 3 behind them.
     """

@@ -37,6 +37,7 @@ from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.measurement import measurement
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import ItemsAs
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
@@ -47,7 +48,11 @@ _INTERVAL = ["interval_low", "interval_high"]
 
 
 @dataclass(frozen=True, eq=False)
-class Figure5(Result, chart="experiments.figure5:figure_5_chart"):
+class Figure5(
+    Result,
+    chart="experiments.figure5:figure_5_chart",
+    tables=(TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),),
+):
     """One row per panel, pair, dtype and length.
 
     Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how

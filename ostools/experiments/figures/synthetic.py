@@ -70,7 +70,11 @@ value, and come out 1e-15 apart at most, by the order of adding; the scores, sum
 
 
 @dataclass(frozen=True, eq=False)
-class Figure8(Result, chart="experiments.decay:figure_8_chart"):
+class Figure8(
+    Result,
+    chart="experiments.decay:figure_8_chart",
+    findings=("charts.experiments.decay:figure_8_findings",),
+):
     """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two last representations),
     relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1, mean over heads:
     sum_j |alpha_j - alpha*_j|, the copy's own weight against 0), rounding (where `relative` is up to it, the distances are
@@ -83,7 +87,11 @@ class Figure8(Result, chart="experiments.decay:figure_8_chart"):
 
 
 @dataclass(frozen=True, eq=False)
-class Figure9(Result, chart="experiments.decay:figure_9_chart"):
+class Figure9(
+    Result,
+    chart="experiments.decay:figure_9_chart",
+    findings=("charts.experiments.decay:figure_9_findings",),
+):
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2), bound (certified, of Lemma
     B.2: 2 min(k, n) e (e^eps - 1) / n).
 

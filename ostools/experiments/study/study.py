@@ -29,6 +29,7 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -39,7 +40,15 @@ COLUMNS = [
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Result, chart="experiments.study:study_chart"):
+class Study(
+    Result,
+    chart="experiments.study:study_chart",
+    findings=("findings.effects:study_findings",),
+    tables=(
+        TableHead("verdicts", "mitigation answers log_probability collapse sensitivity"),
+        TableHead("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
+    ),
+):
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,

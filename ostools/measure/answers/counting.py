@@ -42,6 +42,7 @@ from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.counting import COUNTING, PrefilledPairs, PrefilledPrompt
 
@@ -61,7 +62,12 @@ _DIFFERS = "differs below the noise"
 
 
 @dataclass(frozen=True, eq=False)
-class Counting(Result, chart="answers:counting_chart"):
+class Counting(
+    Result,
+    chart="answers:counting_chart",
+    findings=("findings.answers:counting_findings",),
+    tables=(TableHead(columns="dtype length key answer absolute_error distance pair_noise"),),
+):
     """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right

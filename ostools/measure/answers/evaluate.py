@@ -67,7 +67,14 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Result, chart="answers:evaluation_chart"):
+class Evaluation(
+    Result,
+    chart="answers:evaluation_chart",
+    findings=(
+        "findings.answers:evaluation_findings",
+        "findings.answers:unread_texts",
+    ),
+):
     """One row per prompt and sample.
 
     Columns: task (as `tasks.task` takes it), mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation (as

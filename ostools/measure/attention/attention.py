@@ -30,6 +30,7 @@ from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.results import Frame, Provenance, Result, drawing
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
 ATTENTION = "attention"
@@ -39,7 +40,12 @@ SIDE = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Attention(Result, chart="attention:attention_chart"):
+class Attention(
+    Result,
+    chart="attention:attention_chart",
+    findings=("charts.attention:attention_findings",),
+    tables=(TableHead(columns="layer head token position weight", greatest="weight"),),
+):
     """Attention weights of the last token: one row is one layer, head and token attended to.
 
     Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;

@@ -14,12 +14,22 @@ from ostools.measure.attention.attention import Attention
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import partners
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 
 Pairs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionDifference(Result, chart="attention:attention_difference_chart"):
+class AttentionDifference(
+    Result,
+    chart="attention:attention_difference_chart",
+    findings=("charts.attention:difference_findings",),
+    tables=(
+        TableHead(
+            columns="layer head token first_position second_position first second difference", greatest="difference"
+        ),
+    ),
+):
     """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens that are the same.
 
     Columns: layer, head, first_position, second_position, token, first, second (the weights), difference (second - first).

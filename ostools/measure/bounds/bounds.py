@@ -47,10 +47,18 @@ from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds(Result, chart="tokens:bounds_chart"):
+class Bounds(
+    Result,
+    chart="tokens:bounds_chart",
+    tables=(
+        TableHead("beliefs", "variant words"),
+        TableHead(columns="last position token value", across="variant kind linearisation norm"),
+    ),
+):
     """Path sums: one row is one token under one variant.
 
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |

@@ -27,6 +27,7 @@ from ostools.measure.collapse.verdicts import (
     over_seeds,
 )
 from ostools.results import Column, Frame, Provenance, Result, frame_of
+from ostools.results.table_head import TableHead
 from ostools.theory.hidden_ranges import hidden_ranges
 
 FITTED_FROM = 8
@@ -36,7 +37,14 @@ SAME_IN_FLOAT64 = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Collapse(Result, chart="collapse_parts:collapse_result_chart"):
+class Collapse(
+    Result,
+    chart="collapse_parts:collapse_result_chart",
+    findings=("findings.collapse:result_findings",),
+    tables=(
+        TableHead("curve", "pair seed layer length mean pair_noise machine_line", across="dtype", title="curve_title"),
+    ),
+):
     """One row per pair, length, dtype, site, reading and norm.
 
     Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
@@ -73,6 +81,23 @@ class Collapse(Result, chart="collapse_parts:collapse_result_chart"):
     reference: pd.DataFrame
     reading: Reading | None = None
     variation: pd.DataFrame | None = None
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """The rows that were measured, as `reading` says; after every block where several were compared."""
+        frame: Frame = self.frame
+        return self._read_as.of(self.measured(), every_layer=frame["layer"].nunique() > 1)
+
+    @property
+    def curve_title(self) -> str:
+        """The distance of `curve` in words, and the task."""
+        frame: Frame = self.frame
+        words = self._read_as.words
+        return f"{words.replace('v^(L)', 'v^(l)') if frame['layer'].nunique() > 1 else words}, {frame['task'].iloc[0]}"
+
+    @property
+    def _read_as(self) -> Reading:
+        return self.reading or Reading.with_defaults("y", None, "l2")
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""

@@ -47,6 +47,7 @@ from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import CollapseTask
 from ostools.tasks.base import seeds_of
 from ostools.theory.distances import proof_variation
@@ -185,7 +186,11 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionVariation(Result, chart="spectra:attention_variation_chart"):
+class AttentionVariation(
+    Result,
+    chart="spectra:attention_variation_chart",
+    tables=(TableHead("over_heads"),),
+):
     """One row per seed, length, layer and head.
 
     Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -

@@ -49,6 +49,7 @@ from ostools.measure.prompts import PromptResults, named_by
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.results.table_head import TableHead
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
 
@@ -58,7 +59,15 @@ FEWEST_ORDERS = 19  # so that p can be 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Faithfulness(Result, chart="profile:faithfulness_chart"):
+class Faithfulness(
+    Result,
+    chart="profile:faithfulness_chart",
+    findings=("findings.effects:faithfulness_findings",),
+    tables=(
+        TableHead("correlations"),
+        TableHead("areas"),
+    ),
+):
     """Effects of leaving out each token of a prompt, and how profiles rank them.
 
     `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position, token_id, token, origin,

@@ -39,13 +39,24 @@ from ostools.measure.passes.output import Output, up_to_position
 from ostools.measure.prompts import PROFILE, PromptResults, by_token, checked_layers, join_results, token_columns
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity(Result, chart="profile:sensitivity_result_chart"):
+class Sensitivity(
+    Result,
+    chart="profile:sensitivity_result_chart",
+    findings=("findings.sensitivity:sensitivity_findings",),
+    tables=(
+        TableHead(
+            columns="layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
+            across="linearisation",
+        ),
+    ),
+):
     """Measured norms: one row is one token at one layer under one linearisation.
 
     Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see

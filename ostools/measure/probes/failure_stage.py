@@ -39,6 +39,7 @@ from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
 READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
@@ -63,7 +64,14 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 
 
 @dataclass(frozen=True, eq=False)
-class FailureStage(Result, chart="components:failure_stage_chart"):
+class FailureStage(
+    Result,
+    chart="components:failure_stage_chart",
+    findings=("findings.probes:failure_stage_findings",),
+    tables=(
+        TableHead(columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"),
+    ),
+):
     """One row per mitigation, dtype and length: what becomes of the answers.
 
     Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear

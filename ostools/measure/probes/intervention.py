@@ -33,6 +33,7 @@ from ostools.measure.probes.probe import FLOAT32, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
 DIRECTIONS = ("probe", "data")
@@ -47,7 +48,18 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeIntervention(Result, chart="components:intervention_chart"):
+class ProbeIntervention(
+    Result,
+    chart="components:intervention_chart",
+    findings=("findings.probes:intervention_findings",),
+    tables=(
+        TableHead(
+            columns=(
+                "dtype site layer direction cosine random_low random_high arrived predicted intervention followed rank"
+            )
+        ),
+    ),
+):
     """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
     An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.

@@ -33,6 +33,7 @@ from ostools.measure.prompts import checked_layers
 from ostools.models.shape import Shape
 from ostools.models.untrained import untrained_model
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -51,7 +52,12 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Decodability(Result, chart="components:probe_chart"):
+class Decodability(
+    Result,
+    chart="components:probe_chart",
+    findings=("findings.probes:probe_findings",),
+    tables=(TableHead(columns="dtype site layer test control accuracy low high chance selectivity"),),
+):
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the

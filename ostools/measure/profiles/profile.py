@@ -21,6 +21,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.prompts import by_token, named_by
 from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
 from ostools.results import Frame, Result
+from ostools.results.table_head import TableHead
 from ostools.theory import profiles as theory
 
 Norm = Literal["operator", "frobenius"]
@@ -37,7 +38,15 @@ _SHAPE_COLUMNS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Profile(Result, chart="profile:profile_chart"):
+class Profile(
+    Result,
+    chart="profile:profile_chart",
+    tables=(
+        TableHead("top", "position token origin value share share_without_sink over_frozen"),
+        TableHead("summary", "linearisation sink_share last_share text_share effective_tokens over_frozen_median"),
+        TableHead("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
+    ),
+):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
     `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),

@@ -30,6 +30,7 @@ from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.theory import profiles
 from ostools.theory import spectra as theory
 
@@ -44,7 +45,11 @@ _Layers = dict[str, list[Float[Tensor, "query key"]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Spectra(Result, chart="spectra:spectra_chart"):
+class Spectra(
+    Result,
+    chart="spectra:spectra_chart",
+    tables=(TableHead("depth"),),
+):
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
 
     `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:

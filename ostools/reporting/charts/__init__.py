@@ -51,6 +51,15 @@ def _named_under(chart: Any, result: Result) -> Any:
     return chart
 
 
+def findings_of(result: Result) -> list[str]:
+    """Sentences that the numbers of a result say (`Result.findings`); then how it differs from the paper's, of a figure."""
+    sentences: list[str] = []
+    for target in result.sentences:
+        module, _, function = target.partition(":")
+        sentences += getattr(import_module(f"ostools.reporting.{module}"), function)(result)
+    return [*sentences, *getattr(result, "deviations", ())]
+
+
 def import_results() -> None:
     """Import every module of ostools that defines a class of results."""
     for floor in ("measure", "experiments", "runs"):

@@ -169,6 +169,13 @@ def _trend_lengths(result: Collapse, curve: Column, trained: Mapping[str, int] |
 # --- one prompt
 
 
+def result_findings(result: Collapse) -> list[str]:
+    """Findings of a collapse by its own reading, or else at y in L2."""
+    if result.reading is not None:
+        return reading_findings(result, result.reading)
+    return collapse_findings(result, result.provenance.model.get("trained_lengths"))
+
+
 def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
     """The paragraphs under a collapse curve; `trained`: the longest trained length by task."""
     pair, verdicts = main_pair(result), verdicts_at_y(result)
@@ -194,16 +201,6 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
         f"Collapse by the {reading.words}: read so, the float64 distance is below the rounding noise of the difference."
     )
     return [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
-
-
-def verdict_lines(result: Collapse, reading: Reading) -> list[str]:
-    """A line for each dtype: over which lengths the main pair is hidden after the last block."""
-    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
-    return [
-        f"{task_of(result)}, {reading.words}, {dtype}: {verdict.words}."
-        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(reading.per, reading.norm).items()
-        if (kind, site, layer) == (pair, reading.site, last)
-    ]
 
 
 def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ostools.experiments.ablation.ablation import Ablation
 from ostools.experiments.position import MODEL, UNTRAINED, PositionEffect
+from ostools.experiments.study.study import Study
 from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
@@ -36,6 +37,12 @@ _SUBJECTS = {MODEL: "The model", UNTRAINED: "The same architecture before traini
 
 
 # --- ablation
+
+
+def study_findings(result: Study) -> list[str]:
+    """A sentence on each mitigation."""
+    verdicts: Frame = result.verdicts
+    return list(verdicts["sentence"])
 
 
 def ablation_findings(result: Ablation) -> list[str]:

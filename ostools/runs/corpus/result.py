@@ -16,6 +16,7 @@ import pandas as pd
 from ostools.ground.errors import InputError, short_repr
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
 from ostools.runs.reading import read
 from ostools.theory import profiles
@@ -27,7 +28,14 @@ KIND = "corpus-"
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus(Result, chart="corpus:corpus_chart"):
+class Corpus(
+    Result,
+    chart="corpus:corpus_chart",
+    tables=(
+        TableHead("summary"),
+        TableHead("shapes"),
+    ),
+):
     """Profiles of many windows over relative position.
 
     `frame`, one row a length and bin: length, bin, start, end (of the bin, as parts of the window), then the share of the

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from ostools.measure import Collapse
-from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED, Reading
+from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdict_lines, verdicts_at_y
+from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdicts_at_y
 from ostools.reporting.page.section import Part, Section
 from ostools.reporting.sections.collapse import collapse_section, precision_section
 from ostools.reporting.sections.measurements import Measurements
@@ -70,7 +70,7 @@ def told(result: Collapse) -> dict[str, str]:
         "headline": f"{headline.verdict} {headline.text}",
         "findings": " ".join(collapse_findings(result)),
         "findings of precisions": " ".join(precision_findings(result)),
-        "command": " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2"))),
+        "command": " ".join(result.findings()),
         "section on precision": " | ".join(words_of(precision_section(found))),
     }
     if not result.measured().empty:
@@ -121,6 +121,5 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     assert headline.text == "float16 overflows on this model: not measured."
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
-    assert "not measured: float16 overflows" in " ".join(verdict_lines(result, Reading.with_defaults("y", None, "l2")))
     for text in (*precision_findings(result), *collapse_findings(result)):
         assert not spans_in(text)

@@ -60,6 +60,20 @@ def figure_9_chart(result: Figure9) -> Any:
     return draw.figure([[panel]], text, [" ".join(marks), *figure_9_notes(result)])
 
 
+def figure_8_findings(result: Figure8) -> list[str]:
+    """The law that each curve follows, and which representation this is."""
+    return [*_laws(result.fits, "reading", "quantity"), *figure_8_notes(result)]
+
+
+def figure_9_findings(result: Figure9) -> list[str]:
+    """The law that each curve follows, and from where on it was fitted."""
+    return [*_laws(result.fits, "quantity"), *figure_9_notes(result)]
+
+
+def _laws(fits: Frame, *keys: str) -> list[str]:
+    return [f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}" for fit in fits.to_dict("records")]
+
+
 def figure_9_notes(result: Figure9) -> list[str]:
     """That the law was fitted where delta is not yet one, if it was."""
     noisy, fitted_from = int(result.provenance.parameters["noisy"]), int(result.fits["fitted_from"].iloc[0])

@@ -1,0 +1,93 @@
+"""The part of a result's table that a terminal shows: which rows, which columns, in which order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_LENGTHS = 16
+"""Lengths of a curve that are shown."""
+_GREATEST = 10
+"""Rows that are shown of a table that is ordered by size."""
+
+
+@dataclass(frozen=True)
+class TableHead:
+    """A table of a result, as a terminal shows it. A class of results names its own: `class Spectra(Result, tables=(...))`.
+
+    table: an attribute of the result, or a method without arguments.
+    columns: names with blanks between them, of which those that the table lacks are left out; none: all.
+    across: the columns whose values stand side by side.
+    greatest: the column by whose size the rows are ordered.
+    groups: one row a group, with the number of its rows and the means of `columns`.
+    title: an attribute of the result that says what the table holds; none: the names of class and table.
+    """
+
+    table: str = "frame"
+    columns: str = ""
+    across: str = ""
+    greatest: str = ""
+    groups: str = ""
+    title: str = ""
+
+    def of(self, result: Any) -> tuple[str, Any]:
+        """Title and rows of the table, of this result."""
+        table: Any = getattr(result, self.table)
+        table, title = table() if callable(table) else table, self._title(result)
+        if "length" in table.columns:
+            table, title = _some_lengths(table, title)
+        if self.groups:
+            table = self._grouped(table)
+        if self.greatest:
+            order = table[self.greatest].abs().sort_values(ascending=False, kind="stable").index
+            table, title = table.reindex(order).head(_GREATEST), f"{title}, by {self.greatest}"
+        if self.across:
+            table = self._side_by_side(table)
+        elif self.columns and not self.groups:
+            table = table[self._present(table)]
+        return title, table
+
+    def _title(self, result: Any) -> str:
+        if self.title:
+            return getattr(result, self.title)
+        words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", type(result).__name__).capitalize()
+        return words if self.table == "frame" else f"{words}, {self.table.replace('_', ' ')}"
+
+    def _present(self, table: Any) -> list[str]:
+        return [name for name in self.columns.split() if name in table.columns]
+
+    def _grouped(self, table: Any) -> Any:
+        """One row a group: how many rows it has, and the means; of true and false the share."""
+        means, groups = self._present(table), self.groups.split()
+        numbers = table.assign(**{name: table[name].astype("Float64") for name in means})
+        grouped = numbers.groupby(groups, sort=False)
+        return grouped.agg(rows=(groups[0], "size"), **{name: (name, "mean") for name in means}).reset_index()
+
+    def _side_by_side(self, table: Any) -> Any:
+        """The table with a column for each number and each value of `across`."""
+        names = self._present(table)
+        keys = [name for name in names if table[name].dtype.kind != "f"]
+        numbers: list[str] = []
+        for name in names:
+            # Exact norms have no interval: both of its ends repeat the norm.
+            repeats = numbers and table[name].equals(table[numbers[-1]])
+            if name not in keys and table[name].notna().any() and not repeats:
+                numbers.append(name)
+        # A key that is the same in all rows says nothing.
+        index = [name for name in keys if table[name].nunique() > 1] or keys[-1:]
+        wide = table.pivot_table(
+            index=index, columns=self.across.split(), values=numbers, aggfunc="first", sort=False, dropna=False
+        )
+        wide.columns = [" ".join(map(str, (*name[1:], name[0]))) for name in wide]
+        return wide.dropna(how="all").reset_index()
+
+
+def _some_lengths(table: Any, title: str) -> tuple[Any, str]:
+    """Rows of at most `_LENGTHS` lengths, evenly spread, the first and the last among them."""
+    lengths = sorted(set(table["length"]))
+    last, most = len(lengths) - 1, _LENGTHS - 1
+    sample = {lengths[round(index * last / most)] for index in range(_LENGTHS)}
+    if len(sample) == len(lengths):
+        return table, title
+    return table[table["length"].isin(sample)], f"{title}, {len(sample)} of {len(lengths)} lengths"
