@@ -29,9 +29,9 @@ from ostools.measure.bounds.memory import bounds_bytes
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.passes.batches import LongestPrompt
+from ostools.measure.unloaded import LIBRARIES, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
-from ostools.runs.forecast import LIBRARIES, Unloaded
 
 LIMIT = 24 << 30
 MACHINES = (8, 24, 48, 80)

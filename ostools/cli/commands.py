@@ -67,6 +67,7 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         fixed={"number": number} if is_counting else {},
         lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
         check="panels" if is_counting else check,
+        memory="experiments.figures.counting:figure_3_memory" if is_counting else f"experiments.figures.{maker}_memory",
         hosted="figure_questions" if has_answers else None,
         of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
     )
@@ -96,6 +97,7 @@ COMPOSED = (
         ('--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'),
         target="cli.verbs.composed:profile",
         lines_of=(_SENSITIVITY, "measure.profiles.profile:profile"),
+        memory="measure.jacobian.memory:sensitivity_memory",
     ),
     Command(
         "collapse",
@@ -108,6 +110,7 @@ COMPOSED = (
         lines_of=("measure.collapse.collapse:collapse",),
         check="collapse",
         pairs=True,
+        memory="cli.verbs.composed:pairs_memory",
     ),
     Command(
         "attention difference",
@@ -129,6 +132,7 @@ COMPOSED = (
         ('--prompt "Once upon a time, a girl named Ann had a" --out use.png',),
         target="cli.verbs.composed:faithfulness",
         lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
+        memory="measure.faithfulness.deletion:faithfulness_memory",
     ),
     _figure(2, "copying:figure_2", ("--lengths 10:600 --out figure2.pdf",)),
     _figure(3, "counting:figure_3", ("--answers answers.jsonl --out figure3.pdf",)),

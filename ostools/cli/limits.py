@@ -20,13 +20,13 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.ground.progress import LONG
+from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.runs.forecast import Forecast, Unloaded
 from ostools.theory.distances import dtype_named
 
 if TYPE_CHECKING:
-    from ostools.cli.forecasts import Memory
+    from ostools.cli.memory import Memory
 
 _GIB = 2**30
 _FIRST_ESTIMATE = 5.0

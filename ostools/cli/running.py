@@ -22,8 +22,8 @@ from ostools.ground.progress import Progress
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from ostools.cli.forecasts import Memory
-    from ostools.runs.forecast import Forecast
+    from ostools.cli.memory import Memory
+    from ostools.measure.unloaded import Forecast
 
 EMBEDDED = "embedded"
 _BESIDE_A_FILE = 3
@@ -69,7 +69,7 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
         with terminal.progress(command.name) as progress:
             result = function(**_complete(command, {**arguments, **fixed}, progress))
     elif result is None:
-        from ostools.cli.forecasts import memory_of
+        from ostools.cli.memory import memory_of
 
         name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
         counts_steps = "progress" in signature_of(command.function).names

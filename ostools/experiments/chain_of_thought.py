@@ -22,9 +22,12 @@ from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
+from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import render_prompt
+from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -60,6 +63,7 @@ class ChainOfThought(
     examples=('--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
+    memory="experiments.chain_of_thought:chain_of_thought_memory",
 )
 def chain_of_thought(
     model: TransformerBridge,
@@ -192,3 +196,22 @@ def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
         "first_token_right": top_token == text.answer_token,
         "right_token_probability": float(log_p[text.answer_token].exp()),
     }
+
+
+def chain_of_thought_memory(
+    model: Unloaded,
+    task: Task | str,
+    length: int,
+    *,
+    linearisations: Sequence[str] = ("full",),
+    method: str = "auto",
+    max_new_tokens: int = 256,
+    chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
+) -> int:
+    """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
+    in_chat: dict[str, Any] = {"chat": chat, "system": system, "thinking": thinking}
+    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, **in_chat)
+    pos = model.longest(task, [length], **in_chat).tokens + max_new_tokens
+    return max(answers, sensitivity_memory(model, pos, linearisations=linearisations, method=method))

@@ -23,12 +23,14 @@ from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import ModelEncoder, PromptSet
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64, Collapse, exact_from, float64_rounding
 from ostools.measure.collapse.verdicts import TOP_TOKEN
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.untrained import TRAINED
+from ostools.measure.unloaded import Unloaded
 from ostools.models import untrained_model
 from ostools.models.tokens import frame, token_text
 from ostools.models.untrained import KINDS
@@ -75,6 +77,7 @@ class Repeats(Result, chart="experiments.decay:repeats_chart"):
     examples=("--lengths 1:128 --out repeats.png", "--task figure-5a --untrained initialised --out before.png"),
     renamed={"prompts": "task"},
     check="repeats",
+    memory="experiments.repeats:repeats_memory",
 )
 def repeats(
     model: TransformerBridge,
@@ -268,3 +271,11 @@ def _hidden(result: Collapse) -> dict[str, Any]:
     }
     sentences = [f"{dtype} {verdict.words}" for (dtype, site), verdict in verdicts.items() if site == SITE]
     return columns | {"status": "; ".join(sentences)}
+
+
+def repeats_memory(
+    model: Unloaded, prompts: Sequence[str], lengths: Sequence[int], *, dtypes: Sequence[str], untrained: Any = None
+) -> int:
+    """Bytes of the pairs, and of an untrained model beside the model."""
+    largest = max(collapse_memory(model, name, lengths, dtypes=dtypes) for name in prompts)
+    return largest + (model.copy_bytes if untrained else 0)

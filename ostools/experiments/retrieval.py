@@ -27,11 +27,13 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text, right_lines
 from ostools.measure.answers.reading import STOP
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import of_text
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
+from ostools.measure.unloaded import Unloaded
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
@@ -76,6 +78,7 @@ class Retrieval(
     ),
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
     check="retrieval",
+    memory="experiments.retrieval:retrieval_memory",
 )
 def retrieval(
     model: TransformerBridge,
@@ -224,3 +227,17 @@ def _compared(differences: Any) -> dict[str, Any]:
     low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
     verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
     return row | {"low": low, "high": high, "verdict": verdict}
+
+
+def retrieval_memory(
+    model: Unloaded,
+    length: int,
+    *,
+    records: str = "words",
+    linearisation: str = "full",
+    method: str = "auto",
+    chat: bool | None = None,
+) -> int:
+    """Bytes of the Jacobians of the prompt with `length` records."""
+    pos = model.longest(RetrieveTask(records=records), [length], chat=chat).tokens
+    return sensitivity_memory(model, pos, linearisations=linearisation, method=method)

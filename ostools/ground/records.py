@@ -34,6 +34,7 @@ class Record:
     hosted: a function of `ostools.cli.verbs.hosted` that makes the questions for a model that runs elsewhere.
     of_questions: the parameters that such a model leaves to choose.
     pairs: its tasks are pairs of prompts, which its check knows.
+    memory: the function of ostools that says how many bytes it holds beside a model (`measure.unloaded`).
     """
 
     command: str = ""
@@ -46,6 +47,7 @@ class Record:
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     pairs: bool = False
+    memory: str = ""
 
 
 @cache

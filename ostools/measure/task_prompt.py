@@ -30,7 +30,7 @@ class TaskPrompt:
 
     `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
     inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
-    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`answers.elicitation`); None where the
+    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`elicitation`); None where the
     model writes the whole line.
     """
 

@@ -1,124 +1,24 @@
-"""What a cell of a sweep, or a command, holds in memory, before its model is loaded: the weights, what
-of them is cast at a time, and the largest pass over them, counted from shapes. Time is not forecast:
-the first steps of a run measure it.
-
-Cost: reading a configuration and a tokenizer, once a model.
-"""
+"""What a cell of a sweep holds in memory, before its model is loaded (`measure.unloaded`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mitigations import Mitigation, insert, rewrite
 from ostools import tasks
 from ostools.ground.errors import INTERRUPTS
-from ostools.ground.memory import available_memory
-from ostools.measure.answers.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
+from ostools.measure.elicitation import Elicitation
 from ostools.measure.passes.batches import LongestPrompt
-from ostools.models.describe import read_trained_lengths
-from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.offload import DISK, SHARE
-from ostools.models.files.shards import check_stored, read_shards
+from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded, longest_prompt, source_elicitation
 from ostools.models.files.sources import Source
-from ostools.models.files.tokenizer import read_tokenizer
-from ostools.models.shape import Shape
-from ostools.models.tokenizer_calls import token_ids
-from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.cells import to_load
 from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.measurements.evaluate import EVALUATION
 from ostools.runs.measurements.record import Cell
 from ostools.runs.sweep_file import form_of
-from ostools.tasks import CollapseTask, Task
-from ostools.tasks.questions import question
 from ostools.theory.distances import dtype_named
-
-LIBRARIES = 560 << 20
-"""Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
-_DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among them
-    (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement takes
-    beside the loaded model; `libraries`: what a process holds before it.
-
-    A cell that nothing is known of has no `work`, and of `memory` what any cell takes."""
-
-    memory: int
-    work: int | None = None
-    libraries: int = 0
-
-    @property
-    def beside_libraries(self) -> int:
-        """Of the memory what this process does not hold yet."""
-        return self.memory - self.libraries
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
-    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that. `chat`: how
-    texts are put to it, as `models.encode` takes it.
-
-    Raises `InputError` as loading would."""
-
-    source: Source
-    dtype: torch.dtype
-    kind: str
-    device_map: str | None = None
-    limit: int | None = None
-    chat: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def shape(self) -> Shape:
-        """Weights that may lie on disk are made where they are read, a large table in one piece."""
-        mapped = self.device_map is not None
-        shape = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(shape, cast=mapped, one_piece=mapped)
-
-    def pos(self, prompt: str | Sequence[int]) -> int:
-        """Tokens of a prompt, given as text or as ids."""
-        if not isinstance(prompt, str):
-            return len(prompt)
-        return count_tokens(required(_tokenizer(self.source.tokenizer)), prompt, **self.chat)
-
-    def longest(self, form: Task | CollapseTask, lengths: Sequence[int], **options: Any) -> LongestPrompt:
-        """The longest prompt of a task; options as of `longest_prompt`."""
-        return longest_prompt(form, self.source.tokenizer, max(lengths), **options)
-
-    def elicitation(self, form: Task, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
-        """How `evaluate` would ask it that task."""
-        return _elicitation(form, self.source, elicitation, chat)
-
-    @property
-    def _weights(self) -> _Weights:
-        return _weights(_stamp(self.source.directory))
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
-        weights = self._weights
-        all_bytes = weights.numbers * self.dtype.itemsize
-        if self.device_map is None:
-            return all_bytes
-        free = available_memory(torch.device(self.kind))
-        return 0 if self.device_map == DISK else min(all_bytes, int(SHARE * free))
-
-    def forecast(self, work: int) -> Forecast:
-        """What loading it takes, and so many bytes of work beside it."""
-        on_cpu = self.kind == "cpu"
-        libraries = LIBRARIES if on_cpu else 0
-        # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
-        largest = self._weights.largest if self.device_map is None and on_cpu else 0
-        return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
 
 
 def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
@@ -141,7 +41,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
 def _longest_of(cell: Cell, source: Source) -> LongestPrompt:
     elicitation = None
     if cell.measurement == EVALUATION.name:
-        elicitation = _elicitation(tasks.task(cell.task), source, cell.arguments.get("elicitation"), None)
+        elicitation = source_elicitation(tasks.task(cell.task), source, cell.arguments.get("elicitation"), None)
     return _longest_of_cell(replace(cell, model="", dtype="", options=""), source.tokenizer, elicitation)
 
 
@@ -151,105 +51,3 @@ def _longest_of_cell(cell: Cell, directory: Path, elicitation: Elicitation | Non
     form, pairs = form_of(cell.task, cell.measurement), MEASUREMENTS[cell.measurement].pairs
     how: Any = {"seed": cell.seed, "mitigation": cell.mitigated, "pairs": pairs, "elicitation": elicitation}
     return longest_prompt(form, directory, max(cell.lengths), **how)
-
-
-def longest_prompt(
-    form: Task | CollapseTask,
-    directory: Path,
-    length: int,
-    *,
-    seed: int = 0,
-    mitigation: Mitigation | None = None,
-    pairs: bool = False,
-    elicitation: Elicitation | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
-) -> LongestPrompt:
-    """Of a task at `length` items, by the tokenizer in `directory`; `pairs`: they are compared, in no chat; `elicitation`: as
-    `evaluate` asks them, None: alone, in a chat where there is a template."""
-    if not isinstance(form, Task):
-        encoder = _Encoder(_tokenizer(directory))
-        return LongestPrompt(max(len(pair.extended) for pair in form.pairs(encoder, [length], seed)))
-    if elicitation is not None:
-        chat = elicitation == CHAT
-    tokenizer = required(_tokenizer(directory))
-    chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
-    require_chat(chat, system, thinking)
-    text = (
-        _few_shot(form, mitigation, length, seed) if elicitation == FEW_SHOT else _text(form, mitigation, length, seed)
-    )
-    line = form.answer_line(form.answer(length, seed))
-    token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
-    return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
-
-
-def _elicitation(form: Task, source: Source, elicitation: str | None, chat: bool | None) -> Elicitation:
-    trained = read_trained_lengths(source.directory)
-    return elicitation_for(form, required(_tokenizer(source.tokenizer)), trained, elicitation, chat)
-
-
-def _text(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
-    items = form.items(length, seed)
-    before, sequence, after = form.parts(items if mitigation is None else insert(mitigation, items, form.key))
-    text = before + sequence + after
-    return text if mitigation is None else rewrite(mitigation, text)
-
-
-def _few_shot(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
-    return "".join(few_shot_text(question(form, length, seed=seed, mitigation=mitigation), mitigation))
-
-
-@lru_cache(maxsize=4)
-def _tokenizer(directory: Path) -> Any:
-    with quiet():
-        return read_tokenizer(directory)
-
-
-class _Encoder:
-    """A bare tokenizer as `tasks.Encoder`."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        tokenizer = required(self.tokenizer)
-        return [tuple(token_ids(tokenizer, text, split_special_tokens=True)) for text in texts]
-
-    def token(self, index: int) -> str:
-        return str(self.tokenizer.convert_ids_to_tokens(index))
-
-
-def _stamp(directory: Path) -> tuple[Path, int, int]:
-    """What a checkpoint is known by: where it lies, and which file its configuration is."""
-    status = (directory / "config.json").stat()
-    return directory.resolve(), status.st_ino, status.st_mtime_ns
-
-
-@lru_cache(maxsize=64)
-def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kind: str) -> Shape:
-    """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
-    family = check_config(source.directory)
-    with quiet():
-        config, quantisation = read_config(source.directory, family)
-    check_stored(config, family, read_shards(source.directory), source.directory, quantisation is not None)
-    return Shape.of_config(config, dtype, kind)
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Of a checkpoint: how many numbers its tensors hold, and the bytes of the largest tensor."""
-
-    numbers: int
-    largest: int
-
-
-@lru_cache(maxsize=64)
-def _weights(stamp: tuple[Path, int, int]) -> _Weights:
-    """Reads headers."""
-    numbers = largest = 0
-    for shard in read_shards(stamp[0]):
-        for tensor in shard.tensors.values():
-            numbers += tensor.count
-            largest = max(largest, tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2))
-    return _Weights(numbers, largest)

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli import forecasts, limits
+from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import signature_of
+from ostools.experiments.reproduce.memory import reproduction_memory
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian import linearisation_run
+from ostools.measure.unloaded import Unloaded
 from ostools.models.files.sources import locate
-from ostools.runs.forecast import Unloaded
 from tests.cli.asking import assert_one_forecast, assert_refused
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
@@ -106,10 +107,16 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -
     assert_refused(run(*asked, "--dry-run"), "--dry-run")
 
 
+def test_every_command_that_measures_on_a_model_names_its_memory() -> None:
+    forecast = [command for command in MEASURED if has_model(command) and not command.loads_model]
+    assert len(forecast) > 20
+    assert [command.name for command in forecast if not command.memory] == []
+
+
 @pytest.mark.usefixtures("no_model")
 def test_every_part_of_a_reproduction_is_forecast() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
-    made = {name: forecasts.reproduction(model, {name: part.arguments}) for name, part in PARTS.items()}
+    made = {name: reproduction_memory(model, {name: part.arguments}) for name, part in PARTS.items()}
     assert {name for name, size in made.items() if size == 0} == {"figure-8", "figure-9", "lemmas"}
 
 

@@ -222,7 +222,8 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str,
 def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, ending: str) -> None:
     name = f"norms.{ending}"
     code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory, "--out", name)
-    assert code == 0 and out.splitlines()[0] == f"wrote {name}"
+    assert code == 0
+    assert out.splitlines()[0] == f"wrote {name}"
     assert out.splitlines()[1].startswith("Measured, full: ")  # a picture comes with its finding
     assert_notes_alone(err)
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -20,11 +20,11 @@ from torch import Tensor
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.unloaded import Unloaded
 from ostools.models import describe, load_model
 from ostools.models.files.adapter import _matched
 from ostools.models.files.sources import locate
 from ostools.runs.cells import checkpoint_hash
-from ostools.runs.forecast import Unloaded
 from tests.adapters import dyadic, factors, merge, write_adapter
 from tests.checkpoints import make_model, write_checkpoint, write_tokenizer
 from tests.sets import quick

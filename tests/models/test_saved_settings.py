@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import ostools as ost
+from ostools.measure.unloaded import Unloaded
 from ostools.models import describe, load_model
 from ostools.models.files.config import SAVED, without_saved
 from ostools.models.files.sources import locate
-from ostools.runs.forecast import Unloaded
 from tests.checkpoints import edit_config, write_checkpoint
 from tests.models.gguf.write import stands_for, write_gguf
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded, _stamp, _weights
 from ostools.models import load_model
 from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
 from ostools.runs import plan, sweep_of
 from ostools.runs.cells import cells_of
-from ostools.runs.forecast import LIBRARIES, Forecast, Unloaded, _longest_of, _stamp, _weights, forecast
+from ostools.runs.forecast import _longest_of, forecast
 from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 

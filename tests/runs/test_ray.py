@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.unloaded import Forecast
 from ostools.runs import RayCluster, plan, ray_cluster, ray_connection, read_sweep, results, run, sweep_of
 from ostools.runs.executor import Terms
-from ostools.runs.forecast import Forecast
 from ostools.runs.measurements.record import Cell
 from ostools.runs.ray_cluster import Needs, Worker
 from ostools.runs.store import Store

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
     from mitigations import Mitigation
+    from ostools.cli.prompts import Prompts
     from ostools.ground.progress import Progress
     from ostools.measure import Collapse, Faithfulness, Profile
+    from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
 
 
@@ -122,6 +124,25 @@ def collapse(
     return replace(result, reading=reading)
 
 
+def pairs_memory(
+    model: Unloaded,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str],
+    task: str | None = None,
+    prompt: Prompts | None = None,
+    item: str | None = None,
+    items: str = "text",
+    layers: Sequence[int] | str | None = None,
+    mitigation: str | None = None,
+) -> int:
+    """Bytes of the pairs that `collapse` compares."""
+    from ostools.measure.collapse.distances import collapse_memory
+
+    pairs = pairs_of(task, None if prompt is None else prompt.values[0], item, items)
+    return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
+
+
 def difference(
     *,
     prompt: Prompt | None = None,
@@ -147,7 +168,7 @@ def difference(
     """
     from ostools import measure
     from ostools.cli.commands import COMMANDS
-    from ostools.cli.forecasts import memory_of
+    from ostools.cli.memory import memory_of
     from ostools.cli.prompts import Prompts
     from ostools.cli.running import EMBEDDED, at_work, give, on_model
 

@@ -13,10 +13,10 @@ from ostools.cli.running import EMBEDDED, at_work, each_at_work
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.cli.forecasts import Memory
+    from ostools.cli.memory import Memory
     from ostools.experiments import Reproduction
+    from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
-    from ostools.runs.forecast import Unloaded
 
 
 def report(
@@ -85,13 +85,13 @@ def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, secti
     """Bytes of the largest section, as a function of the model."""
 
     def memory(model: Unloaded) -> int:
-        from ostools.cli import forecasts
         from ostools.reporting.report.extent import extent_of
+        from ostools.reporting.report.memory import report_memory
         from ostools.reporting.report.report import LONGEST, default_prompt
 
         text = default_prompt() if prompts is None else prompts.values[0]
         measured = extent_of(model.shape).lengths(LONGEST) if lengths is None else lengths
-        return forecasts.report(model, text, measured, sections)
+        return report_memory(model, text, measured, sections)
 
     return memory
 
@@ -135,8 +135,8 @@ def reproduce(
         recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
             paper's.
     """
-    from ostools.cli import forecasts
     from ostools.experiments.reproduce.claims import chosen_claims
+    from ostools.experiments.reproduce.memory import reproduction_memory
     from ostools.experiments.reproduce.parts import checked_arguments, parts_of
     from ostools.reporting.reproduction.reproduce import Recipe, read_recipe
     from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction
@@ -152,7 +152,7 @@ def reproduce(
     dtype = GLOBALS.load_dtype or settings.dtype or ""
 
     def memory(unloaded: Unloaded) -> int:
-        return forecasts.reproduction(unloaded, parts)
+        return reproduction_memory(unloaded, parts)
 
     name = model or settings.model or EMBEDDED
     with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):

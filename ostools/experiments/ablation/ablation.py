@@ -147,6 +147,7 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
         "answer": "goes with a `Prompt` in place of a task",
     },
     check="ablation",
+    memory="measure.attention.attention:patterns_memory",
 )
 def ablation(
     model: TransformerBridge,

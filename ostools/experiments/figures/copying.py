@@ -8,7 +8,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), Figure 2 (there of Gemini 1.5), 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,8 +17,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.figures.answering import common_deviations, greedy_answers, provenance_of, title
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
+from ostools.measure.unloaded import Unloaded
 from ostools.results import Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
@@ -88,3 +90,8 @@ def figure_2(
 def figure_tasks() -> dict[AppendixTask, tuple[int, ...]]:
     """The six tasks of the figure, with the seeds of each."""
     return dict.fromkeys((task for panel in PANELS.values() for task in panel), (0,))
+
+
+def figure_2_memory(model: Unloaded, *, lengths: Sequence[int] = LENGTHS) -> int:
+    """Bytes of the answers to the longest of the six prompts."""
+    return max(evaluate_memory(model, task, lengths, seeds=seeds) for task, seeds in figure_tasks().items())

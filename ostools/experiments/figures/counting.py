@@ -32,8 +32,10 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
+from ostools.measure.unloaded import Unloaded
 from ostools.results import Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
@@ -283,3 +285,21 @@ def _deviations(result: Result, answers: Any) -> tuple[str, ...]:
             "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
         )
     return (*sentences, *unread_answers(result, answers))
+
+
+def figure_3_memory(
+    model: Unloaded,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    seeds: Sequence[int] = SEEDS,
+    panels: Sequence[str] = PANELS,
+    mode: str = "none",
+    examples: str = "before",
+    tidy: bool = False,
+    max_new_tokens: int = 256,
+) -> int:
+    """Bytes of the answers to the longest prompt of the panels."""
+    return max(
+        evaluate_memory(model, task, lengths, seeds=task_seeds, max_new_tokens=max_new_tokens)
+        for task, task_seeds in figure_tasks(seeds, panels, mode=mode, examples=examples, tidy=tidy).items()
+    )

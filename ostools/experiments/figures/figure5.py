@@ -33,9 +33,11 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import short_name
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.measurement import measurement
+from ostools.measure.unloaded import Unloaded
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import ItemsAs
@@ -229,3 +231,10 @@ def _check_heads(model: TransformerBridge, reading: Reading) -> None:
         raise InputError(
             f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
         )
+
+
+def figure_5_memory(
+    model: Unloaded, *, lengths: Sequence[int] = range(1, 257), dtypes: Sequence[str] = ("float32", "bfloat16")
+) -> int:
+    """Bytes of the pairs of the longest panel."""
+    return max(collapse_memory(model, name, lengths, dtypes=dtypes) for name in tasks.FIGURE_5)

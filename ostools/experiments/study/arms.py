@@ -15,13 +15,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
-from ostools.measure.answers.elicitation import Elicitation, elicit
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
+from ostools.measure.elicitation import Elicitation, elicit
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision

@@ -23,10 +23,15 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.answers.elicitation import elicitation_for
+from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.elicitation import elicitation_for
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
@@ -75,6 +80,7 @@ class Study(
     examples=("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
     defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
     lines_of=("measure.answers.evaluate:evaluate",),
+    memory="experiments.study.study:study_memory",
 )
 def study(
     model: TransformerBridge,
@@ -214,3 +220,28 @@ def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
         "status": cell.status if refused is None else judging.REFUSED,
         "reason": cell.reason if refused is None else refused.reason,
     }
+
+
+def study_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    mitigations: Sequence[Mitigation | str],
+    seeds: Sequence[int] = (0,),
+    dtypes: Sequence[str] = (),
+    elicitation: str | None = None,
+    chat: bool | None = None,
+    sensitivity_lengths: int = 0,
+) -> int:
+    """Bytes of answers, distances, sensitivity and its bound: without, and with each mitigation."""
+    form, sizes = tasks.task(task), []
+    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat}
+    for mitigation in (None, *mitigations):
+        sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options))
+        pos = model.longest(form, lengths, mitigation=mitigation, chat=False).tokens
+        sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
+        if sensitivity_lengths:
+            sizes.append(sensitivity_memory(model, pos, linearisations="full"))
+            sizes.append(bounds_memory(model, pos, variants="local"))
+    return max(sizes)

@@ -22,13 +22,15 @@ from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
-from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.answers.evaluate import evaluate, evaluate_memory
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.task_prompt import render_prompt
+from ostools.measure.unloaded import Unloaded
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.tasks.base import seeds_of
@@ -69,6 +71,7 @@ class WindowStudy(Result, chart="experiments.study:windows_chart"):
     examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
     defaults={"task": "copy-last", "lengths": "8,16,32"},
     lines_of=("measure.answers.evaluate:evaluate",),
+    memory="experiments.study.windows:windows_memory",
 )
 def windows(
     model: TransformerBridge,
@@ -266,3 +269,10 @@ def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
     if bool(table[objective].isna().any()):
         return False
     return pareto_front(torch.tensor(np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1))).numpy()
+
+
+def windows_memory(model: Unloaded, task: Task | str, lengths: Sequence[int], *, seeds: Sequence[int] = (0,)) -> int:
+    """Bytes of the answers, and of the distances in float64."""
+    form = tasks.task(task)
+    distances = collapse_memory(model, form, lengths, dtypes=("float64",))
+    return max(distances, evaluate_memory(model, form, lengths, seeds=seeds))

@@ -24,21 +24,25 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer, answers, line_written
+from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import judge_prefilled
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, reader
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import ModelEncoder
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import IDENTICAL, CurveVerdict
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokens import token_text
 from ostools.results import Provenance, Result
@@ -90,6 +94,7 @@ class Counting(
     command="evaluate counting",
     examples=("--task count-ones --dtype float32 --out counting.png",),
     check="counting",
+    memory="measure.answers.counting:counting_memory",
 )
 @in_smaller_chunks
 def counting(
@@ -325,3 +330,17 @@ def _distances(curve: Collapse) -> pd.DataFrame:
     reference: Any = curve.reference
     exact = reference[reference["site"] == "y"][["weights", "length", "distance"]]
     return at_y.merge(logit_rows, on=keys, validate="1:1").merge(exact, on=["weights", "length"], validate="m:1")
+
+
+def counting_memory(
+    model: Unloaded,
+    task: AppendixTask | str,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str],
+    mitigation: Mitigation | str | None = None,
+) -> int:
+    """Bytes of the distances of the counts, and of the answers."""
+    form = tasks.task(task)
+    distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
+    return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))

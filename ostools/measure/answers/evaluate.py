@@ -28,18 +28,28 @@ from ostools.measure.answers.answers import (
     CYCLE_AN_ITEM,
     Answer,
     answers,
+    answers_bytes,
     can_end,
     end_ids,
     how_read,
     writes_lines,
 )
-from ostools.measure.answers.elicitation import EXAMPLES, elicit, elicitation_for
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import AnswerScore, Line, answer_room, answer_scores, answer_text, right_lines
+from ostools.measure.answers.probability import (
+    AnswerScore,
+    Line,
+    answer_room,
+    answer_scores,
+    answer_text,
+    right_lines,
+    spare,
+)
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
+from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, elicit, elicitation_for
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.task_prompt import TaskPrompt
+from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
 from ostools.tasks import Task
@@ -120,6 +130,7 @@ class Evaluation(
     defaults={"task": "count-ones", "lengths": "1:64"},
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
+    memory="measure.answers.evaluate:evaluate_memory",
 )
 @in_smaller_chunks
 def evaluate(
@@ -385,3 +396,28 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
         "active": int(rows["status"].eq("active").sum()),
         "within_training": within,
     }
+
+
+def evaluate_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    seeds: Sequence[int] = (0,),
+    samples: int = 1,
+    mitigation: Mitigation | str | None = None,
+    elicitation: str | None = None,
+    chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
+    max_new_tokens: int | None = None,
+) -> int:
+    """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
+    form = tasks.task(task)
+    asked = model.elicitation(form, elicitation, chat)
+    options: dict[str, Any] = {"elicitation": asked, "system": system, "thinking": thinking}
+    longest = model.longest(form, lengths, mitigation=mitigation, **options)
+    reasons = thinking or str(getattr(form, "mode", "none")).startswith("cot")
+    new_tokens = max_new_tokens or longest.answer + spare(reasons, asked == FEW_SHOT)
+    per_length = len(seeds) * samples
+    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)

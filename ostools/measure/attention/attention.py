@@ -7,6 +7,7 @@ pass; each layer's pattern is reduced as it appears, and of a square 64 position
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,10 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import rewritten
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import item_positions, render_prompt
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.results import Frame, Provenance, Result, drawing
@@ -96,6 +99,7 @@ class Attention(
     command="attention",
     examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
     check="attention",
+    memory="measure.attention.attention:patterns_memory",
 )
 @in_smaller_chunks
 def attention(
@@ -227,3 +231,17 @@ def _changed(
     else:
         plain = as_prompt(model, prompt)
     return plain.ids.tolist() != encoded_prompt.ids.tolist() or mitigations.acts(model, mitigation, encoded_prompt.ids)
+
+
+def patterns_memory(
+    model: Unloaded,
+    pos: int | None = None,
+    *,
+    task: Task | str | None = None,
+    length: int | None = None,
+    lengths: Sequence[int] | None = None,
+) -> int:
+    """Bytes of a pass over a prompt of `pos` tokens, or over the longest one of a task, whose patterns are kept."""
+    if pos is None:
+        pos = model.longest(task or "", lengths or [length or 1]).tokens
+    return patterns_bytes(model.shape, pos)

@@ -67,6 +67,7 @@ class HeadScores(Result, chart="attention:heads_chart"):
 @measurement(
     command="attention heads",
     examples=('--prompt "Once upon a time" --out heads.png',),
+    memory="measure.attention.attention:patterns_memory",
 )
 def head_scores(
     model: TransformerBridge,

@@ -86,6 +86,7 @@ class Attribution(Result, chart="tokens:attribution_chart"):
 @measurement(
     command="sensitivity attribution",
     examples=('--prompt "Once upon a" --out parts.png',),
+    memory="measure.attention.attention:patterns_memory",
 )
 @in_smaller_chunks
 def attribution(

@@ -131,6 +131,7 @@ def bounds(
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
+    memory="measure.bounds.memory:bounds_memory",
 )
 @in_smaller_chunks
 def bounds(

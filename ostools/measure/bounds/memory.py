@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.bounds.belief import COTANGENTS
-from ostools.measure.bounds.variants import LINEARISATION, variant_named
+from ostools.measure.bounds.variants import LINEARISATION, USUAL, checked_variants, variant_named
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
 from ostools.measure.passes.batches import in_full
+from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.theory.path_sum import CHUNK_BUDGET
 
@@ -48,3 +49,8 @@ def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:
     position = (shape.d_mlp + shape.d_model) * shape.d_model * _ELEMENT
     chunk_bytes = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
     return (1 + 2 * pairs) * chunk_bytes + 8 * shape.d_model**2 * _ELEMENT
+
+
+def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:
+    """Bytes of a prompt's path sums."""
+    return bounds_bytes(model.shape, pos, checked_variants(variants))

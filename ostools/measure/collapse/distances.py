@@ -16,14 +16,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mitigations import Mitigation
+from ostools import tasks
 from ostools.ground.errors import RangeError
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.batches import cast_bytes, pass_bytes, patterns_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.unloaded import Unloaded
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
+from ostools.tasks import CollapseTask, Task
 from ostools.theory import distances
 
 CHUNK = 1 << 22
@@ -251,3 +255,19 @@ def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *,
     logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
     base_bytes = largest + 12 * 8 * max(chunks) + streams + logits
     return base_bytes if layers == 1 else max(base_bytes, patterns_bytes(shape, pos, element=8))
+
+
+def collapse_memory(
+    model: Unloaded,
+    task: Task | CollapseTask | str,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str],
+    layers: Sequence[int] | str | None = None,
+    mitigation: Mitigation | str | None = None,
+) -> int:
+    """Bytes of the pairs of a task, in each dtype."""
+    layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
+    form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
+    pos = model.longest(form, lengths, pairs=True, mitigation=mitigation).tokens
+    return collapse_bytes(model.shape, pos, len(lengths), dtypes, layers=layer_count)

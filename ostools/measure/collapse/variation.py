@@ -42,9 +42,11 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits, require_no_edits, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -210,6 +212,7 @@ class AttentionVariation(
     defaults={"lengths": "1:128"},
     check="variation",
     pairs=True,
+    memory="measure.collapse.variation:variation_memory",
 )
 @in_smaller_chunks
 def attention_variation(
@@ -266,3 +269,9 @@ def require_float64_views(caller: str, model: TransformerBridge) -> None:
     require_no_edits(caller, model, "it would not reach the model in other dtypes")
     if next(model.parameters()).device.type == "mps":
         raise InputError(f"{caller} needs float64, which mps lacks: load the model with device='cpu'")
+
+
+def variation_memory(model: Unloaded, task: CollapseTask | str, lengths: Sequence[int]) -> int:
+    """Bytes of a pass in float64 with its attention weights."""
+    form = tasks.repeating(task) if isinstance(task, str) else task
+    return patterns_bytes(model.shape, model.longest(form, lengths, pairs=True).tokens, element=8)

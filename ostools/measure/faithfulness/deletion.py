@@ -34,8 +34,12 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
+from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
 from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.passes.output import read_up_to
+from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.models.tokens import control_ids
 
@@ -271,3 +275,17 @@ class Deleting:
             "random_high": float(high),
             "p": (1 + as_large) / (1 + len(random)),
         }
+
+
+def faithfulness_memory(
+    model: Unloaded,
+    pos: int,
+    *,
+    linearisations: str | Sequence[str] = ("full", "frozen"),
+    variants: str | Sequence[str] = (),
+    position: int | None = None,
+) -> int:
+    """Bytes of the profiles of a prompt, and of the prompts without a token."""
+    profiles = sensitivity_memory(model, pos, linearisations=linearisations, position=position)
+    deletions = cases_bytes(model.shape, read_up_to(position, pos))
+    return max(profiles, deletions, bounds_memory(model, pos, variants=variants) if variants else 0)

@@ -17,6 +17,8 @@ from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_metho
 from ostools.measure.jacobian.routes import FROZEN_PARTS
 from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import strip_size
+from ostools.measure.passes.output import read_up_to
+from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
@@ -204,3 +206,27 @@ def sensitivity_bytes(
         kept_rows = 1 if one_row else None if method_taken == "exact" else most_rows(d_model, method_taken, cotangents)
         peak = max(peak, plan(work, pos, layers, live=live, max_memory=limit, rows=kept_rows).peak)
     return peak
+
+
+def sensitivity_memory(
+    model: Unloaded,
+    pos: int,
+    *,
+    linearisations: str | Sequence[str] = ("full", "frozen"),
+    layers: Sequence[int] | str = (0,),
+    method: str = "auto",
+    cotangents: int = COTANGENTS,
+    position: int | None = None,
+    logit: str | int | Sequence[str | int] | None = None,
+) -> int:
+    """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
+    return sensitivity_bytes(
+        model.shape,
+        read_up_to(position, pos),
+        (linearisations,) if isinstance(linearisations, str) else linearisations,
+        layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
+        method=method,
+        cotangents=cotangents,
+        one_row=logit is not None,
+        max_memory=model.limit,
+    )

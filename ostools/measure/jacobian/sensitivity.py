@@ -148,6 +148,7 @@ def sensitivity(
         '--prompt "Once upon a" --logit " time" --logit " day"',
     ),
     check="sensitivity",
+    memory="measure.jacobian.memory:sensitivity_memory",
 )
 @in_smaller_chunks
 def sensitivity(

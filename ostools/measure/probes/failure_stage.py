@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -32,9 +33,10 @@ from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
-from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes
+from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes, seeds_asked
 from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
@@ -136,6 +138,7 @@ class FailureStage(
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=("measure.probes.probe:probe",),
     check="seeds_drawn",
+    memory="measure.probes.failure_stage:failure_stage_memory",
 )
 @in_smaller_chunks
 def failure_stage(
@@ -391,3 +394,18 @@ def failure_stage_bytes(
     pos = longest.tokens + longest.answer
     answer_bytes = batch_bytes(shape, lengths * seeds, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
     return max(probes, answer_bytes, collapse_bytes(shape, pos, lengths, dtypes))
+
+
+def failure_stage_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    random_weights: bool = True,
+) -> int:
+    """Bytes of the probes and the answers that are judged together."""
+    form = tasks.task(task)
+    counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
+    return failure_stage_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)

@@ -89,6 +89,7 @@ class ProbeIntervention(
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
     lines_of=("measure.probes.probe:probe",),
     check="seeds_drawn",
+    memory="measure.probes.probe:probe_memory",
 )
 @in_smaller_chunks
 def probe_intervention(

@@ -30,6 +30,7 @@ from ostools.measure.probes.captured import Captured, captured
 from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.prompts import checked_layers
+from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.models.untrained import untrained_model
 from ostools.results import Provenance, Result
@@ -93,6 +94,7 @@ class Decodability(
     examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     check="seeds_drawn",
+    memory="measure.probes.probe:probe_memory",
 )
 @in_smaller_chunks
 def probe(
@@ -318,3 +320,18 @@ def probes_bytes(
     if not random:
         return base_bytes
     return max(base_bytes + shape.element * shape.parameters, _DRAWING * shape.parameters)
+
+
+def probe_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    random_weights: bool = False,
+) -> int:
+    """Bytes of the captured representations and of fitting the probes."""
+    form = tasks.task(task)
+    counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
+    return probes_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)

@@ -79,6 +79,7 @@ class Spectra(
     command="bounds spectra",
     examples=('--prompt "The capital of France is" --out spectra.png',),
     python_only={"measured": "a result in memory, which a command line has not"},
+    memory="measure.attention.attention:patterns_memory",
 )
 @in_smaller_chunks
 def spectra(

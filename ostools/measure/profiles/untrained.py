@@ -17,11 +17,13 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK, Profile, profile
 from ostools.measure.prompts import as_prompt
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, untrained_model
 from ostools.models.untrained import KINDS
 from ostools.results import Frame, Result
@@ -60,6 +62,7 @@ class UntrainedBaselines(Result, chart="tokens:baselines_chart"):
     command="sensitivity untrained",
     examples=('--prompt "Once upon a time" --kind initialised --kind shuffled --out untrained.png',),
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
+    memory="measure.profiles.untrained:untrained_memory",
 )
 def untrained_baselines(
     model: TransformerBridge,
@@ -139,3 +142,8 @@ def _require_one_norm(table: Frame) -> None:
             "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
             "method='exact' or method='sketch'"
         )
+
+
+def untrained_memory(model: Unloaded, pos: int, *, linearisation: str = "full", method: str = "auto") -> int:
+    """Bytes of a prompt's Jacobians, and of an untrained model beside the model."""
+    return sensitivity_memory(model, pos, linearisations=linearisation, method=method) + model.copy_bytes

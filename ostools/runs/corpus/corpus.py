@@ -18,11 +18,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import mitigations
-from mitigations import Mitigation
+from mitigations import Mitigation, optional
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
+from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
@@ -49,6 +50,7 @@ _MOST_SEED = 2**31 - 1
     renamed={"out": "cells"},
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
     check="corpus",
+    memory="runs.corpus.corpus:corpus_memory",
 )
 def corpus(
     model: TransformerBridge,
@@ -276,3 +278,19 @@ def _store_all(
         code = code_version("runs/corpus")
         for batch, rows, provenance in _measured(run, pending, progress, interrupted):
             store.add(batch.keyed_cell, file_of(batch.keyed_cell, rows, provenance, code=code, checkpoint=""))
+
+
+def corpus_memory(
+    model: Unloaded,
+    *,
+    lengths: Sequence[int],
+    measure: str = "sensitivity",
+    linearisation: str | None = None,
+    method: str | None = None,
+    dtypes: Sequence[str] | None = None,
+    mitigation: Mitigation | str | None = None,
+) -> int:
+    """Bytes of a window of the greatest length."""
+    d_model = model.shape.d_model
+    measured = Measure.from_options(measure, linearisation, method, dtypes, d_model, optional(mitigation))
+    return max(measured.memory(model.shape, length, model.limit) for length in lengths)

@@ -11,8 +11,8 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure import Evaluation, evaluate
 from ostools.measure.answers.answers import answers_bytes
-from ostools.measure.answers.elicitation import Elicitation
 from ostools.measure.answers.evaluate import summarise
+from ostools.measure.elicitation import Elicitation
 from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance
