@@ -81,7 +81,15 @@ def _homes() -> dict[str, str]:
     return {str(alias.asname): str(line.module) for line in imports for alias in line.names}
 
 
-_HOME = _homes()
+def _measurements() -> dict[str, str]:
+    """Module of each measurement that has a command, by its name: `ostools.ground.records`."""
+    from ostools.ground.records import records
+
+    targets = [target.partition(":") for target, record in records().items() if record.command]
+    return {name: f"ostools.{module}" for module, _, name in targets}
+
+
+_HOME = _homes() | _measurements()
 _BESIDE = ("hooks", "mitigations")
 _ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -222,9 +223,20 @@ def _written(name: str) -> object:
 
 
 @cache
+def _site() -> Any:
+    """`docs/_site/measurements.py`, which writes the reference of the measurements while the site is built."""
+    spec = importlib.util.spec_from_file_location("measurements", DOCS / "_site" / "measurements.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _documented() -> dict[str, object]:
     """What the pages of the reference describe, by its path."""
-    text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    pages = (DOCS / "reference").glob("*.md")
+    text = "\n".join(f"{page.read_text('utf-8')}\n{_site().reference(page.stem)}" for page in pages)
     return {path: _resolved(path) for path in re.findall(r"^::: (\S+)$", text, re.MULTILINE)}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import command_line
 import mathematics
+import measurements
 import notebooks
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
@@ -38,6 +39,8 @@ def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
         return markdown.replace("](docs/", "](")
     if page.file.src_uri == "command-line.md":
         return markdown.replace(command_line.MARKER, command_line.reference())
+    if measurements.MARKER in markdown:
+        return markdown.replace(measurements.MARKER, measurements.reference(Path(page.file.src_uri).stem))
     if page.file.src_uri == "tutorials/index.md":
         return markdown.replace(notebooks.MARKER, notebooks.listing())
     return markdown
