@@ -114,27 +114,27 @@ def rooms(files: Mapping[str, Path]) -> Counter[str]:
 
 
 def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
-    """The floors as bands, their rooms as boxes with the number of files, and at the side which floor imports which."""
-    held: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for room, count in sorted(rooms(files).items()):
+    """The floors as bands, their rooms as boxes, and at the side which floor imports which."""
+    held: dict[int, list[str]] = defaultdict(list)
+    for room in sorted(rooms(files)):
         level = floor_of(room.replace("/", "."), order)
         if level >= 0:
-            held[level].append((room.removeprefix("ostools/").removeprefix(f"{order[level]}/"), count))
+            held[level].append(room.removeprefix("ostools/").removeprefix(f"{order[level]}/"))
     for name, path in files.items():
         if path.parent.as_posix() == "ostools" and floor_of(name, order) >= 0:
-            held[floor_of(name, order)].append((path.name, 1))
+            held[floor_of(name, order)].append(path.name)
     arrows = sorted({(floor_of(a, order), floor_of(b, order)) for a in found for b in found[a]})
     width, left, top, line = 760, 160, 12, 30
-    rows: dict[int, list[list[tuple[str, int]]]] = {}
+    rows: dict[int, list[list[str]]] = {}
     for level, names in held.items():
         rows[level] = [[]]
         used = 0.0
-        for room, count in names:
-            wide = _wide(room, count)
+        for room in names:
+            wide = _wide(room)
             if used + wide > width and rows[level][-1]:
                 rows[level].append([])
                 used = 0.0
-            rows[level][-1].append((room, count))
+            rows[level][-1].append(room)
             used += wide + 8
     parts, middles, y = [], {}, top
     for level in reversed(range(len(order))):
@@ -143,12 +143,11 @@ def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
         parts.append(f'<text class="name" x="20" y="{y + height / 2 + 4}">{escape(order[level])}</text>')
         for index, row in enumerate(rows[level]):
             x = float(left)
-            for room, count in row:
-                wide = _wide(room, count)
+            for room in row:
+                wide = _wide(room)
                 place = f'x="{x:.0f}" y="{y + 8 + line * index}" width="{wide:.0f}" height="{line - 6}"'
                 parts.append(f'<rect class="room" {place} rx="4"/>')
-                words = f'{escape(room)} <tspan class="count">{count}</tspan>' if count > 1 else escape(room)
-                parts.append(f'<text x="{x + 8:.0f}" y="{y + 24 + line * index}">{words}</text>')
+                parts.append(f'<text x="{x + 8:.0f}" y="{y + 24 + line * index}">{escape(room)}</text>')
                 x += wide + 8
         middles[level] = y + height / 2
         y += height + 10
@@ -169,7 +168,6 @@ def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
 svg {{ background: #ffffff }}
 text {{ font: 12px system-ui, sans-serif; fill: #1f2430 }}
 .name {{ font-weight: 600; font-size: 13px }}
-.count {{ fill: #6b7280 }}
 .floor {{ fill: #f3f4f8 }}
 .room {{ fill: #ffffff; stroke: #c5cad6 }}
 .arrow {{ fill: none; stroke: #4c5ea8; stroke-opacity: 0.55; stroke-width: 1.2 }}
@@ -181,9 +179,9 @@ orient="180"><path d="M0,0 L8,4 L0,8 Z" fill="#4c5ea8"/></marker></defs>
 """
 
 
-def _wide(room: str, count: int) -> float:
+def _wide(room: str) -> float:
     """Of a box: letters are some 6.6 pixels wide."""
-    return 6.6 * len(f"{room} {count}" if count > 1 else room) + 16
+    return 6.6 * len(room) + 16
 
 
 def main() -> int:

@@ -13,30 +13,29 @@ from pathlib import Path
 import pytest
 
 _WALK = """
-import inspect, json, sys, typing, warnings
+import importlib, inspect, json, sys, typing, warnings
 warnings.filterwarnings("ignore")
 import ostools as ost, torch
 from beartype.door import is_bearable
 from mitigations import MitigationError
 from ostools import experiments as e, hooks, models
 from ostools.ground.errors import InputError
+from ostools.ground.records import records
 from ostools.reporting.reproduction.reproduce import reproduce
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
 measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt)
 task = dict(model=model, task="count-ones", lengths=[3])
-one = dict(model=model, prompt=prompt)
 SOUND = {
-    ost.attribution: one, ost.untrained_baselines: {**one, "seeds": [0]}, ost.untrained_model: dict(model=model),
+    ost.untrained_model: dict(model=model),
     ost.faithfulness: dict(model=model, profiles=measured),
     ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8], bins=4, measure="attention"),
-    ost.sensitivity: one, ost.bounds: one, ost.spectra: one,
     ost.compare: dict(first=measured, second=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
-    ost.attention: dict(model=model, task="count-ones", length=3), ost.evaluate: task,
+    ost.attention: dict(model=model, task="count-ones", length=3),
     ost.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},
-    ost.collapse: {**task, "task": "figure-5a", "dtypes": ["float32"]}, ost.counting: {**task, "dtypes": ["float32"]},
+    ost.collapse: {**task, "task": "figure-5a", "dtypes": ["float32"]},
     e.chain_of_thought: dict(model=model, task="count-ones", length=3, max_new_tokens=4, reasoning="so"),
     e.figure_2: dict(model=model, lengths=[3]),
     e.figure_3: dict(model=model, lengths=[3], seeds=[0], panels=["sum-ones"], max_new_tokens=2),
@@ -57,6 +56,13 @@ SOUND = {
     hooks.available_sites: dict(model=model), hooks.norms: dict(model=model), hooks.active_edits: dict(model=model),
     hooks.rounded: dict(model=model, part="residual", format="bfloat16"),
 }
+# A measurement that takes what most take needs no line above.
+USUAL = dict(model=model, prompt=prompt, task="count-ones", lengths=[3], seeds=[0], dtypes=["float32"])
+for target in records():
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(f"ostools.{module}"), name)
+    names = inspect.signature(function).parameters
+    SOUND.setdefault(function, {name: value for name, value in USUAL.items() if name in names})
 # A number by itself is a list of one, or a number with a point.
 A_NUMBER_IS_FINE = {"layers", "lengths", "seeds", "relative_error", "confidence", "factor", "temperature"}
 A_NUMBER_IS_FINE |= {"passages", "windows"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.experiments.reproduce.claims import CLAIMS, judged
+from ostools.ground.records import records
 from ostools.models import Prompt
 from ostools.results import Result
 from tests.checkpoints import tiny_model
@@ -78,14 +80,12 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]
     ),
     "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
-    "Attention": lambda: ost.attention(model(), prompt()),
     "AttentionDifference": lambda: ost.attention_difference(
         ost.attention(model(), prompt()), ost.attention(model(), prompt(), mitigation="sliding-window:window=2")
     ),
     "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
     "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
-    "Attribution": lambda: ost.attribution(model(), prompt()),
     "Faithfulness": lambda: ost.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
     "Decodability": lambda: _probes(),
@@ -125,6 +125,24 @@ EVERY: dict[str, Callable[[], Result]] = {
     ),
 }
 """By the name of the class; each is measured once."""
+
+
+def _of_one_prompt() -> dict[str, Callable[[], Result]]:
+    """Cases of the measurements of a prompt that have none above: a new measurement needs no line here."""
+    names = [target.partition(":")[2] for target, record in records().items() if record.command]
+    signatures = {getattr(ost, name): inspect.signature(getattr(ost, name)) for name in names}
+    return {
+        str(signature.return_annotation): partial(_measured, measurement)
+        for measurement, signature in signatures.items()
+        if {"model", "prompt"} <= signature.parameters.keys()
+    }
+
+
+def _measured(measurement: Callable[..., Result]) -> Result:
+    return measurement(model(), prompt())
+
+
+EVERY = {**{name: case for name, case in _of_one_prompt().items() if name.isidentifier()}, **EVERY}
 
 
 def _stored(name: str, measure: Callable[[], Result]) -> Callable[[], Result]:

@@ -14,7 +14,7 @@ import hooks
 from hooks import Edge, Head, Sublayer
 from ostools.experiments.ablation.effects import Gated, Ids
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground.names import checked_list, checked_name
 
 Target = Head | Edge | Sublayer
 
@@ -35,13 +35,11 @@ def checked_method(what: str, method: str) -> None:
 def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
     """The parts by name, without doubles; `InputError` for one that is no such part or that the model does not have."""
     kind, target_list = _KINDS[what], []
-    for values in targets:
+    for values in checked_list("targets", targets, f"[{_FIELDS[what]}]"):
         if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != len(kind._fields):
             raise InputError(f"ablation of {what}: expected {_FIELDS[what]}, found {values!r}")
         target_list.append(kind(*values))
         _require_part(model, target_list[-1])
-    if not target_list:
-        raise InputError(f"ablation of {what}: expected at least one {_FIELDS[what]}, found none")
     return tuple(dict.fromkeys(target_list))
 
 

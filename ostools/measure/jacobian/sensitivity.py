@@ -23,7 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress
@@ -306,6 +306,11 @@ def jacobian(
     `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result
     would be off by percents.
     """
+    if not isinstance(embedded, Tensor) or embedded.ndim != 2:
+        raise InputError(
+            "jacobian: expected the embedded prompt, a tensor of [pos, d_model] as `hooks.capture` of 'embed' gives it, found "
+            f"{short_repr(embedded)}"
+        )
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
     d_model = embedded.shape[-1]
