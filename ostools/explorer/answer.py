@@ -22,7 +22,6 @@ from ostools.measure import (
 )
 from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.prompts import partners
-from ostools.reporting.findings.collapse import collapse_findings
 from ostools.reporting.page.page import Figure
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, Result
@@ -82,13 +81,13 @@ def _kind(result: Result) -> str:
 
 
 def _rows(result: Result) -> Frame:
-    """A row for each token that the page shows; none of a collapse."""
+    """A row for each token that the page colours; none of a result that is a chart alone."""
     if isinstance(result, Attribution):
         return result.of_tokens
     frame: Frame = result.frame
     if isinstance(result, Attention):
         return frame.iloc[: len(result.tokens)]
-    return frame.iloc[:0] if isinstance(result, Collapse) else frame
+    return frame if isinstance(result, Sensitivity) else frame.iloc[:0]
 
 
 def _tokens(request: ViewRequest, result: Result) -> list[TokenEntry]:
@@ -277,9 +276,8 @@ def _is_unchanged(recipe_result: RecipeResult) -> bool:
 
 def _chart(request: ViewRequest, name: str, result: Result) -> dict[str, Any]:
     """The chart with its title and notes, or the reason why there is none; `side`: of two, which."""
-    words, notes = request.of_view.words, []
-    if isinstance(result, Collapse):
-        notes = collapse_findings(result, result.provenance.model.get("trained_lengths"))
+    words = request.of_view.words
+    notes = [] if len(_rows(result)) else result.findings()
     entry: dict[str, Any] = {"side": SIDES.index(name) if name in SIDES else None}
     try:
         figure = Figure("chart", result.plot(), words, words)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ostools import measure
 from ostools.explorer.views import ViewRequest
 from ostools.ground.progress import Progress, part_of
+from ostools.ground.records import function_named
 from ostools.measure.mitigated_prompts import InactiveMitigationError
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.results import Result
@@ -39,7 +39,7 @@ class Call:
 
     def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is passed where the function takes it."""
-        function = getattr(measure, self.function)
+        function = function_named(self.function)
         options = {**self.options, **{name: scope[variable] for name, variable in self.keywords.items()}}
         if "progress" in inspect.signature(function).parameters:
             options["progress"] = progress

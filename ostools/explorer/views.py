@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
+from ostools.ground.records import records
 from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
 
@@ -59,7 +60,7 @@ def _sensitivity(
 
 
 _SKETCH: dict[str, Any] = {"method": "sketch", "cotangents": COTANGENTS}
-VIEWS: dict[str, View] = {
+_OF_TOKENS: dict[str, View] = {
     "full": _sensitivity("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full"), ("logit",)),
     "frozen": _sensitivity(
         "frozen",
@@ -96,6 +97,19 @@ VIEWS: dict[str, View] = {
         takes=frozenset({"repeat"}),
     ),
 }
+
+
+def _of_records() -> dict[str, View]:
+    """A view of the chart of each measurement of a prompt that no view above is of."""
+    functions = {view.function for view in _OF_TOKENS.values()}
+    return {
+        name.replace("_", "-"): View(name.replace("_", " ").capitalize(), name, tuple(record.command.split()))
+        for name, record in ((target.partition(":")[2], record) for target, record in records().items())
+        if record.command and "prompt" in record.parameters and name not in functions
+    }
+
+
+VIEWS = {**_OF_TOKENS, **_of_records()}
 """By the name that the address holds, in the order of the page's menu."""
 
 

@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
 _FLOORS = ("measure", "experiments", "runs")
@@ -35,6 +37,7 @@ class Record:
     of_questions: the parameters that such a model leaves to choose.
     pairs: its tasks are pairs of prompts, which its check knows.
     memory: the function of ostools that says how many bytes it holds beside a model (`measure.unloaded`).
+    parameters: the names of the function's parameters, which are read with the rest.
     """
 
     command: str = ""
@@ -48,12 +51,19 @@ class Record:
     of_questions: tuple[str, ...] = ()
     pairs: bool = False
     memory: str = ""
+    parameters: tuple[str, ...] = ()
 
 
 @cache
 def records() -> Mapping[str, Record]:
     """Records by their function, written "module:function" in ostools, such as "measure.bounds.bounds:bounds"."""
     return dict(sorted(_read_all(), key=lambda target_and_record: target_and_record[0]))
+
+
+def function_named(name: str) -> Any:
+    """The measurement of that name; its module is imported now."""
+    module = next(module for module, _, function in (target.partition(":") for target in records()) if function == name)
+    return getattr(importlib.import_module(f"ostools.{module}"), name)
 
 
 def _read_all() -> Iterator[tuple[str, Record]]:
@@ -71,4 +81,7 @@ def _read(text: str) -> Iterator[tuple[str, Record]]:
         for decorator in function.decorator_list:
             match decorator:
                 case ast.Call(func=ast.Name(id="measurement"), keywords=keywords):
-                    yield function.name, Record(**{str(part.arg): ast.literal_eval(part.value) for part in keywords})
+                    values = {str(part.arg): ast.literal_eval(part.value) for part in keywords}
+                    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+                    names = tuple(argument.arg for argument in arguments)
+                    yield function.name, Record(**values, parameters=names)
