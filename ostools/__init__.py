@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import failure_stage as failure_stage
     from ostools.measure import faithfulness as faithfulness
     from ostools.measure import head_scores as head_scores
+    from ostools.measure import hops as hops
     from ostools.measure import probe as probe
     from ostools.measure import probe_intervention as probe_intervention
     from ostools.measure import profile as profile

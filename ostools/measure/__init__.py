@@ -15,6 +15,7 @@ from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.evaluate import hosted_evaluation
+from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
@@ -40,6 +41,7 @@ __all__ = [
     "FailureStage",
     "Faithfulness",
     "HeadScores",
+    "Hops",
     "Hosted",
     "ProbeIntervention",
     "Profile",
@@ -61,6 +63,7 @@ __all__ = [
     "failure_stage",
     "faithfulness",
     "head_scores",
+    "hops",
     "hosted_evaluation",
     "jacobian",
     "probe",

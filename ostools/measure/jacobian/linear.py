@@ -220,3 +220,24 @@ class LinearAttention:
             x += at_keys
             x[self.rows] += at_queries
         return self.before.pull(x)
+
+    def pull_own(self, gradient: AtQueries) -> AtQueries:
+        """What `pull` leaves at each query's own position: the values, by the query's weight on itself. Patterns are held."""
+        m, c, d_model = gradient.shape
+        after = gradient if self.after is None else self.after.pull(gradient)
+        value_gradient: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+        weighted = value_gradient * self.own_weights[..., None, None]
+        d_value = weighted.unflatten(0, (len(self.value_weight), -1)).sum(1)
+        before = replace(self.before, factor=self.before.factor[self.rows])
+        return before.pull(_to_residual(d_value.permute(2, 0, 1, 3), self.value_weight))
+
+    @property
+    def own_weights(self) -> Float[Tensor, "head query"]:
+        """alpha_ii of every query."""
+        parts = []
+        for strip in self.strips:
+            own = torch.arange(strip.queries.start, strip.queries.stop) + (self.rows.start or 0) - strip.keys.start
+            keys = strip.pattern.shape[-1]
+            weights = strip.pattern[:, torch.arange(len(own)), own.clamp(0, keys - 1)]
+            parts.append(weights * ((own >= 0) & (own < keys)).to(weights))
+        return torch.cat(parts, dim=-1)

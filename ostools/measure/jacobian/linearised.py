@@ -215,6 +215,31 @@ class Linearised:
         _gather(gradients, blocks, carried)
         return gradient_rows.flatten(0, 1).transpose(0, 1)
 
+    @torch.no_grad()
+    def pull_by_hops(
+        self, cotangents: Float[Tensor, "row d_model"], most: int, progress: Progress | None = None
+    ) -> Float[Tensor, "track row pos d_model"]:
+        """Split w^T d y_n / d v_i by the blocks in which a path changes position: tracks of 0, 1, ..., `most` hops, and of all.
+
+        Patterns and norm scales are held, at the embeddings. What a block moves to another position is one hop: it goes on in
+        the next track. What stays at its position goes on in the same one. The last track is the whole derivative.
+        """
+        top = self.norm.pull(cotangents.to(self.norm.factor)[None])
+        carried = top.new_zeros(self.pos, most + 2, *top.shape[1:])
+        carried[-1, 0] = carried[-1, -1] = top[0]
+        for layer in reversed(range(self.n_layers)):
+            mlp, attention = self._maps(layer)
+            at_rows = carried[attention.rows].flatten(1, 2)
+            by_mlp = at_rows + mlp.pull(at_rows)
+            x = at_rows if self._parallel else by_mlp
+            moved, own = attention.pull(x), attention.pull_own(x)
+            moved[attention.rows] -= own
+            moved, stays = moved.view_as(carried), (by_mlp + own).view(-1, *carried.shape[1:])
+            carried[:, 1:-1], carried[:, -1], carried[:, 0] = moved[:, :-2], moved[:, -1], 0.0
+            carried[attention.rows] += stays
+            tell(progress, self.n_layers - layer, self.n_layers)
+        return carried.permute(1, 2, 0, 3)
+
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
         """Carry some rows through one block, in place."""
         mlp, attention = maps

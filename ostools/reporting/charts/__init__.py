@@ -13,6 +13,7 @@ from typing import Any
 import altair as alt
 
 from ostools.ground.errors import InputError
+from ostools.ground.records import records
 from ostools.results import Result
 
 
@@ -62,8 +63,8 @@ def findings_of(result: Result) -> list[str]:
 
 def import_results() -> None:
     """Import every module of ostools that defines a class of results."""
-    for floor in ("measure", "experiments", "runs"):
-        import_module(f"ostools.{floor}")
+    for module in ("measure", "experiments", "runs", *(target.partition(":")[0] for target in records())):
+        import_module(f"ostools.{module}")
 
 
 def result_bundle(result: Result) -> Any:

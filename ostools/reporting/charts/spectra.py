@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import METHOD_KINDS
-from ostools.ground.words import short_name
+from ostools.ground.words import number, short_name
 from ostools.measure.collapse.variation import AttentionVariation
+from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
-from ostools.reporting.forms import curve, log_rows
+from ostools.reporting.forms import TOKENS_WIDTH, curve, log_rows, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -158,3 +159,53 @@ def _variation_panel(table: Frame, name: str) -> Any:
     points = 24 if rows["length"].nunique() == 1 else 0
     marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points, tooltip=tooltips)
     return draw.layers(*marks, **size)
+
+
+def hops_chart(result: Hops) -> Any:
+    """A stack a token: the signed share of each number of hops. Parts that cancel others lie below zero."""
+    frame: Frame = result.frame
+    parts = frame[frame["hops"] != ALL].reset_index(drop=True)
+    axes.require_finite(parts["share"], "hops")
+    names = list(dict.fromkeys(parts["hops"]))
+    rows = token_rows(parts, value=parts["share"], zero=0.0, series=[_words(name) for name in parts["hops"]])
+    ups, downs = (rows["value"].clip(lower=0), rows["value"].clip(upper=0))
+    for side in (ups, downs):
+        tops = side.groupby(rows["position"]).cumsum()
+        used = side != 0
+        rows.loc[used, "low"], rows.loc[used, "high"] = (tops - side)[used], tops[used]
+    rows = rows.dropna(subset=["low"]).assign(start=rows["position"] - 0.42, end=rows["position"] + 0.42)
+    tokens = token_rows(frame.drop_duplicates("position"))["token"].tolist()
+    colours = dict(zip(map(_words, names), theme.ordered(len(names)), strict=True))
+    bars = draw.rows(rows).encode(
+        x=axes.token_axis(tokens, field="start", margin=0.5),
+        x2="end:Q",
+        y=alt.Y("low:Q", title="share of ||J||² by hops"),
+        y2="high:Q",
+        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
+        tooltip=["position:Q", "token:N", "series:N", draw.VALUE],
+    )
+    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=TOKENS_WIDTH, height=260)
+    return draw.figure([[panel]], "Attention hops on the way from each token to the last", hops_findings(result))
+
+
+def _words(name: str) -> str:
+    return {"1": "1 hop", MORE: "more hops"}.get(name, f"{name} hops")
+
+
+def hops_findings(result: Hops) -> list[str]:
+    """The shares of hops in the median over the tokens before the last, and how far parts cancel."""
+    summary: Any = result.summary.set_index("hops")
+    shares = [
+        f"{_words(name)} {round(share, 2) + 0.0:.0%}"
+        for name, share in summary["share"].items()
+        if name not in (ALL, "0")
+    ]
+    frame: Frame = result.frame
+    count = int(frame["position"].max())
+    spread: Any = result.cancellation
+    spread = spread[spread["position"] < count]["cancellation"]
+    return [
+        f"Of the frozen derivative's ||J||², in the median over the {count} tokens before the last: {', '.join(shares)}.",
+        f"The sizes of the parts add up to {number(float(spread.median()))} times the size of their sum in the median, "
+        f"{number(float(spread.max()))} times at most: so far do paths of different length cancel.",
+    ]

@@ -1,0 +1,185 @@
+"""The theorem's paths by their length: how much of the frozen derivative travels in 0, 1, 2, ... attention hops.
+
+    d y_n / d v_i^(0) = sum over paths from i to n,  B_L ... B_1,  B_l = diagonal + off-diagonal in positions      (Theorem 5.1)
+
+A path makes a hop in a block where it changes position. With the off-diagonal part of every block times a marker x the
+product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of exactly h hops. The parts add up to J_i as matrices.
+They are carried through the same backward pass, one track each, so nothing is left out and nothing is counted twice.
+
+Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
+from ostools.ground.progress import Progress
+from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.jacobian.routes import AutogradRoute, freezing
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
+from ostools.measure.prompts import token_columns
+from ostools.measure.unloaded import Unloaded
+from ostools.models import Prompt
+from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
+
+MORE, ALL = "more", "all"
+"""Names of the parts of more than `most` hops, and of all paths."""
+_LEVEL = 0.05
+_AGREES = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""Relative difference from autograd's row that rounding may make."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hops(
+    Result,
+    chart="spectra:hops_chart",
+    findings=("charts.spectra:hops_findings",),
+    tables=(TableHead("summary"),),
+):
+    """One row per token and number of attention hops, of the frozen derivative at the embeddings.
+
+    Columns: position, token_id, token, origin; hops ("0", "1", ..., "more", "all"); frobenius_norm of that part, with the 95%
+    interval frobenius_lower to frobenius_upper (exact: both equal it); share, <J^(h), J> / ||J||^2, the part's signed share
+    of the squared norm. The shares of a token add up to 1.
+    """
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Medians over the tokens before the last, by hops: share, and relative size ||J^(h)|| / ||J||."""
+        frame: Frame = self.frame
+        frame = frame[frame["position"] < frame["position"].max()]
+        whole = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
+        frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(whole))
+        return frame.groupby("hops", sort=False)[["share", "relative_size"]].median().reset_index()
+
+    @property
+    def cancellation(self) -> pd.DataFrame:
+        """Of each token the sum of the sizes of its parts over the size of their sum: 1 where nothing cancels."""
+        frame: Frame = self.frame
+        parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
+        whole = frame[frame["hops"] == ALL].set_index("position")
+        return whole[["token"]].assign(cancellation=parts / whole["frobenius_norm"]).reset_index()
+
+
+@measurement(
+    command="sensitivity hops",
+    examples=('--prompt "The capital of France is" --out hops.png',),
+    memory="measure.jacobian.hops:hops_memory",
+)
+def hops(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    most: int = 3,
+    method: str = "sketch",
+    cotangents: int = 16,
+    seed: int = 0,
+    mitigation: Mitigation | str | None = None,
+    progress: Progress | None = None,
+) -> Hops:
+    """Split the frozen derivative d y_n / d v_i by the number of attention hops on the way from i to n (Theorem 5.1's paths).
+
+    Args:
+        most: parts of 0, 1, ..., `most` hops; all longer paths are one part, "more".
+        method: "sketch": norms from random cotangents, each with an interval; "exact": from all d_model rows.
+        cotangents: rows of a sketch.
+        seed: seed of the random cotangents.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        progress: called as progress(done, total).
+
+    Patterns and norm scales are held. A random row of the sum of the parts is held against autograd on every run. Raises
+    `InputError` for a model or an edit that the formulas of a block do not describe, and for settings that cannot be used.
+    Cost: `most` + 2 rows of a sketch for each cotangent.
+    """
+    mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation)
+    _checked(int(model.cfg.d_model), most, method, cotangents, seed)
+    tokens = mitigated.prompt
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
+    work = full_precision(model, "hops")
+    with (
+        torch.inference_mode(False),
+        mitigated.acting(work),
+        true_arithmetic(work),
+        strips_where_long(work, len(tokens.ids)),
+    ):
+        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
+            raise InputError("hops freezes what the derivative holds; leave the block of hooks.frozen() first")
+        linear = Linearised(work, tokens.ids, "frozen")
+        rows = int(work.cfg.d_model) if method == "exact" else cotangents
+        generator = torch.Generator().manual_seed(seed)
+        directions = orthonormal_rows(rows, int(work.cfg.d_model), generator).to(linear.norm.factor)
+        tracks = linear.pull_by_hops(directions, most, progress)
+        error = _against_autograd(work, tokens, directions[:1], tracks[-1, :1])
+    settings = {"most": most, "method": method, "cotangents": rows, "seed": seed}
+    settings |= {"against_autograd": error, **mitigated.provenance_entry}
+    return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
+
+
+def hops_memory(model: Unloaded, pos: int, *, most: int = 3, method: str = "sketch", cotangents: int = 16) -> int:
+    """Bytes of the tracks, each as large as the rows of a sketch."""
+    rows = model.shape.d_model if method == "exact" else cotangents
+    tracks = 3 * (most + 2) * rows * pos * model.shape.d_model * model.shape.element
+    return tracks + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
+
+
+def _checked(d_model: int, most: int, method: str, cotangents: int, seed: int) -> None:
+    checked_name("method", method, ("sketch", "exact"))
+    for name, number, least in (("most", most, 1), ("cotangents", cotangents, 2), ("seed", seed, 0)):
+        if type(number) is not int or number < least:
+            raise InputError(f"hops: expected {name} to be a whole number of at least {least}, found {number!r}")
+    if cotangents > d_model:
+        raise InputError(
+            f"hops: expected at most d_model = {d_model} cotangents, found {cotangents}: ask for method='exact'"
+        )
+
+
+def _against_autograd(
+    model: TransformerBridge,
+    tokens: Prompt,
+    cotangent: Float[Tensor, "1 d_model"],
+    row: Float[Tensor, "1 pos d_model"],
+) -> float:
+    """Relative difference of one row of the sum from the row that autograd gives; refused where it is more than rounding."""
+    with torch.no_grad():
+        embedded = model.input_to_embed(tokens.ids[None].to(cotangent.device))[0][0].detach()
+    oracle = AutogradRoute(model, embedded, freeze=freezing(model, "frozen"), rows=1).pull(cotangent)
+    error = float((row - oracle).norm() / oracle.norm())
+    if not error <= _AGREES[oracle.dtype]:
+        raise InputError(f"hops: the sum of the parts differs from autograd's derivative by {error:.2g} of its size")
+    return error
+
+
+def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:
+    """The tracks' norms and shares, a row for each token and part."""
+    *parts, whole = tracks.double()
+    names = [*map(str, range(len(parts))), MORE, ALL]
+    parts = [*parts, whole - torch.stack(parts).sum(0), whole]
+    size = whole.square().sum((0, -1))
+    tables = []
+    for name, part in zip(names, parts, strict=True):
+        interval = Sketch.of(part).trace_interval(_LEVEL)
+        norms = {
+            "frobenius_norm": interval.value.sqrt(),
+            "frobenius_lower": interval.lower.sqrt(),
+            "frobenius_upper": interval.upper.sqrt(),
+            "share": (part * whole).sum((0, -1)) / size,
+        }
+        columns = {column: values.cpu().numpy() for column, values in norms.items()}
+        tables.append(token_columns(tokens).assign(hops=name, **columns))
+    return pd.concat(tables, ignore_index=True)

@@ -1,0 +1,116 @@
+"""Parts of the frozen derivative by attention hops, against the blocks' own Jacobians multiplied out."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import hooks
+import ostools as ost
+from ostools.measure.jacobian.hops import ALL, MORE
+from ostools.measure.passes.contexts import run_from, true_arithmetic
+from tests.checkpoints import tiny_model
+from tests.sets import quick
+
+IDS = [2, 40, 50, 61, 50]
+
+
+def block_jacobians(model: TransformerBridge, prompt: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """B_l, d v^(l)_i / d v^(l-1)_j, by autograd with patterns and norm scales held; and d y_n / d v^(L)_n."""
+    sites = ("residual_pre", "residual_post", "final_norm")
+    with (
+        true_arithmetic(model),
+        torch.enable_grad(),
+        hooks.frozen(model),
+        hooks.capture(model, *sites, detach=False) as record,
+    ):
+        start = model.input_to_embed(prompt.ids[None])[0].detach().requires_grad_()
+        run_from(model, start)
+    inputs = [start if layer == 0 else record["residual_pre"][layer] for layer in range(model.cfg.n_layers)]
+    outputs = [record["residual_post"][layer] for layer in range(model.cfg.n_layers)]
+    blocks = [_rows(output[0].flatten(), stream) for output, stream in zip(outputs, inputs, strict=True)]
+    pos, d = start.shape[1:]
+    return [block.view(pos, d, pos, d) for block in blocks], _rows(record["final_norm"][0, -1], outputs[-1])[:, -1]
+
+
+def _rows(outputs: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
+    gradients = [torch.autograd.grad(output, stream, retain_graph=True)[0][0] for output in outputs]
+    return torch.stack(gradients)
+
+
+@pytest.mark.parametrize(
+    "family", quick(["llama", "gemma3", "neox", "olmo2", "qwen3", "gpt2"], "llama", "gemma3", "neox")
+)
+def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) -> None:
+    """Every way to take the diagonal or the off-diagonal part of each block, summed by how often it is the latter."""
+    model = tiny_model(family, dtype=torch.float64)
+    prompt = ost.Prompt.from_ids(model, IDS)
+    blocks, final = block_jacobians(model, prompt)
+    pos, d = len(IDS), final.shape[0]
+    same = torch.eye(pos, dtype=torch.float64)[:, None, :, None]
+    expected = {name: torch.zeros(d, pos, d, dtype=torch.float64) for name in ("0", "1", MORE, ALL)}
+    for choice in product((False, True), repeat=len(blocks)):
+        row = torch.zeros(d, pos, d, dtype=torch.float64)
+        row[:, -1] = final
+        for hop, block in zip(reversed(choice), reversed(blocks), strict=True):
+            row = torch.einsum("kic,icjd->kjd", row, block * (1 - same if hop else same))
+        for name in (str(sum(choice)) if sum(choice) < 2 else MORE, ALL):
+            expected[name] += row
+    frame: Any = ost.hops(model, prompt, most=1, method="exact").frame
+    for name, jacobian in expected.items():
+        rows: Any = frame[frame["hops"] == name]
+        assert rows["frobenius_norm"].to_numpy() == pytest.approx(
+            jacobian.norm(dim=(0, 2)).numpy(), rel=1e-9, abs=1e-12
+        )
+        share = (jacobian * expected[ALL]).sum((0, 2)) / expected[ALL].square().sum((0, 2))
+        assert rows["share"].to_numpy() == pytest.approx(share.numpy(), rel=1e-9, abs=1e-12)
+
+
+def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_reaches_itself_without_a_hop() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    result = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), method="exact")
+    norms: Any = result.frame.pivot_table(index="position", columns="hops", values="frobenius_norm", sort=False)
+    assert (norms[MORE] < 1e-12 * norms[ALL]).all()
+    assert (norms["0"].to_numpy()[:-1] == 0).all()
+    assert norms["0"].iloc[-1] == norms[ALL].iloc[-1]  # causal: a path that leaves the last token does not come back
+    shares: Any = result.frame[result.frame["hops"] != ALL].groupby("position")["share"].sum()
+    assert shares.to_numpy() == pytest.approx(np.ones(len(IDS)), abs=1e-12)
+
+
+def test_without_edges_between_tokens_nothing_hops() -> None:
+    model = tiny_model("llama")
+    with hooks.mask_scores(model, lambda query, key: query == key):
+        frame: Any = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=1).frame
+    last = frame[frame["position"] == len(IDS) - 1].set_index("hops")["frobenius_norm"]
+    assert last["0"] == last[ALL] > 0
+    assert (frame[(frame["position"] < len(IDS) - 1) | (frame["hops"] == "1")]["frobenius_norm"] == 0).all()
+
+
+def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() -> None:
+    model = tiny_model("llama", seed=3)
+    prompt = ost.Prompt.from_ids(model, IDS)
+    exact: Any = ost.sensitivity(model, prompt, linearisations="frozen", method="exact").frame["frobenius_norm"]
+    frame: Any = ost.hops(model, prompt, cotangents=8, seed=1).frame
+    whole = frame[frame["hops"] == ALL]
+    assert (whole["frobenius_lower"].to_numpy() <= exact.to_numpy()).all()
+    assert (exact.to_numpy() <= whole["frobenius_upper"].to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"most": 0}, "most to be a whole number of at least 1, found 0"),
+        ({"cotangents": 1}, "cotangents to be a whole number of at least 2"),
+        ({"cotangents": 10_000}, "ask for method='exact'"),
+        ({"method": "auto"}, "method"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_used_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ost.InputError, match=words):
+        ost.hops(tiny_model("llama"), "1 1", **options)
