@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,7 @@ REFERENCE_COTANGENTS, REFERENCE_SEED = 64, 1000
 """The reference: its own error is measured on the shortest prompts, which are measured exactly too."""
 SKETCHES = (2, 4, 8, 16)
 FORMS = ("theorem-5.1", "theorem-b5", "proof", "local")
+MOST_HOPS = 4
 TASKS = ("copy-last:uniform=true", "count-ones-bernoulli")
 REPEATED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 
@@ -117,6 +119,37 @@ def exact(model: TransformerBridge, real: RealPrompt) -> Cell:
         "reference_against_exact": {name: agreement(norms(reference, name), norms(whole, name)) for name in names},
         "exact": {name: norms(whole, name).tolist() for name in names},
     }
+
+
+def hops(models: Mapping[str, TransformerBridge], real: RealPrompt) -> Cell:
+    """Shares of attention hops, and how far parts of different hops cancel; of the model and of its untrained twin."""
+    cell: Cell = {}
+    for source, model in models.items():
+        result = ost.hops(model, real.prompt, most=MOST_HOPS, cotangents=8)
+        cancels: Any = result.cancellation
+        cell[source] = {
+            "summary": _rows(result.summary),
+            "cancellation": float(cancels[cancels["position"] < cancels["position"].max()]["cancellation"].median()),
+        }
+    return cell
+
+
+def windowed(model: TransformerBridge, real: RealPrompt) -> Cell:
+    """Looseness of the certified bound over windows of k blocks, against the exact frozen operator norm; and the seconds."""
+    whole = ost.sensitivity(model, real.prompt, linearisations="frozen", method="exact").frame
+    known = whole["operator_norm"].to_numpy(dtype=float)
+    cell: Cell = {}
+    for k in (0, 1, 2, 4, 6, 9):
+        form, start = f"windowed({k})" if k else "local", time.monotonic()
+        values = ost.bounds(model, real.prompt, variants=form).frame["value"].to_numpy(dtype=float)
+        cell[form] = {"seconds": time.monotonic() - start, **agreement(values, known)}
+    return cell
+
+
+def use(model: TransformerBridge, real: RealPrompt) -> Cell:
+    """Whether sensitivity is use: each token left out once, and what that does to the answer."""
+    result = ost.faithfulness(model, _reference(model, real.prompt), ways="removed", orders=19, steps=1)
+    return {"correlations": _rows(result.correlations)}
 
 
 def _reference(model: TransformerBridge, prompt: ost.Prompt) -> Any:
@@ -209,6 +242,14 @@ def cells(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], Cell]]]:
     for task in ("figure-5b", "figure-5c", "figure-5d"):
         yield f"figure-5/{task}", lambda task=task: figure_5(model, task)
     yield "probes", lambda: probes(model)
+    twins = {"trained": model, "untrained": ost.untrained_model(model)}
+    for real in every:
+        yield f"hops/{real.name}", lambda real=real: hops(twins, real)
+    for real in every:
+        if real.tokens == min(LENGTHS):
+            yield f"windowed/{real.name}", lambda real=real: windowed(model, real)
+    for real in every:
+        yield f"use/{real.name}", lambda real=real: use(model, real)
     for real in every:
         yield f"repeated/{real.name}", lambda real=real: repeated(model, real)
 

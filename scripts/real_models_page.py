@@ -28,7 +28,18 @@ def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
     """The whole page. A question that was not measured of a model has no row; one that was refused says why."""
     stored = {name: _read(store / name) for name in models if (store / name).is_dir()}
     parts = [HEAD, _models(stored)]
-    for section in (_bounds, _probes, _mitigations, _answers, _repeated, _collapse, _position, _sensitivity):
+    for section in (
+        _bounds,
+        _windowed,
+        _hops,
+        _probes,
+        _mitigations,
+        _answers,
+        _repeated,
+        _collapse,
+        _position,
+        _sensitivity,
+    ):
         parts.append(section(stored))
     return "\n".join(part for part in parts if part)
 
@@ -190,6 +201,104 @@ They gave an order alone.
 | smollm2-135m-instruct | 20 | `multi-head` | 0.05 [-0.06, 0.15] | 0.01 [-0.09, 0.11] |
 | smollm2-135m-instruct | 20 | `rollout` | 0.08 [-0.03, 0.19] | 0.00 [-0.11, 0.11] |
 """  # noqa: E501
+
+
+def _hops(stored: dict[str, Cells]) -> str:
+    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        made = []
+        for source in ("trained", "untrained"):
+            shares = {row["hops"]: [] for row in cells[0][source]["summary"] if row["hops"] not in ("0", "all")}
+            for cell in cells:
+                for row in cell[source]["summary"]:
+                    if row["hops"] in shares:
+                        shares[row["hops"]].append(row["share"])
+            cancels = interval([cell[source]["cancellation"] for cell in cells])
+            made.append([name, str(len(cells)), source, *map(interval, shares.values()), cancels])
+        return made
+
+    body = _each(stored, "hops/", rows)
+    if not body:
+        return ""
+    columns = [
+        "model",
+        "prompts",
+        "weights",
+        "1 hop",
+        "2 hops",
+        "3 hops",
+        "4 hops",
+        "more",
+        "sum of sizes / size of sum",
+    ]
+    return (
+        "## Hops: over how many attention edges does information travel?\n\n"
+        "The frozen derivative d y_n / d v_i^(0) is a sum over Theorem 5.1's paths. Its parts of exactly 1, 2, 3, ... "
+        "attention "
+        "hops add up as matrices, and so do their signed shares of its squared norm: the median over the tokens before the "
+        "last, "
+        "then the mean over prompts. A path of 1 hop goes straight from i to n, as the last token attends. The last column "
+        "says "
+        "how far parts of different hops cancel: 1 would be not at all.\n\n"
+        f"{table(columns, body)}\n"
+    )
+
+
+def _windowed(stored: dict[str, Cells]) -> str:
+    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        return [
+            [
+                name,
+                str(len(cells)),
+                f"`{form}`",
+                f"{np.median([cell[form]['log10_size'] for cell in cells]):+.1f}",
+                interval([cell[form]["spearman"] for cell in cells]),
+                f"{np.median([cell[form]['seconds'] for cell in cells]):.1f} s",
+            ]
+            for form in (name for name in cells[0] if name not in ("weights", "model", "date"))
+        ]
+
+    body = _each(stored, "windowed/", rows)
+    if not body:
+        return ""
+    columns = ["model", "prompts", "bound", "log10 (bound / norm)", "Spearman", "time, median"]
+    return (
+        "## How loose is the certified bound?\n\n"
+        "`local` multiplies the norms of single blocks; `windowed(k)` those of k blocks multiplied out, and is the norm itself "
+        "from as many blocks as the model has. On the prompts of 32 tokens, against the exact frozen operator norm.\n\n"
+        f"{table(columns, body)}\n"
+    )
+
+
+_EFFECTS = {"y_change": "change of y_n", "log_prob_drop": "drop of the answer's log p", "kl": "KL of the next token"}
+
+
+def _use(stored: dict[str, Cells]) -> str:
+    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        made = []
+        for linearisation in ("full", "frozen"):
+            for effect, words in _EFFECTS.items():
+                ranks = [
+                    row["spearman"]
+                    for cell in cells
+                    for row in cell["correlations"]
+                    if (row["linearisation"], row["effect"]) == (linearisation, effect)
+                    and row["kept"] == "without the first and the last"
+                    and row["spearman"] is not None
+                ]
+                made.append([name, str(len(ranks)), linearisation, words, interval(ranks)])
+        return made
+
+    body = _each(stored, "use/", rows)
+    if not body:
+        return ""
+    columns = ["model", "prompts", "sensitivity", "effect of leaving the token out", "Spearman"]
+    return (
+        "## Is sensitivity use?\n\n"
+        "Each token before the last is left out once, and the change is ranked beside the token's measured norm (64 "
+        "cotangents). "
+        "The first token, a sink, is not counted. A derivative speaks of small changes; leaving a token out is a large one.\n\n"
+        f"{table(columns, body)}\n"
+    )
 
 
 def _form_row(name: str, words: str, frozen: list[dict[str, float]], full: list[dict[str, float]]) -> list[str]:
