@@ -23,7 +23,7 @@ from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.answers.answers import answers_bytes
 from ostools.measure.answers.elicitation import FEW_SHOT
 from ostools.measure.answers.probability import spare
-from ostools.measure.bounds.memory import bounds_bytes
+from ostools.measure.bounds.bounds import bounds_bytes
 from ostools.measure.bounds.variants import checked_variants
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.faithfulness.deletion import cases_bytes

@@ -121,8 +121,7 @@ class Kinds:
         return cls(kind_by_id, members)
 
     def replacements(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
-        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer; none of no "
-        "kind."""
+        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer."""
         if token not in self.of_token:
             return []
         candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]

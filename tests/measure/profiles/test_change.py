@@ -32,13 +32,6 @@ def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
     assert found.provenance.parameters["differ"] == ["weights"]
 
 
-def test_the_ratio_of_estimates_has_the_ends_of_both() -> None:
-    one = profile(measured=[4.0, 1.0, 2.0, 8.0], method="estimate", width=2.0)
-    rows: Any = ost.compare(one, profile(measured=[4.0] * 4, method="estimate", width=3.0)).frame
-    assert rows["lower"].tolist()[:4] == [0.5, 2.0, 1.0, 0.25]
-    assert rows["upper"].tolist()[:4] == [3.0, 12.0, 6.0, 1.5]
-
-
 def test_a_norm_that_is_rounding_has_no_ratio_and_path_sums_have_all() -> None:
     tiny = [4.0, 0.0, 8e-8, 8.0]
     found = ost.compare(profile(measured=tiny), profile(measured=[4.0, 3.0, 2.0, 0.0]))

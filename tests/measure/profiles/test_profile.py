@@ -46,12 +46,6 @@ def test_the_summary_and_frozen_beside_full() -> None:
     assert full["effective_tokens_without_sink"] == pytest.approx(np.exp(entropy))
 
 
-def test_the_norm_is_the_one_asked_for() -> None:
-    measured = made_sensitivity({"full": [1.0, 2.0, 3.0]})
-    assert ost.profile(measured, norm="frobenius").frame["value"].tolist() == [2.0, 4.0, 6.0]
-    assert set(ost.profile(measured).frame["norm"]) == {"operator"}
-
-
 def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
@@ -60,19 +54,6 @@ def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
         result.top(linearisation="frozn")
     with pytest.raises(InputError, match="from 1, found 0"):
         result.top(0)
-
-
-def test_only_the_embeddings_layer_is_read() -> None:
-    one = made_sensitivity({"full": [1.0, 2.0, 3.0]}).frame
-    layers = pd.concat([one.assign(layer=0), one.assign(layer=1, operator_norm=99.0)], ignore_index=True)
-    assert ost.profile(Sensitivity(layers, PROVENANCE)).frame["value"].tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_sink_and_a_last_token_make_no_u() -> None:
-    values = flat(120)
-    values[0], values[-1] = 1e3, 1e3
-    for kept in ("all", "without the sink", "without sink and last"):
-        assert shape_of(ost.profile(made_sensitivity({"full": list(values)})), kept)["verdict"] == "no shape shown"
 
 
 def test_a_planted_u_is_one_with_and_without_its_ends() -> None:
