@@ -133,7 +133,7 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"measurements": {"name": "evaluate", "samples": 2, "temperature": 1.0}},
         {"measurements": "sensitivity"},
         {"measurements": {"name": "sensitivity", "method": "estimate"}},
-        {"measurements": {"name": "sensitivity", "method": "estimate"}},
+        {"measurements": {"name": "sensitivity", "method": "sketch", "cotangents": 9}},
         {"tasks": "count-ones", "seeds": 0},
     ]
     found = [key for change in changes for key in keys(sweep_of({**SMALL, **change}))]
