@@ -28,7 +28,6 @@ def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
         rows: Any = found.frame[found.frame["norm"] == norm]
         assert rows["ratio"].tolist() == rows["lower"].tolist() == rows["upper"].tolist() == [0.5, 1.0, 4.0, 1.0]
     assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
-    assert found.summary["lowest_ratio"].tolist() == [0.5, 0.5]
     assert found.provenance.parameters["differ"] == ["weights"]
 
 
