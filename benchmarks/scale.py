@@ -25,7 +25,7 @@ from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.answers.answers import answers_bytes
-from ostools.measure.bounds.memory import bounds_bytes
+from ostools.measure.bounds.bounds import bounds_bytes
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.passes.batches import LongestPrompt

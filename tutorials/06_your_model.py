@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import ostools as ost
-from ostools.measure.bounds.memory import bounds_bytes
+from ostools.measure.bounds.bounds import bounds_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
 from ostools.models.shape import Shape
@@ -164,12 +164,13 @@ for d_model in (128, 1024, 3072):
     print(f"d_model {d_model:5d}: {choice.method:8s} ({choice.reason})")
 
 # %% [markdown]
-# And memory is forecast before anything runs. `announce` tells you the plan; `max_memory` makes it a limit. Too
-# large a run takes smaller blocks first, then a file for the rows, and is refused if even that does not fit. (On the
-# command line every command announces its memory before it loads the model; `--max-memory` is the limit.)
+# And memory is forecast before anything runs; `max_memory` makes it a limit. Too large a run takes smaller blocks
+# first, and is refused if even that does not fit. `runs` in the provenance has the plan. (On the command line every
+# command announces its memory before it loads the model; `--max-memory` is the limit.)
 
 # %%
-ost.sensitivity(models["my-gemma"], prompt, linearisations=["full"], announce=print)
+measured = ost.sensitivity(models["my-gemma"], prompt, linearisations=["full"])
+print(measured.provenance.parameters["runs"]["full"]["plan"])
 try:
     ost.sensitivity(models["my-gemma"], prompt, max_memory=10_000_000)
 except ost.InputError as error:
@@ -231,8 +232,8 @@ forecast.round(1)
 # 1. Save `my-gemma` with `num_key_value_heads=1`, as Gemma 2B has it. Does anything in your code have to change?
 # 2. Edit `config.json` of `my-llama` so that `vocab_size` is 2000. What is said, and what would have happened without
 #    it?
-# 3. From which prompt length on does the exact profile of the 7 B model need a file, in 40 GiB
-#    (`ostools.measure.jacobian.memory.plan(..., max_memory=40 * 2**30).rows_on_disk`)?
+# 3. From which prompt length on is the exact profile of the 7 B model refused in 40 GiB
+#    (`ostools.measure.jacobian.memory.plan(..., max_memory=40 * 2**30)`)?
 # 4. Forecast a 2 B model: `GemmaConfig(hidden_size=2048, num_hidden_layers=18, num_attention_heads=8,
 #    num_key_value_heads=1, intermediate_size=16384)`.
 

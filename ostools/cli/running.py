@@ -88,7 +88,6 @@ def _complete(command: Command, arguments: dict[str, Any], progress: Progress) -
     """Arguments with those that the command line gives itself."""
     supplied: dict[str, Any] = {
         "progress": progress,
-        "announce": lambda text: terminal.note(f"plan: {text}"),
         "say": terminal.note,
         "max_memory": GLOBALS.max_memory,
     }

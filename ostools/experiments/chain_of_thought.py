@@ -74,7 +74,6 @@ def chain_of_thought(
     reasoning: str | None = None,
     linearisations: Sequence[str] = ("full",),
     method: str = "auto",
-    relative_error: float = 0.1,
     max_new_tokens: int = 256,
     max_memory: int | None = None,
     chat: bool | None = None,
@@ -97,7 +96,6 @@ def chain_of_thought(
             `reasoning_source` in the provenance says which.
         linearisations: as in `ostools.sensitivity`.
         method: as in `ostools.sensitivity`.
-        relative_error: as in `ostools.sensitivity`.
         max_memory: as in `ostools.sensitivity`.
         max_new_tokens: longest reasoning and answer of the model's own, in tokens.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
@@ -130,7 +128,6 @@ def chain_of_thought(
         text.prompt,
         linearisations=linearisations,
         method=method,
-        relative_error=relative_error,
         max_memory=max_memory,
         seed=seed,
         progress=progress,

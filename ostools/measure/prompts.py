@@ -9,14 +9,16 @@ prompts from texts itself).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks import HookError
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt, encode
 from ostools.models.chat import CHAT_PROVENANCE, TEXT
@@ -62,6 +64,20 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
                 raise
             raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
     return encoded
+
+
+@contextmanager
+def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
+    """What is refused within the block is said of that prompt, by its number and its start, where there are several."""
+    try:
+        yield
+    except (InputError, HookError) as error:
+        if len(prompts) == 1:
+            raise
+        prompt = prompts[index]
+        text = "".join(prompt.tokens) if prompt.text is None else prompt.text
+        start = repr(text if len(text) <= 40 else text[:39] + "…")
+        raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 
 
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
@@ -175,6 +191,34 @@ class PromptResults(Generic[PromptResult]):
     def _profiles(cls, result: PromptResult) -> Frame:
         """The result's profiles, one value a token, in the columns of `PROFILE`."""
         raise NotImplementedError
+
+
+Options = ParamSpec("Options")
+One = TypeVar("One", covariant=True)
+Several = TypeVar("Several", covariant=True)
+
+
+class OneOrSeveral(Protocol[Options, One, Several]):
+    """The type of a measurement whose result is of one prompt, or of a list of them."""
+
+    @overload
+    def __call__(
+        self, model: TransformerBridge, prompt: str | Prompt, *args: Options.args, **options: Options.kwargs
+    ) -> One: ...
+    @overload
+    def __call__(
+        self, model: TransformerBridge, prompt: Sequence[str | Prompt], *args: Options.args, **options: Options.kwargs
+    ) -> Several: ...
+
+
+def one_or_several(
+    one: type[One], several: type[Several]
+) -> Callable[
+    [Callable[Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Options], One | Several]],
+    OneOrSeveral[Options, One, Several],
+]:
+    """Tell a type checker what a measurement returns for one prompt and for a list; at run time nothing changes."""
+    return lambda function: cast(Any, function)
 
 
 def one_of_several(value: object, expected: Sequence[type]) -> str:

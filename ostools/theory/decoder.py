@@ -133,13 +133,11 @@ class Decoder:
         rope_base: float = 10_000.0,
         causal: bool = True,
         window: int | None = None,
-        norm: str = "rms",
-        dtype: torch.dtype = torch.float64,
     ) -> Decoder:
         """A decoder as before training: projections Gaussian with variance 1 / fan-in, embeddings standard normal, gains 1.
 
-        The same seed gives the same weights whatever the depth (the blocks of a shallow one are the first of a deep one),
-        the positions and the dtype (drawn in float64, then cast).
+        In float64. The same seed gives the same weights whatever the depth (the blocks of a shallow one are the first of a
+        deep one) and the positions.
 
         Raises `InputError` for sizes below 1, heads that do not divide d_model, and unknown names.
         """
@@ -163,8 +161,7 @@ class Decoder:
             table_seed=table_seed,
             causal=causal,
             window=window,
-            norm=norm,
-        ).to(dtype)
+        )
 
     def to(self, dtype: torch.dtype) -> Decoder:
         """All weights, and so all arithmetic, in `dtype`; norms and softmax in float32 at least, as real models do it.

@@ -15,7 +15,7 @@ from ostools.cli.commands import COMMANDS as _TABLE
 from ostools.cli.options import read_arguments
 
 COMMANDS = tuple(command.name for command in _TABLE.values())
-NOTES = ("forecast: ", "plan: ")
+NOTES = ("forecast: ",)
 
 
 def in_a_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -61,7 +61,7 @@ def test_the_example_is_a_sweep() -> None:
         ({"measurements": {"name": "evaluate", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "unknown linearisation 'fulll'.*'full'"),
         ({"measurements": {"name": "sensitivity", "method": "auto"}}, "method: input should be 'exact', 'sketch' or"),
-        ({"measurements": {"name": "sensitivity", "confidence": 0.9}}, "method exact has no confidence"),
+        ({"measurements": {"name": "sensitivity", "cotangents": 9}}, "method exact has no cotangents"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_nearest(change: dict[str, object], message: str) -> None:
@@ -133,7 +133,7 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"measurements": {"name": "evaluate", "samples": 2, "temperature": 1.0}},
         {"measurements": "sensitivity"},
         {"measurements": {"name": "sensitivity", "method": "estimate"}},
-        {"measurements": {"name": "sensitivity", "method": "estimate", "relative_error": 0.2}},
+        {"measurements": {"name": "sensitivity", "method": "sketch", "cotangents": 9}},
         {"tasks": "count-ones", "seeds": 0},
     ]
     found = [key for change in changes for key in keys(sweep_of({**SMALL, **change}))]

@@ -50,11 +50,6 @@ def test_the_interval_is_over_texts() -> None:
     assert np.isnan(profiles.interval_of_mean(texts[:2])).all()
 
 
-def test_the_same_texts_have_an_interval_without_rounding() -> None:
-    low, high = profiles.interval_of_mean(np.full((5, 3), 0.1))
-    assert (low.tolist(), high.tolist()) == ([0.1] * 3, [0.1] * 3)
-
-
 @pytest.mark.parametrize("pos", [15, 60, 61, 63, 64, 127])
 def test_contrasts_are_those_of_one_profile(pos: int) -> None:
     values = np.random.default_rng(pos).normal(size=(3, pos))
@@ -71,17 +66,3 @@ def test_the_ends_are_tested_as_by_students_t() -> None:
         low, high = known.confidence_interval(0.95)
         expected = (values.mean(), low, high, known.pvalue)
         np.testing.assert_allclose((found.value, found.low, found.high, found.p), expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "verdict"),
-    [
-        (1, 1, "U-shape"),
-        (-1, -1, "inverted U"),
-        (0, 1, "rises at the end only"),
-        (1, 0, "rises at the start only"),
-        (0, -1, "no shape shown"),
-    ],
-)
-def test_a_shape_that_every_text_has_is_named(start: int, end: int, verdict: str) -> None:
-    assert profiles.ends_over_texts(np.array([[start, end]] * 4, dtype=float)).verdict == verdict

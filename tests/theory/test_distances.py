@@ -13,9 +13,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.theory.distances import (
     DTYPES,
-    NORMS,
     distance,
-    dtype_named,
     head_chunks,
     spacing,
     steps_between,
@@ -40,14 +38,6 @@ def test_symmetry_and_the_triangle_inequality(xyz: list[Tensor], norm: str) -> N
     assert float(distance(x, z, norm)) <= through * (1 + 1e-12)
 
 
-@given(xy=vectors(2))
-def test_the_norms_are_ordered(xy: list[Tensor]) -> None:
-    l1, l2, linf = (float(distance(xy[0], xy[1], norm)) for norm in P_NORMS)
-    assert linf <= l2 * (1 + 1e-12)
-    assert l2 <= l1 * (1 + 1e-12)
-    assert l1 <= 5 * linf * (1 + 1e-12)
-
-
 def test_distances_by_hand() -> None:
     x, y = torch.tensor([1.0, 2.0, -2.0]), torch.tensor([1.0, -1.0, 2.0])
     assert [float(distance(x, y, norm)) for norm in P_NORMS] == [7.0, 5.0, 4.0]
@@ -61,10 +51,6 @@ def test_the_cosine_distance_keeps_its_digits_where_one_minus_cos_loses_them() -
     x = torch.tensor([1.0, 0.0], dtype=torch.float64)
     y = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     torch.testing.assert_close(float(distance(x, y, "cosine")), angle**2 / 2, rtol=1e-6, atol=0.0)
-
-
-def test_the_cosine_distance_of_a_zero_vector_is_no_number() -> None:
-    assert math.isnan(float(distance(torch.zeros(3), torch.ones(3), "cosine")))
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
@@ -100,11 +86,6 @@ def test_vectors_one_step_apart_are_at_the_machine_line(norm: str) -> None:
     assert float(ulps) == 1.0
 
 
-def test_the_step_is_that_of_the_larger_number() -> None:
-    y, y_star = torch.tensor([1.99, 0.1]), torch.tensor([2.01, -8.0])
-    assert steps_between(y, y_star, torch.bfloat16).tolist() == [2.0**-6, 2.0**-4]
-
-
 def test_total_variation_is_the_l1_norm_without_the_half() -> None:
     p, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     assert float(total_variation(p, q)) == 2.0
@@ -118,11 +99,3 @@ def test_head_chunks_are_the_vector_in_order() -> None:
     assert torch.equal(vector_norm(head_chunks(x, 3), "linf").amax(-1), vector_norm(x, "linf"))
     with pytest.raises(InputError, match="divides d_model = 6, found 4"):
         head_chunks(x, 4)
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(InputError, match="unknown norm 'l3': did you mean"):
-        vector_norm(torch.ones(2), "l3")
-    with pytest.raises(InputError, match="unknown dtype 'bfloat61': did you mean 'bfloat16'"):
-        dtype_named("bfloat61")
-    assert "cosine" in NORMS

@@ -40,12 +40,6 @@ def test_where_a_range_begins_and_ends(
     assert spans(*within(first, last, n_max, apart)) == expected
 
 
-def test_lengths_that_were_not_tried_are_not_counted() -> None:
-    lengths = [*range(130, 146), *range(495, 509)]
-    (found,) = hidden_ranges([138 <= n <= 501 for n in lengths], lengths)
-    assert (found.first, found.last, found.lengths_tried, found.hidden, found.following) == (138, 501, 15, 15, 7)
-
-
 @given(hidden=st.lists(st.booleans(), max_size=120), step=st.integers(1, 3))
 def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
     """Against the definition, length by length."""

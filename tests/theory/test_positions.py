@@ -62,12 +62,3 @@ def test_alibi_is_blooms_up_to_what_softmax_cannot_see(n_heads: int) -> None:
     expected = theirs.double() - positions.alibi_slopes(n_heads)[:, None, None] * torch.arange(n)[:, None]
     lower = torch.ones(n, n, dtype=torch.bool).tril()
     torch.testing.assert_close(ours[:, lower], expected[:, lower], rtol=1e-5, atol=1e-5)
-
-
-def test_a_window_counts_the_token_itself() -> None:
-    seen = positions.visible(10, causal=True, window=3)
-    assert seen.sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3, 3]
-    assert bool(seen.diagonal().all())
-    assert not bool(seen.triu(1).any())
-    assert bool(positions.visible(10, causal=False, window=None).all())
-    assert positions.visible(10, causal=False, window=2).sum(-1).tolist() == [2, *[3] * 8, 2]

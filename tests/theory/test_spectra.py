@@ -51,12 +51,6 @@ def test_1_is_simple_if_and_only_if_no_later_token_attends_to_itself_alone(
         assert limit[:, 0] == pytest.approx(np.ones(len(pattern)), abs=1e-6)
 
 
-def test_multiplicity_allows_for_the_rounding_of_the_dtype() -> None:
-    almost = torch.tensor([[1.0, 0.0], [1e-8, 1 - 1e-8]], dtype=torch.float64)
-    assert float(spectra.multiplicity(almost)) == 1.0
-    assert float(spectra.multiplicity(almost, rounding=1.2e-7)) == 2.0
-
-
 @given(st.integers(0, 10_000), st.integers(2, 8), st.integers(1, 5))
 def test_products_stay_stochastic_and_triangular_and_their_eigenvalues_multiply(
     seed: int, size: int, depth: int
@@ -79,14 +73,6 @@ def test_products_stay_stochastic_and_triangular_and_their_eigenvalues_multiply(
     assert rows[-2].numpy() == pytest.approx(layers[-1][-1].numpy(), abs=1e-15)
 
 
-@given(st.floats(0.0, 0.99), st.integers(1, 80))
-def test_two_tokens_leave_a_power_of_the_second_eigenvalue(weight: float, powers: int) -> None:
-    pattern = torch.tensor([[1.0, 0.0], [1 - weight, weight]], dtype=torch.float64)
-    for matrix, eigenvalue in ((pattern, weight), (spectra.lazy(pattern), (1 + weight) / 2)):
-        expected = [eigenvalue**power for power in range(1, powers + 1)]
-        assert spectra.remainders(matrix, powers).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-300)
-
-
 @given(PATTERNS)
 def test_remainders_are_what_powers_leave(pattern: Tensor) -> None:
     found = spectra.remainders(pattern, 5)
@@ -102,8 +88,3 @@ def test_remainders_are_what_powers_leave(pattern: Tensor) -> None:
 def test_defect_finds_what_the_lemmas_are_not_about(row: list[float], expected: float) -> None:
     matrix = torch.tensor([[1.0, 0.0, 0.0], row, [0.2, 0.3, 0.5]], dtype=torch.float64)
     assert spectra.defect(matrix) == pytest.approx(expected)
-
-
-def test_effective_tokens_of_rows() -> None:
-    rows = torch.tensor([[0.25] * 4, [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
-    assert spectra.effective_tokens(rows).tolist() == pytest.approx([4, 1, 2])

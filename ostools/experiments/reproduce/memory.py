@@ -15,7 +15,7 @@ from ostools.experiments.study.study import study_memory
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.answers.counting import counting_memory
 from ostools.measure.answers.evaluate import evaluate_memory
-from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.variation import variation_memory
 from ostools.measure.jacobian.memory import sensitivity_memory

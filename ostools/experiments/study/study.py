@@ -24,7 +24,7 @@ from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.evaluate import evaluate_memory
-from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.elicitation import elicitation_for
 from ostools.measure.jacobian.memory import sensitivity_memory

@@ -13,13 +13,14 @@ from typing import Literal, Protocol
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
 from ostools.ground.names import checked_names
 from ostools.measure.bounds import certified
-from ostools.measure.bounds.block_view import BlockView
-from ostools.measure.bounds.windowed import WindowedFold
+from ostools.measure.bounds.certified import BlockView, WindowedFold
 from ostools.measure.formulas.forward import Forward
-from ostools.measure.formulas.weights import final_gain
+from ostools.measure.formulas.weights import final_gain, is_parallel
 from ostools.theory import path_sum
 
 MlpNorm = Literal["svd", "product"]
@@ -170,3 +171,19 @@ def variant_named(name: str) -> Variant:
         return VARIANTS[name]
     k = int(window[1])
     return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))
+
+
+def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:
+    """The variants among `names` that do not describe this model's blocks, each with the reason in a few words.
+
+    The papers' forms are of a block with a norm before attention and then one before the MLP: their beta_1 and beta_2 are the
+    scales of these two norms, and their MLP reads what attention leaves.
+    """
+    parallel = "attention and MLP side by side" if is_parallel(model) else None
+    before = "no norm before attention" if "norm1_scale" not in hooks.available_sites(model) else None
+    if parallel is None and before is None:
+        return {}
+    papers = (
+        f"expected the paper's block, a norm before attention and then one before the MLP, found {parallel or before}"
+    )
+    return {name: papers for name in names if variant_named(name).kind == "paper"}

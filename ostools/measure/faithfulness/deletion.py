@@ -34,7 +34,7 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
-from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
 from ostools.measure.passes.contexts import true_arithmetic
@@ -125,8 +125,7 @@ class Kinds:
         return cls(kind_by_id, members)
 
     def replacements(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
-        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer; none of no "
-        "kind."""
+        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer."""
         if token not in self.of_token:
             return []
         candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]

@@ -116,25 +116,20 @@ def faithfulness(
     Args:
         profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.bounds` (one for each variant),
             `ost.attribution` (the sizes of its parts), or several of these. With sensitivities of `position=k` the answer is
-            the token after position k. Tokens are then taken out of the prompt's first k + 1, and path sums beside them need
-            `positions="all"`.
-        logit: the answer, as a text that is one token or as an id; None: the token that ranks
-            first.
-        ways: how a token is taken out: "removed" (later tokens move up one
-            place), "replaced" (by another token of the same kind: digits, letters or
-            anything else, each with or without a blank before it), "masked" (later tokens do not
+            the token after position k, and path sums beside them need `positions="all"`.
+        logit: the answer, as a text that is one token or as an id; None: the token that ranks first.
+        ways: how a token is taken out: "removed" (later tokens move up one place), "replaced" (by another token of the same
+            kind: digits, letters or anything else, each with or without a blank before it), "masked" (later tokens do not
             attend to it, in any head).
         draws: how many tokens stand in for each replaced one.
         orders: random orders of deletion, at least 19.
         steps: points of a deletion curve after its first.
         seed: seed of the draws and of the random orders.
-        mitigation: the one under which the profiles were measured. Tokens are taken out of the prompt as it rewrote it, and
-            every pass runs under its hooks.
+        mitigation: the one under which the profiles were measured, and tokens are taken out.
         progress: called as progress(done, total), in percent.
 
-    Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for
-    profiles of another model or of several prompts, for prompts of fewer than three tokens, and while
-    edits are active, because positions move. Source: arXiv 1509.06321 (AOPC).
+    Control tokens (BOS, turn markers) stay in place in deletion curves. Raises `InputError` for profiles of another model or
+    of several prompts, and while edits are active, because positions move. Source: arXiv 1509.06321 (AOPC).
     """
     profile_list: list[Any] = [profiles]
     if isinstance(profiles, Iterable) and not isinstance(profiles, ProfileSource | PromptResults):
@@ -148,35 +143,50 @@ def faithfulness(
         "seed": whole_number("seed", seed),
     }
     acting = mitigations.optional(mitigation)
+    whole_ids, provenance = _checked_run(model, profile_list, acting)
+    ids = _read_ids(whole_ids, position)
+    whole_prompt, tables = _deleted(model, ids, logit, way_names, profile_by_name, numbers, acting, progress)
+    answer = {"logit": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
+    answer |= {} if position is None else {"position": position}
+    answer |= {"log_prob": float(whole_prompt.log_probs[whole_prompt.answer]), "ways": way_names}
+    parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name), **numbers}
+    single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
+    frame = _token_rows(profile_list[0], single, way_names).reset_index(drop=True)
+    where = replace(provenance, token_ids=whole_ids, parameters=parameters)
+    return Faithfulness(frame, where, _correlations(frame, profile_by_name), deletion, areas)
+
+
+def _checked_run(
+    model: TransformerBridge, profiles: Sequence[ProfileSource], acting: Mitigation | None
+) -> tuple[tuple[int, ...], Provenance]:
+    """The token ids of the prompt, and the provenance; refuses profiles of another run, and edits."""
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
-    require_mitigation(profile_list, acting)
+    require_mitigation(profiles, acting)
     parameters: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **parameters)
-    whole_ids = require_of_model(profile_list[0], provenance)
-    ids = _read_ids(whole_ids, position)
+    return require_of_model(profiles[0], provenance), provenance
+
+
+def _deleted(
+    model: TransformerBridge,
+    ids: tuple[int, ...],
+    logit: str | int | None,
+    ways: Sequence[str],
+    profile_by_name: dict[str, TokenProfile],
+    numbers: dict[str, int],
+    acting: Mitigation | None,
+    progress: Progress | None,
+) -> tuple[WholePrompt, list[tuple[Any, Any, Any]]]:
+    """The undisturbed prompt, and the tables of every way of taking tokens out of it."""
     target = None if logit is None else one_token(model, logit)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with torch.inference_mode(False), mitigated.acting(work):
         whole_prompt = WholePrompt.of(work, ids, target)
         prompt = _ShortenedPrompt(work, ids, Kinds.of(model), whole_prompt, numbers)
-        shares = [part_of(progress, k, k + 1, len(way_names), units=100) for k in range(len(way_names))]
-        tables = [prompt.measured(way, profile_by_name, share) for way, share in zip(way_names, shares, strict=True)]
-    answer = whole_prompt.answer
-    parameters |= {"logit": answer, "token": token_text(model.tokenizer, answer)} | (
-        {} if position is None else {"position": position}
-    )
-    parameters |= {"log_prob": float(whole_prompt.log_probs[answer]), "ways": way_names}
-    parameters |= {"profiles": list(profile_by_name), **numbers}
-    single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    frame = _token_rows(profile_list[0], single, way_names)
-    return Faithfulness(
-        frame.reset_index(drop=True),
-        replace(provenance, token_ids=whole_ids, parameters=parameters),
-        correlations=_correlations(frame, profile_by_name),
-        deletion=deletion,
-        areas=areas,
-    )
+        shares = [part_of(progress, k, k + 1, len(ways), units=100) for k in range(len(ways))]
+        tables = [prompt.measured(way, profile_by_name, share) for way, share in zip(ways, shares, strict=True)]
+    return whole_prompt, tables
 
 
 def _read_ids(whole_ids: tuple[int, ...], position: int | None) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ KNOWN_EDITS = frozenset(
 )
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
 KEPT_BYTES = 1 << 28
-# Operators of all blocks are kept, for the prompts of a batch and the linearisations of a prompt, up to this many bytes.
+# Operators of all blocks are kept, for the linearisations of a prompt, up to this many bytes.
 KEPT_WEIGHTS = 1 << 25
 
 
@@ -69,7 +69,7 @@ class Forward:
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
     shape: Shape
-    weights: dict[tuple[int, torch.dtype], BlockWeights]  # those that are kept, of every prompt that ran side by side
+    weights: dict[tuple[int, torch.dtype], BlockWeights]  # those that are kept
     checked: set[tuple[int, torch.dtype]] = field(default_factory=set)
 
     def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
@@ -117,16 +117,6 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
 
     Without `live` what the real derivative needs is not kept: a block runs again where that is asked for. Inside
     `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
-    Raises what `forwards` raises.
-    """
-    (single,) = forwards(model, ids[None], live=live)
-    return single
-
-
-def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: bool = True) -> list[Forward]:
-    """Run prompts of one length side by side, as `forward` runs one; one after the other where all they keep would take over
-    256 MiB.
-
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
     ablated head, a hook of somebody else), and for numbers that are not finite.
     """
@@ -142,9 +132,7 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
     require_described(model, available)
     in_strips = hooks.active_strips(model) is not None
     shape = Shape.of(model)
-    is_kept = not in_strips and len(ids) * shape.site_bytes(ids.shape[1]) <= chunk(KEPT_BYTES)
-    if len(ids) > 1 and not (is_kept and live):  # a block that runs again does so for one prompt
-        return [forward(model, prompt, live=live) for prompt in ids]
+    is_kept = not in_strips and shape.site_bytes(len(ids)) <= chunk(KEPT_BYTES)
     device = next(model.parameters()).device
     calls: list[Call] = []
     blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
@@ -158,20 +146,16 @@ def forwards(model: TransformerBridge, ids: Int[Tensor, "prompt pos"], *, live: 
         hooks.capture(model, *names, "final_norm_scale") as record,
         hooks.capture(model, "residual_post", layers=[int(model.cfg.n_layers) - 1]) as last,
     ):
-        logits = model(ids.to(device), logits_to_keep=1)
+        logits = model(ids[None].to(device), logits_to_keep=1)
     (residual,) = last["residual_post"].values()
     # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
-    scale = record["final_norm_scale"].double()
-    direction = norms["ln_final"].centre(residual.double()) / (scale * residual.shape[-1] ** 0.5)
-    runs, scaled = [], any(edit.kind == "scale_scores" for edit in edits)
-    weights: dict[tuple[int, torch.dtype], BlockWeights] = {}
-    for index in range(len(ids)):
-        kept_sites = {name: {layer: _of(tensor, index) for layer, tensor in record[name].items()} for name in names}
-        final = logits[index], scale[index, :, 0], direction[index]
-        runs.append(Forward(model, norms, available, scaled, calls, kept_sites, *final, shape, weights))
-    return runs
+    scale, scaled = record["final_norm_scale"][0].double(), any(edit.kind == "scale_scores" for edit in edits)
+    direction = norms["ln_final"].centre(residual[0].double()) / (scale * residual.shape[-1] ** 0.5)
+    kept_sites = {name: {layer: tensor[0] for layer, tensor in record[name].items()} for name in names}
+    final = logits[0], scale[:, 0], direction
+    return Forward(model, norms, available, scaled, calls, kept_sites, *final, shape, {})
 
 
 def _note(calls: list[Call]) -> Any:
@@ -185,11 +169,6 @@ def _note(calls: list[Call]) -> Any:
 
 def _uncached(value: Any) -> Any:
     return None if isinstance(value, Cache) else value
-
-
-def _of(tensor: Tensor, prompt: int) -> Tensor:
-    """One prompt's part of a site; rotary angles are the same for all, and there once."""
-    return tensor[prompt if len(tensor) > 1 else 0]
 
 
 def _first(tensor: Tensor, layer: int | None) -> Tensor:

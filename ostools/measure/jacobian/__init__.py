@@ -1,5 +1,4 @@
-"""d y_n / d v_i: `sensitivity` (the measurement), `prompt_batches` (prompts of one length),
-`linearisation_run` (linearise, measure, certify), `linearised` and `routes` (products with the
-Jacobian, by formulas or by autograd), `norms` (exact or estimated), `certificate` (finite
-differences), `memory`.
+"""d y_n / d v_i: `sensitivity` (the measurement), `linearisation_run` (of one prompt: linearise, measure, certify),
+`linearised` and `routes` (products with the Jacobian, by formulas or by autograd), `norms` (exact or estimated),
+`certificate` (finite differences), `memory`.
 """

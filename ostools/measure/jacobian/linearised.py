@@ -6,18 +6,12 @@ before the next one (docs/theory.md 3.2; `linear` has a block's own maps). So on
 patterns, slopes and cast weights exist at a time: each is read again from what the forward pass
 handed to it, used for every row, and dropped. The blocks of a short prompt are kept. Autograd gives
 the same numbers, and stays the oracle and the route for every model that is not read here.
-
-Rows are independent. The model computes on one device; where its device map put weights on more
-GPUs, those take their part of the rows: a block's maps are made once, and copied to each.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -28,60 +22,12 @@ from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forward
-from ostools.measure.formulas.scores import RemadeStrips, Strip, require_softmax, strip_bounds
+from ostools.measure.formulas.scores import require_softmax, strip_bounds
 from ostools.measure.formulas.weights import is_parallel
 from ostools.measure.jacobian.linear import LinearAttention, LinearMlp, LinearNorm, mlp_core
 from ostools.measure.jacobian.routes import FROZEN_PARTS
 from ostools.measure.passes.contexts import strip_size
-from ostools.models.describe import metadata_of
 from ostools.models.shape import Shape
-
-Copied = TypeVar("Copied")
-
-
-def row_devices(model: TransformerBridge) -> tuple[torch.device, ...]:
-    """The device that computes, and the other GPUs that hold weights of the model."""
-    computing = next(model.parameters()).device
-    places = (metadata_of(model).device_map or {}).values()
-    other_devices = sorted({place for place in places if place.startswith("cuda")} - {str(computing)})
-    return computing, *(torch.device(place) for place in other_devices if computing.type == "cuda")
-
-
-def shares(rows: int, devices: int) -> list[slice]:
-    """Blocks of rows, as even as can be and none empty: at most one a device."""
-    sizes = [rows // devices + (index < rows % devices) for index in range(devices)]
-    return [slice(sum(sizes[:index]), sum(sizes[: index + 1])) for index, size in enumerate(sizes) if size]
-
-
-def on_device(maps: Copied, device: torch.device) -> Copied:
-    """The maps with every tensor of theirs on the device; those that lie there are not copied."""
-    copied: Any
-    if isinstance(maps, Tensor):
-        copied = maps.to(device, non_blocking=True)
-    elif isinstance(maps, RemadeStrips):
-        copied = _StripsAt(maps, device)
-    elif isinstance(maps, list | tuple):
-        copied = type(maps)(on_device(part, device) for part in maps)
-    elif hasattr(maps, "__dict__"):
-        copied = copy.copy(maps)
-        # The dictionary itself: frozen dataclasses set no attribute.
-        vars(copied).update({name: on_device(part, device) for name, part in vars(maps).items()})
-    else:
-        copied = maps
-    return copied
-
-
-@dataclass(frozen=True)
-class _StripsAt:
-    """Strips that are made anew where the model computes, and copied."""
-
-    strips: RemadeStrips
-    device: torch.device
-
-    def __iter__(self) -> Iterator[Strip]:
-        for strip in self.strips:
-            yield on_device(strip, self.device)
-
 
 AtPlaces = Float[Tensor, "place row d_model"]
 Maps = tuple[LinearMlp, LinearAttention]
@@ -142,7 +88,7 @@ class Linearised:
         if self._live_pattern:
             instead = "measure with sensitivity(), which goes through autograd"
             require_softmax(model, "the formula of the real derivative", instead)
-        self._dtype, self._chunk, self._devices = next(model.parameters()).dtype, chunk, row_devices(model)
+        self._dtype, self._chunk = next(model.parameters()).dtype, chunk
         self.pos, self.layers, self.n_layers = len(ids), tuple(layers), int(model.cfg.n_layers)
         shape = Shape.of(model)
         keep = self.n_layers * block_bytes(shape, self.pos, self._live_pattern) <= chunk_of(KEPT_BYTES)
@@ -188,31 +134,21 @@ class Linearised:
         """w^T d y_n / d v_i^(l) for every cotangent w and place (l, i): one pass of the rows through every block.
 
         Memory: the result, which the rows of the lowest layer are carried in, and one block. The places lie before the rows.
-        Other GPUs (`row_devices`) carry a part of the rows each.
         """
         top = self.norm.pull(cotangents.to(self.norm.factor)[None])
         gradient_rows = top.new_empty(len(self.layers), self.pos, *top.shape[1:])
         lowest = min(self.layers)
         carried: AtPlaces = gradient_rows[self.layers.index(lowest)]
         carried.zero_()[-1:] = top
-        blocks = shares(len(cotangents), len(self._devices))
-        gradients = [carried[:, rows].to(device) for rows, device in zip(blocks, self._devices, strict=False)]
-        step_counter, steps = (
-            count(1),
-            (self.n_layers - lowest) * sum(len(self._parts(part.shape[1])) for part in gradients),
-        )
+        parts, step_counter = self._parts(len(cotangents)), count(1)
         for layer in range(self.n_layers, lowest, -1):
             if layer in self.layers:
-                _gather(gradients, blocks, gradient_rows[self.layers.index(layer)])
+                gradient_rows[self.layers.index(layer)] = carried
             maps = self._maps(layer - 1)
-            for gradient in gradients:
-                device_maps = maps if gradient.device == carried.device else on_device(maps, gradient.device)
-                for part in self._parts(gradient.shape[1]):
-                    self._carry(device_maps, gradient, part)
-                    tell(progress, next(step_counter), steps)
-                del device_maps
+            for part in parts:
+                self._carry(maps, carried, part)
+                tell(progress, next(step_counter), (self.n_layers - lowest) * len(parts))
             del maps
-        _gather(gradients, blocks, carried)
         return gradient_rows.flatten(0, 1).transpose(0, 1)
 
     @torch.no_grad()
@@ -252,14 +188,3 @@ class Linearised:
     def _parts(self, rows: int) -> list[slice]:
         step = self._chunk or max(1, rows)
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-def _gather(
-    gradients: Sequence[Float[Tensor, "place _ d_model"]],
-    blocks: Sequence[slice],
-    into: Float[Tensor, "place row d_model"],
-) -> None:
-    """Gather the rows of every device into one tensor, but for those carried in place."""
-    for gradient, rows in zip(gradients, blocks, strict=True):
-        if gradient.data_ptr() != into[:, rows].data_ptr():
-            into[:, rows] = gradient

@@ -1,6 +1,6 @@
 """Memory of sensitivity: forecast before it runs, and fitted to what there is.
 
-Too large a run takes fewer cotangents at a time first, then puts the Jacobians' rows into a file, then is refused.
+Too large a run takes fewer cotangents at a time first, then is refused.
 """
 
 from __future__ import annotations
@@ -32,21 +32,17 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 class MemoryPlan:
     """Plan of a run, and its forecast in bytes on top of the loaded model.
 
-    `chunk` cotangents go through a block's products at a time. `rows_on_disk`: so many rows are carried through the network
-    together and then put into a file; None: all are kept in memory. `reading`: while a block is read; `kept_bytes`: of the
-    blocks that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept,
-    `one_row`: of one (where they go to a file, with the copies that are made of it); `norms`: of taking their norms; `check`:
-    of the finite differences, which hold every block's pattern where the linearisation does; `cores`: of every block's MLP as
-    one matrix a token, kept for all linearisations; 0: not made.
+    `chunk` cotangents go through a block's products at a time. `reading`: while a block is read; `kept_bytes`: of the
+    blocks that are held linearised, one or, of a short prompt, all; `work`: of a chunk; `rows`: of all products that are kept;
+    `norms`: of taking their norms; `check`: of the finite differences, which hold every block's pattern where the
+    linearisation does; `cores`: of every block's MLP as one matrix a token, kept for all linearisations; 0: not made.
     """
 
     chunk: int
-    rows_on_disk: int | None
     reading: int
     kept_bytes: int
     work: int
     rows: int
-    one_row: int
     norms: int
     check: int
     cores: int = 0
@@ -54,14 +50,11 @@ class MemoryPlan:
     @property
     def peak(self) -> int:
         """Beside the rows: the blocks are read and applied in turns, then the norms are taken and checked."""
-        rows = self.rows if self.rows_on_disk is None else self.rows_on_disk * self.one_row
-        return (
-            ALLOCATOR + self.cores + rows + max(self.reading, self.kept_bytes + max(self.work, self.norms, self.check))
-        )
+        in_turns = max(self.reading, self.kept_bytes + max(self.work, self.norms, self.check))
+        return ALLOCATOR + self.cores + self.rows + in_turns
 
     def __str__(self) -> str:
-        where = "" if self.rows_on_disk is None else f" and {self.rows / 2**30:.2f} GiB in a temporary file"
-        return f"{self.peak / 2**30:.2f} GiB of memory{where}, {self.chunk} rows at a time"
+        return f"{self.peak / 2**30:.2f} GiB of memory, {self.chunk} rows at a time"
 
 
 def plan(
@@ -78,7 +71,7 @@ def plan(
 
     Args:
         live: the scores are differentiated too (`full`, `frozen-norm`).
-        rows: how many products are kept, in memory or in a file; None for the exact Jacobians, all d_model of them.
+        rows: how many products are kept; None for the exact Jacobians, all d_model of them.
         by_autograd: the generic route, whose graph holds `chunk` copies of the prompt.
 
     Raises `InsufficientMemoryError` where not even one row at a time fits.
@@ -86,23 +79,17 @@ def plan(
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
     largest = chunk_of(largest)
-    size_arguments = shape, pos, layers, live, rows
-    cores, forecast = cores_bytes(shape, pos), None
+    cores, chunk = cores_bytes(shape, pos), largest
+    forecast = _forecast(shape, pos, layers, live, rows, chunk, by_autograd)
     if rows is None and not by_autograd and cores <= chunk_of(KEPT_BYTES):
-        forecast = replace(_forecast(*size_arguments, largest, None, by_autograd), cores=cores)
-        if forecast.peak <= max_memory:
-            return forecast
-    for on_disk in (False, True):
-        chunk = largest
-        while chunk >= 1:
-            forecast = _forecast(*size_arguments, chunk, 0 if on_disk else None, by_autograd)
-            free_bytes = max_memory - forecast.peak
-            if not on_disk and free_bytes >= 0:
-                return forecast
-            if on_disk and free_bytes >= chunk * forecast.one_row:
-                return replace(forecast, rows_on_disk=min(rows or d_model, free_bytes // forecast.one_row))
-            chunk //= 2
-    assert forecast is not None
+        with_cores = replace(forecast, cores=cores)
+        if with_cores.peak <= max_memory:
+            return with_cores
+    while forecast.peak > max_memory and chunk > 1:
+        chunk //= 2
+        forecast = _forecast(shape, pos, layers, live, rows, chunk, by_autograd)
+    if forecast.peak <= max_memory:
+        return forecast
     raise InsufficientMemoryError(
         f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
         f"allowed: shorten the prompt, free memory, raise max_memory (--max-memory), or take method 'sketch'"
@@ -110,15 +97,15 @@ def plan(
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the "
-    "MLP."""
+    """Bytes that autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the
+    MLP."""
     of_layer = 4 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
 
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(shape, pos, layers, live, None, 1, 1, False).peak <= max_memory
+    return _forecast(shape, pos, layers, live, None, 1, False).peak <= max_memory
 
 
 def _forecast(
@@ -128,7 +115,6 @@ def _forecast(
     live: bool,
     rows: int | None,
     chunk: int,
-    rows_on_disk: int | None,
     by_autograd: bool,
 ) -> MemoryPlan:
     """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
@@ -166,12 +152,10 @@ def _forecast(
     check = 3 * square + mask + frozen_numbers + cast
     return MemoryPlan(
         chunk=chunk,
-        rows_on_disk=rows_on_disk,
         reading=max(reading, plain) * element + (sites if kept_sites else sites // n_layers),
         kept_bytes=kept_numbers * element,
         work=work * element,
         rows=places * (rows or d_model) * d_model * element,
-        one_row=places * d_model * element,
         norms=norms,
         check=check * element,
     )

@@ -2,16 +2,14 @@
 with its interval.
 
 Cost, exact: d_model backward passes over the prompt, whatever its length and however many layers
-are asked for; d_model^2 numbers a token and layer, in memory or, where they do not fit, in a
-temporary file, so many rows at a time as memory holds. A sketch: k backward passes in one batch for
+are asked for; d_model^2 numbers a token and layer. A sketch: k backward passes in one batch for
 k cotangents that all tokens share, whatever d_model; n d_model numbers of memory a row, of at most
 `BATCH` rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure.jacobian.routes import Cotangents, Route, pulled
+from ostools.measure.jacobian.routes import Cotangents, Route
 from ostools.theory.path_sum import chunks
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
@@ -31,23 +29,19 @@ NORM_BUDGET = 1 << 26
 Jacobians = Float[Tensor, "place d_out d_model"]
 
 
-@contextmanager
 def exact_jacobians(
     route: Route,
     like: Float[Tensor, "... d_model"],
-    rows_on_disk: int | None,
-    progress: Progress | None,
+    progress: Progress | None = None,
     logit: Float[Tensor, " d_model"] | None = None,
-) -> Iterator[Jacobians]:
+) -> Jacobians:
     """J at every place of the route; row k of J is the gradient of component k of y_n. With `logit` w^T J alone, one row.
 
-    In the dtype and on the device of `like`. `rows_on_disk`: in a temporary file, gone at the end of the block, with so many
-    rows at a time in memory.
+    In the dtype and on the device of `like`.
     """
     d_model = like.shape[-1]
     cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if logit is None else logit.to(like)[None]
-    with pulled(route, cotangents, rows_on_disk, progress) as rows:
-        yield rows.transpose(0, 1)
+    return route.pull(cotangents, progress).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -119,7 +113,7 @@ class MethodChoice(NamedTuple):
 def choose_method(d_model: int, *, exact_fits: bool) -> MethodChoice:
     """Exact up to d_model 256, where its rows cost at most four times those of a sketch of 64; else a sketch.
 
-    `exact_fits`: the exact run has a plan within the memory, its rows in a file if need be.
+    `exact_fits`: the exact run has a plan within the memory.
     """
     if not exact_fits:
         return MethodChoice("sketch", "the exact Jacobians do not fit into the memory")
@@ -136,14 +130,10 @@ def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
     return min(d_model, _FIRST + BATCH)
 
 
-def check_settings(d_model: int, cotangents: int, relative_error: float, confidence: float) -> None:
-    """Raises `InputError` for numbers of cotangents, a relative error or a confidence that cannot be."""
+def check_cotangents(d_model: int, cotangents: int) -> None:
+    """Raises `InputError` for a number of cotangents that cannot be."""
     if not 2 <= cotangents <= d_model:
         raise InputError(f"cotangents: expected 2 to d_model = {d_model}, found {cotangents}")
-    if not relative_error > 0:
-        raise InputError(f"relative_error: expected a positive number such as 0.1, found {relative_error}")
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence: expected a probability between 0 and 1 such as 0.95, found {confidence}")
 
 
 @dataclass(frozen=True)
@@ -183,42 +173,30 @@ class Stop:
     confidence: float = 0.95
 
 
-@contextmanager
-def sketched(
-    route: Route,
-    like: Float[Tensor, "... d_model"],
-    stop: Stop,
-    generator: torch.Generator,
-    rows_on_disk: int | None = None,
-) -> Iterator[Sketched]:
+def sketched(route: Route, like: Float[Tensor, "... d_model"], stop: Stop, generator: torch.Generator) -> Sketched:
     """||J_i||_F of every Jacobian that the route knows, from rows q^T J_i of random orthonormal q, the same for all tokens.
 
     To reach a relative error the rows are doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's intervals may
     miss with half of the level that the looks before it left of 1 - confidence. The probability that any look misses is at
     most the sum, and so is that of the look at which it stops.
-
-    The rows of the first batch last as long as the block. `rows_on_disk`: so many rows at a time are in memory, the others in
-    temporary files (`pulled`).
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if stop.cotangents is None else stop.cotangents)
     remaining_risk = 1.0 - stop.confidence
     first_cotangents = orthonormal_rows(min(count, BATCH), d_model, generator)
     used_rows = [first_cotangents]
-    with pulled(route, first_cotangents.to(like), rows_on_disk) as rows:
-        sketch = Sketch.of(rows)
-        while True:
-            while sketch.rows < count:
-                used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
-                with pulled(route, used_rows[-1].to(like), rows_on_disk) as more:
-                    sketch += Sketch.of(more)
-            is_last = stop.cotangents is not None or sketch.rows == d_model
-            level = remaining_risk if is_last else remaining_risk / 2
-            estimates = _estimates(sketch, level)
-            if is_last or estimates.relative_error <= stop.relative_error:
-                break
-            count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
-        yield Sketched(estimates, first_cotangents, rows.transpose(0, 1))
+    rows = route.pull(first_cotangents.to(like))
+    sketch = Sketch.of(rows)
+    while True:
+        while sketch.rows < count:
+            used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
+            sketch += Sketch.of(route.pull(used_rows[-1].to(like)))
+        is_last = stop.cotangents is not None or sketch.rows == d_model
+        level = remaining_risk if is_last else remaining_risk / 2
+        estimates = _estimates(sketch, level)
+        if is_last or estimates.relative_error <= stop.relative_error:
+            return Sketched(estimates, first_cotangents, rows.transpose(0, 1))
+        count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
 
 
 def _estimates(sketch: Sketch, level: float) -> Estimates:

@@ -7,12 +7,9 @@ about it.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -21,8 +18,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.contexts import no_logits, run_from
 
 
@@ -81,50 +77,9 @@ class Route(Protocol):
         ...
 
 
-@contextmanager
-def pulled(
-    route: Route, cotangents: Cotangents, rows_on_disk: int | None = None, progress: Progress | None = None
-) -> Iterator[Tangents]:
-    """The route's pulls, which last as long as the block.
-
-    `rows_on_disk`: so many rows at a time are in memory, all of them in a temporary file that is gone behind the block; None:
-    all in memory. Raises `InsufficientMemoryError` where the disk has no room for the file.
-    """
-    if rows_on_disk is None:
-        yield route.pull(cotangents, progress)
-        return
-    count = len(cotangents)
-    with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        rows = None
-        for start in range(0, count, rows_on_disk):
-            part = slice(start, min(start + rows_on_disk, count))
-            tangents = route.pull(cotangents[part], part_of(progress, part.start, part.stop, count, units=100))
-            if rows is None:
-                rows = _in_a_file(Path(folder) / "rows", tangents, count)
-            rows[:, part] = tangents.transpose(0, 1)
-            del tangents
-        assert rows is not None
-        yield rows.transpose(0, 1)
-
-
-def _in_a_file(file: Path, like: Tangents, count: int) -> Float[Tensor, "pos count d_model"]:
-    """Allocate `count` such rows in a file. The free disk space is checked first: on a full disk the process would end as they
-    are written, without a word."""
-    places, d_model = like.shape[1:]
-    numbers = places * count * d_model
-    size, free = numbers * like.element_size(), shutil.disk_usage(file.parent).free
-    if size > free:
-        raise InsufficientMemoryError(
-            f"rows of {size / 2**30:.2f} GiB do not fit into memory; {file.parent.parent}, where a file would hold them, has "
-            f"{free / 2**30:.2f} GiB free: shorten the prompt, free memory or disk, or set TMPDIR to another disk"
-        )
-    return torch.from_file(str(file), shared=True, size=numbers, dtype=like.dtype).view(places, count, d_model)
-
-
 class AutogradRoute:
     """J_i = d y_n / d v_i^(l) by automatic differentiation; `rows` copies of the prompt go through a pass side by side.
 
-    Or `rows` prompts of one length, one each: then row c is a product with the Jacobians of prompt c.
     The places are the tokens of each of `layers`, 0 for the embedded ones up to L for what the last block leaves. One
     forward pass, in the context `freeze`, here; its graph is kept, about twice the memory of a pass with gradients.
     """
@@ -132,7 +87,7 @@ class AutogradRoute:
     def __init__(
         self,
         model: TransformerBridge,
-        embedded: Float[Tensor, "*prompt pos d_model"],
+        embedded: Float[Tensor, "pos d_model"],
         *,
         freeze: AbstractContextManager[None] | None = None,
         rows: int = 4,
@@ -140,7 +95,7 @@ class AutogradRoute:
     ) -> None:
         self.rows = rows
         last_layer = int(model.cfg.n_layers)
-        start = embedded.detach().expand(rows, *embedded.shape[-2:]).clone().requires_grad_(True)
+        start = embedded.detach().expand(rows, *embedded.shape).clone().requires_grad_(True)
         sites = ("final_norm", "residual_pre", "residual_post")
         with torch.enable_grad(), freeze or nullcontext(), hooks.capture(model, *sites, detach=False) as record:
             run_from(model, start, logits_to_keep=no_logits(model))

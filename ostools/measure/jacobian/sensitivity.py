@@ -3,16 +3,15 @@
 Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
 bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
 d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer; a
-sketch: 8 passes in one batch, whatever d_model. Of many prompts in one call those of one length share what is not their own
-(`together`).
+sketch: 8 passes in one batch, whatever d_model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,17 +25,32 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, MeasuredNorms, Settings
-from ostools.measure.jacobian.norms import COTANGENTS, check_settings
-from ostools.measure.jacobian.prompt_batches import JacobianOptions, measured
+from ostools.measure.jacobian.linearisation_run import (
+    METHODS,
+    NORMS,
+    JacobianOptions,
+    MeasuredNorms,
+    Settings,
+    measured,
+)
+from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents
 from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, up_to_position
-from ostools.measure.prompts import PROFILE, PromptResults, by_token, checked_layers, join_results, token_columns
+from ostools.measure.prompts import (
+    PROFILE,
+    PromptResults,
+    by_token,
+    checked_layers,
+    join_results,
+    one_or_several,
+    prompt_named,
+    token_columns,
+)
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -67,7 +81,7 @@ class Sensitivity(
 
     In exact rows both limits equal the norm. In a sketch or an estimate, each token's Frobenius norm has a confidence interval.
     `operator_norm` is missing (NaN): only limits of it are known. `operator_lower` is a true lower bound, far below the norm
-    where there are few cotangents. `operator_upper` is `frobenius_upper`, and holds at the confidence of the run.
+    where there are few cotangents. `operator_upper` is `frobenius_upper`, and holds with 95% confidence.
     `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
 
@@ -96,48 +110,7 @@ class Sensitivities(Result, PromptResults[Sensitivity], chart="corpus:several_ch
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
 
-@overload
-def sensitivity(
-    model: TransformerBridge,
-    prompt: str | Prompt,
-    *,
-    linearisations: Sequence[str] = ...,
-    layers: Literal["all"] | Iterable[int] = ...,
-    method: str = ...,
-    cotangents: int = ...,
-    relative_error: float = ...,
-    confidence: float = ...,
-    max_memory: int | None = ...,
-    seed: int = ...,
-    position: int | None = ...,
-    logit: str | int | Sequence[str | int] | None = ...,
-    mitigation: Mitigation | str | None = ...,
-    announce: Callable[[str], None] | None = ...,
-    progress: Progress | None = ...,
-) -> Sensitivity: ...
-
-
-@overload
-def sensitivity(
-    model: TransformerBridge,
-    prompt: Sequence[str | Prompt],
-    *,
-    linearisations: Sequence[str] = ...,
-    layers: Literal["all"] | Iterable[int] = ...,
-    method: str = ...,
-    cotangents: int = ...,
-    relative_error: float = ...,
-    confidence: float = ...,
-    max_memory: int | None = ...,
-    seed: int = ...,
-    position: int | None = ...,
-    logit: str | int | Sequence[str | int] | None = ...,
-    mitigation: Mitigation | str | None = ...,
-    announce: Callable[[str], None] | None = ...,
-    progress: Progress | None = ...,
-) -> Sensitivities: ...
-
-
+@one_or_several(Sensitivity, Sensitivities)
 @measurement(
     command="sensitivity",
     examples=(
@@ -159,88 +132,79 @@ def sensitivity(
     layers: Literal["all"] | Iterable[int] = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
-    relative_error: float = 0.1,
-    confidence: float = 0.95,
     max_memory: int | None = None,
     seed: int = 0,
     position: int | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
-    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | Sensitivities:
     """Norms ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l): how far the last token's y_n
     can move with each token i.
 
-    v_i^(0) is the embedded token (after Gemma's scaling), y_n the last token's residual stream
-    after the final norm, the quantity of Theorem 5.1 (arXiv 2406.04267). Reverse mode, in float32,
-    or float64 of a float64 model. A model or an edit that the formulas do not describe goes through
-    autograd. Every run checks itself: the logits are those of the plain pass, J agrees with finite
-    differences of the network (or with autograd, where those cannot decide), every number is
-    finite. `runs` in the provenance says how. Raises `InputError` where a check fails.
+    v_i^(0) is the embedded token, y_n the last residual stream after the final norm (Theorem 5.1).
+    In float32, or float64 of a float64 model; active edits are respected. Every run is checked: by
+    the plain pass's logits, and by finite differences or autograd. `runs` in the provenance says
+    how. Raises `InputError` where a check fails. Source: docs/theory.md 2.
 
     Args:
-        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`: one table of all
-            prompts, each with the numbers that it has alone. Prompts of one length share passes.
-        linearisations: what is held constant: `full`, `frozen`, `frozen-attention`, `frozen-norm`
-            or `detached`. `full`: nothing, the real derivative. `frozen`: patterns and norm scales,
-            the theorem's assumptions; `frozen-attention` and `frozen-norm`: one of the two.
-            `detached`: these and the MLPs' activations; the network is then linear but for its
-            biases, which is checked (`adds_up_within` in `runs`). Experts refuse it.
+        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`, one table of all.
+        linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
+            and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
+            two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
-        method: how norms are taken: "exact", "sketch", "estimate" or "auto". "exact": d_model
-            backward passes. "sketch": Frobenius norms from `cotangents` random orthogonal
-            cotangents, each with its interval. "estimate": a sketch that grows until every interval
-            is `relative_error` of its norm. "auto": exact up to d_model 256 where it fits into
-            memory, else a sketch.
+        method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
+            orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
+            every interval is within 10% of its norm. "auto": exact up to d_model 256 where it fits
+            into memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
-        relative_error: largest half-width of an interval over its norm, of an estimate.
-        confidence: level of the intervals of a sketch or an estimate.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        position: the position k whose y_k takes the place of y_n; a negative one counts from the end. The
-            rows are the prompt's first k + 1 tokens, as mitigated. Refused under an edit that may
-            read later tokens.
-        logit: a next token whose logit takes the place of y_n, or two of them for the difference
-            of their logits. Each is a text that is one token, or an id. Of a logit w^T y_n + b,
-            before a soft-cap, both norms are the length of the row w^T J_i, at most ||w||_2
-            ||J_i||_2. Exact, in one backward pass; refused with an estimate and with `detached`
-            (use `attribution`).
-        mitigation: a `mitigations.Mitigation` or its name with options. Text and model are measured
-            as it changes them. It has to change every prompt or a logit of it, or it is refused.
-        announce: called with each linearisation's forecast of its memory before it runs.
+        position: the position k whose y_k takes the place of y_n; a negative one counts from the end.
+        logit: a next token whose logit, before a soft-cap, takes the place of y_n; or two for the
+            difference of their logits. Each is a text that is one token, or an id. Exact, in one pass.
+        mitigation: a `mitigations.Mitigation` or its name with options. It has to change every prompt
+            or a logit of it, or it is refused.
         progress: called as progress(done, total), in percent, after each block of rows.
-
-    Active edits are respected. A long prompt goes through attention in strips of queries; a
-    replaced pattern is refused there. Source: docs/theory.md 2.
     """
-    settings = Settings(method, cotangents, relative_error, confidence, max_memory, seed)
-    names, layer_indices = _validated(model, linearisations, layers, settings)
+    settings = Settings(method, cotangents, max_memory, seed)
+    options = _checked_options(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
     mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
+    results = _of_each(model, mitigated, options, position, logit, progress)
+    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position")))
+
+
+def _of_each(
+    model: TransformerBridge,
+    mitigated: MitigatedPrompts,
+    options: JacobianOptions,
+    position: int | None,
+    logit: str | int | Sequence[str | int] | None,
+    progress: Progress | None,
+) -> list[Sensitivity]:
+    """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    provenance = Provenance.collect(
-        model, linearisations=names, layers=layer_indices, **mitigated.provenance_entry, **asdict(settings)
-    )
-    work = full_precision(model, "sensitivity")
+    about = {"linearisations": options.names, "layers": options.layers, **mitigated.provenance_entry}
+    provenance = Provenance.collect(model, **about, **asdict(options.settings))
+    work, prompts, results = full_precision(model, "sensitivity"), mitigated.prompts, []
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         _refuse_frozen(work)
-        read_prompts = mitigated.prompts
-        if position is not None:
-            read_prompts = [up_to_position(work, whole_prompt, position) for whole_prompt in mitigated.prompts]
-        output = None if logit is None else _output(work, logit, names, settings, read_prompts)
-        options = JacobianOptions(names, layer_indices, settings, None if output is None else output.row)
-        norms = measured(work, read_prompts, options, announce, progress)
-    if output is not None:
-        provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
-    results = []
-    for whole_prompt, read_prompt, prompt_norms in zip(mitigated.prompts, read_prompts, norms, strict=True):
-        runs = {name: linearisation.account for name, linearisation in prompt_norms.items()}
-        place = {} if position is None else {"position": len(read_prompt.ids) - 1}
-        where = replace(provenance, token_ids=tuple(whole_prompt.ids.tolist()))
-        where = _with(where, **place, **read_prompt.provenance, runs=runs)
-        results.append(Sensitivity(_table(read_prompt, prompt_norms, layer_indices), where))
-    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position")))
+        read_prompts = [whole if position is None else up_to_position(work, whole, position) for whole in prompts]
+        if logit is not None:
+            output = _output(work, logit, options, read_prompts)
+            options = replace(options, logit=output.row)
+            provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
+        for index, (whole, read) in enumerate(zip(prompts, read_prompts, strict=True)):
+            with prompt_named(prompts, index):
+                norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
+            runs = {name: linearisation.account for name, linearisation in norms.items()}
+            place = {} if position is None else {"position": len(read.ids) - 1}
+            where = _with(
+                replace(provenance, token_ids=tuple(whole.ids.tolist())), **place, **read.provenance, runs=runs
+            )
+            results.append(Sensitivity(_table(read, norms, options.layers), where))
+    return results
 
 
 def _with(provenance: Provenance, **parameters: Any) -> Provenance:
@@ -250,16 +214,15 @@ def _with(provenance: Provenance, **parameters: Any) -> Provenance:
 def _output(
     model: TransformerBridge,
     logit: str | int | Sequence[str | int],
-    names: Sequence[str],
-    settings: Settings,
+    options: JacobianOptions,
     prompts: Sequence[Prompt],
 ) -> Output:
     """Output row of the logit, checked on every prompt. Refuses what is not measured of a logit."""
-    if settings.method in ("sketch", "estimate"):
+    if options.settings.method in ("sketch", "estimate"):
         raise InputError(
             "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit="
         )
-    if "detached" in names:
+    if "detached" in options.names:
         raise InputError(
             "sensitivity: expected another linearisation than 'detached' with logit=: use "
             "attribution(model, prompt, logit=...), which has its parts"
@@ -270,18 +233,18 @@ def _output(
     return output
 
 
-def _validated(
+def _checked_options(
     model: TransformerBridge,
     linearisations: Sequence[str],
     layers: Literal["all"] | Iterable[int],
     settings: Settings,
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The names of the linearisations, and the layers. Refuses, with `InputError`, what cannot be measured."""
+) -> JacobianOptions:
+    """Refuses, with `InputError`, what cannot be measured."""
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if settings.method not in METHODS:
         raise unknown_name("method", settings.method, METHODS)
-    check_settings(int(model.cfg.d_model), settings.cotangents, settings.relative_error, settings.confidence)
-    return names, checked_layers(model, layers)
+    check_cotangents(int(model.cfg.d_model), settings.cotangents)
+    return JacobianOptions(names, checked_layers(model, layers), settings)
 
 
 def _refuse_frozen(model: TransformerBridge) -> None:
@@ -316,8 +279,7 @@ def jacobian(
     d_model = embedded.shape[-1]
     rows = min(_ROWS.get(embedded.device.type, 4), d_model)
     route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    with jacobian_norms.exact_jacobians(route, embedded, None, progress) as jacobians:
-        return jacobians
+    return jacobian_norms.exact_jacobians(route, embedded, progress)
 
 
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:

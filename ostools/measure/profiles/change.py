@@ -43,7 +43,7 @@ class Change(Result, chart="tokens:change_chart"):
     upper: where the ratio lies, both equal to it for exact norms; of estimates at the confidence of both. NA where the first is
     below its rounding, 1e-7 of its largest norm in float32: the ratio would be one of rounding errors.
 
-    `summary`, one row a source, norm, layer and last: tokens (with a ratio), median_ratio, lowest_ratio, highest_ratio,
+    `summary`, one row a source, norm, layer and last: tokens (with a ratio), median_ratio,
     spearman (rank correlation of the two profiles; NA where one is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and `parameters["differ"]` names
@@ -188,8 +188,6 @@ def _summarise(key: Mapping[str, Any], rows: Frame) -> dict[str, Any]:
         **key,
         "tokens": len(ratio),
         "median_ratio": float(ratio.median()),
-        "lowest_ratio": float(ratio.min()),
-        "highest_ratio": float(ratio.max()),
         "spearman": rank_correlation(paired_rows["first"].to_numpy(), paired_rows["second"].to_numpy()),
     }
 

@@ -55,10 +55,10 @@ class Profile(
     frozen value; NaN where frozen was not measured).
 
     `summary`, one row a linearisation: sink_share, last_share, text_share, template_share and system_share (of all the tokens
-    of that origin), largest_share_between (of one token of the text that is neither first nor last), effective_tokens,
-    effective_tokens_without_sink and effective_tokens_of_text (exp of the entropy of the shares), and against frozen
-    over_frozen_median, _min, _max and _spearman. Where it is not known whose the tokens are, the three shares by origin and
-    effective_tokens_of_text are NaN, and every token counts as the text's.
+    of that origin), largest_share_between (of one token of the text that is neither first nor last), effective_tokens and
+    effective_tokens_of_text (exp of the entropy of the shares), and over_frozen_median. Where it is
+    not known whose the tokens are, the three shares by origin and effective_tokens_of_text are NaN,
+    and every token counts as the text's.
 
     `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last | the text),
     in decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle
@@ -152,7 +152,6 @@ def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
 
 def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
     share, over = part["share"].to_numpy(), part["over_frozen"].to_numpy()
-    has_frozen = len(frozen) > 0
     of_text, origins = _is_text(part), part["origin"]
     between = share[1:-1][of_text[1:-1]]
     by_origin = {origin: float(share[origins == origin].sum()) for origin in (TEXT, TEMPLATE, SYSTEM)}
@@ -165,14 +164,8 @@ def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
         **{f"{origin}_share": value for origin, value in by_origin.items()},
         "largest_share_between": float(between.max()) if len(between) else float("nan"),
         "effective_tokens": theory.effective_tokens(share),
-        "effective_tokens_without_sink": theory.effective_tokens(part["share_without_sink"].to_numpy()[1:]),
         "effective_tokens_of_text": effective_of_text,
-        "over_frozen_median": float(np.median(over)) if has_frozen else float("nan"),
-        "over_frozen_min": float(over.min()) if has_frozen else float("nan"),
-        "over_frozen_max": float(over.max()) if has_frozen else float("nan"),
-        "over_frozen_spearman": theory.rank_correlation(part["value"].to_numpy(), frozen)
-        if has_frozen
-        else float("nan"),
+        "over_frozen_median": float(np.median(over)) if len(frozen) else float("nan"),
     }
 
 

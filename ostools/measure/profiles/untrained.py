@@ -5,7 +5,7 @@ Cost: one sensitivity for the model and one for every null (kinds times seeds), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,7 +74,6 @@ def untrained_baselines(
     method: str = "auto",
     max_memory: int | None = None,
     mitigation: Mitigation | str | None = None,
-    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> UntrainedBaselines:
     """Sensitivity to each token of one prompt, of `model` and of untrained models of its
@@ -87,7 +86,6 @@ def untrained_baselines(
         linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
             is the operator norm of exact Jacobians, else the Frobenius norm.
         method: how norms are taken, as in `ost.sensitivity`, for every profile.
-        announce: as in `ost.sensitivity`.
         max_memory, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 
@@ -100,7 +98,7 @@ def untrained_baselines(
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kind_names for seed in seed_list]
     options: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
-    options |= {"max_memory": max_memory, "announce": announce}
+    options |= {"max_memory": max_memory}
     profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
         case_model = model if seed is None else untrained_model(model, source, seed=seed)

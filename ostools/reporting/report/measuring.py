@@ -30,7 +30,7 @@ from ostools.measure import (
 )
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.attention.attention import attention
-from ostools.measure.bounds.described import undescribed
+from ostools.measure.bounds.variants import undescribed
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.findings.answers import answer_counts

@@ -9,7 +9,7 @@ from ostools import tasks
 from ostools.experiments.study.study import study_memory
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.attention.attention import patterns_memory
-from ostools.measure.bounds.memory import bounds_memory
+from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.probes.failure_stage import failure_stage_memory

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import Bounds, bounds
-from ostools.measure.bounds.memory import bounds_bytes
+from ostools.measure.bounds.bounds import bounds_bytes
 from ostools.measure.bounds.variants import checked_variants
 from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.shape import Shape

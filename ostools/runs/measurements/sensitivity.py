@@ -28,17 +28,11 @@ class SensitivityOptions(Options):
     method: Literal["exact", "sketch", "estimate"] = "exact"
     """Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers."""
     cotangents: int = Field(COTANGENTS, ge=2)
-    relative_error: float = Field(0.1, gt=0, allow_inf_nan=False)
-    confidence: float = Field(0.95, gt=0, lt=1)
 
     @model_validator(mode="after")
-    def _settings_are_used(self) -> SensitivityOptions:
-        of = {"cotangents": ["sketch"], "relative_error": ["estimate"], "confidence": ["sketch", "estimate"]}
-        unused = [name for name in of if name in self.model_fields_set and self.method not in of[name]]
-        if unused:
-            raise ValueError(
-                f"method {self.method} has no {unused[0]}; leave it out, or give method: {' or '.join(of[unused[0]])}"
-            )
+    def _cotangents_are_used(self) -> SensitivityOptions:
+        if "cotangents" in self.model_fields_set and self.method != "sketch":
+            raise ValueError(f"method {self.method} has no cotangents; leave it out, or give method: sketch")
         return self
 
     @property

@@ -15,7 +15,7 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.attention.heads import SCORES, head_scores
-from ostools.measure.task_prompt import carrier_positions, render_prompt
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -72,23 +72,6 @@ def test_every_score_against_loops(family: Family) -> None:
             assert np.isnan(found.loc[(layer, head), "last_to_text"])  # of ids nobody knows whose they are
             for name, value in expected.items():
                 assert float(found.loc[(layer, head), name]) == pytest.approx(float(value), rel=1e-6, abs=1e-9), name
-
-
-def test_several_prompts_and_their_mean() -> None:
-    model = tiny_model("gemma", **TINY)
-    posed = [render_prompt(model, ost.tasks.task("copy-first"), n, chat=False) for n in (3, 4)]
-    found = head_scores(model, posed)
-    assert list(found.frame["prompt"].unique()) == [0, 1]
-    alone: Any = head_scores(model, posed[1].prompt, carriers=carrier_positions(model, posed[1])).frame
-    both: Any = found.frame
-    assert np.allclose(both[both["prompt"] == 1][list(SCORES)].astype(float), alone[list(SCORES)].astype(float))
-    means: Any = found.summary
-    expected = both[(both["layer"] == 1) & (both["head"] == 2)]["entropy"].mean()
-    assert means[(means["layer"] == 1) & (means["head"] == 2)]["entropy"].iloc[0] == pytest.approx(expected)
-    nobody: Any = head_scores(model, "abc").frame
-    assert nobody["last_to_carriers"].isna().all()
-    (scores,) = found.plot().to_dict()["vconcat"]
-    assert len(scores["concat"]) > 4  # in rows of four
 
 
 def test_refusals() -> None:

@@ -38,17 +38,6 @@ def test_the_parts_are_the_logit(family: str) -> None:
     assert (total if cap is None else cap * np.tanh(total / cap)) == pytest.approx(logit, rel=1e-12)
 
 
-def test_the_chart_says_the_logit_before_and_after_a_soft_cap() -> None:
-    model = tiny_model("gemma2", seed=3, dtype=torch.float64)
-    attribution = ost.attribution(model, Prompt.from_ids(model, IDS), logit=17)
-    with true_arithmetic(model):
-        logit = float(model(torch.tensor([IDS]))[0, -1, 17])
-    assert attribution.provenance.parameters["logit"] == 17
-    assert attribution.provenance.parameters["logit_value"] == pytest.approx(logit, rel=1e-12)
-    before = attribution.frame["contribution"].sum()
-    assert f"{before:.4g} before the soft-cap, the logit, {logit:.4g}, after it" in str(attribution.plot().to_dict())
-
-
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi"])
 def test_each_part_is_autograds(family: str) -> None:
     """v_i times the gradient of the logit with patterns, scales and activations held: by torch alone."""
@@ -100,20 +89,6 @@ def test_a_token_that_nothing_sees_contributes_nothing_and_can_go() -> None:
     with hooks.replace_pattern(model, uniform):
         removed = parts_of(model, [*IDS[:hidden], *IDS[hidden + 1 :]])
     assert np.delete(masked, hidden) == pytest.approx(removed, rel=1e-10)
-
-
-def test_the_table_the_target_and_the_provenance() -> None:
-    model = tiny_model("gpt2", seed=3)
-    found = ost.attribution(model, "the inner 12")
-    best = int(model(ost.encode(model, "the inner 12").ids[None])[0, -1].argmax())
-    table: Any = found.frame
-    assert found.provenance.parameters["logit"] == best
-    assert table["part"].tolist() == ["token"] * (len(table) - 1) + ["biases"]
-    assert table["position"].isna().tolist() == [False] * (len(table) - 1) + [True]
-    assert table.columns.tolist() == ["position", "token_id", "token", "origin", "part", "contribution"]
-    assert found.provenance.parameters["adds_up_within"] < 1e-6
-    by_text = ost.attribution(model, "the inner 12", logit=" the")
-    assert by_text.provenance.parameters["token"] == " the"
 
 
 @pytest.mark.slow

@@ -37,12 +37,6 @@ def test_inside_the_interval_of_a_norm_nothing_is_off() -> None:
     assert of(NORMS / 6.0, wide=3.0).log10_off == pytest.approx(-math.log10(2))
 
 
-def test_a_form_without_a_scale_is_held_to_its_order_alone() -> None:
-    assert of(NORMS * 1e9, scaled=False).believed is True
-    assert of(NORMS[::-1], scaled=False).words == "not believed here: Spearman -1.00"
-    assert "size" not in of(NORMS, scaled=False).words
-
-
 def test_what_cannot_be_tested_is_neither_believed_nor_refuted() -> None:
     few, flat = np.arange(1.0, FEWEST), np.ones(10)
     for verdict in (belief(few, few, few, few, scaled=True), of(flat)):
@@ -76,10 +70,3 @@ def test_path_sum_says_of_each_form_that_is_no_bound_whether_it_is_believed() ->
         assert words.startswith("believed here" if verdict else "not believed here")
     assert beside.set_index("variant").loc["local", "words"] == ""
     assert ("proof: not believed here" in str(found.plot().to_dict())) == (not by_variant["proof"])
-
-
-def test_bounds_alone_need_no_sketch() -> None:
-    model = tiny_model("gemma", seed=3)
-    found = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
-    assert found.beliefs.empty
-    assert "beliefs" not in found.provenance.parameters

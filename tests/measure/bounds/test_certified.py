@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.measure.bounds import variants
-from ostools.measure.bounds.windowed import WindowedFold
+from ostools.measure.bounds.certified import WindowedFold
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, _fill, tiny_model
 from tests.measure.formulas.test_blocks import N, held
@@ -114,19 +114,6 @@ def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
             assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(prefix[name], rel=1e-7)
 
 
-def test_windows_fall_as_they_grow_on_a_deep_model() -> None:
-    """Five blocks, where cuts of windows do not fall together: 2 and 3, 3 and 4."""
-    model = tiny_model("gemma3", seed=2, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=5)
-    prompt = Prompt.from_ids(model, IDS)
-    names = tuple(f"windowed({k})" for k in range(1, 7))
-    found = bounds(model, prompt, names)
-    falls([found[name] for name in names])
-    frozen = measured(model, prompt)
-    for name in ("windowed(5)", "windowed(6)"):
-        assert found[name] == pytest.approx(frozen, rel=1e-9)
-    assert (found["windowed(4)"] > frozen * 1.001).any()
-
-
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_windows_are_the_least_over_all_cuts(family: Family, k: int) -> None:
@@ -168,12 +155,6 @@ def test_bounds_know_masks_and_temperature(family: Family) -> None:
     reach = len(IDS) - 4
     assert all((values[:reach] == 0).all() for values in found.values())
     assert all((values[reach:] > 0).all() for values in found.values())
-
-
-@pytest.mark.parametrize("name", ["windowed(0)", "windowed", "windowed(-1)", "windowed(1.5)"])
-def test_windows_are_named_by_a_number_of_blocks(name: str) -> None:
-    with pytest.raises(ost.InputError, match=r"unknown variant 'windowed.*did you mean 'windowed\("):
-        ost.bounds(built("gemma"), "ab", variants=name)
 
 
 @pytest.mark.parametrize(

@@ -134,14 +134,6 @@ def test_of_a_sum_the_area_is_known_and_no_order_beats_falling_weight() -> None:
     assert deletion_steps(10, 3) == [0, 3, 7, 10]
 
 
-def test_p_is_the_share_of_orders_that_are_as_good() -> None:
-    found: Any = EVERY["Faithfulness"]()
-    assert ((found.areas["p"] >= 1 / 20) & (found.areas["p"] <= 1)).all()
-    assert (found.areas["random_low"] <= found.areas["random"]).all()
-    ends = found.deletion[found.deletion["deleted"] == found.deletion["deleted"].max()]
-    assert ends.groupby("way")["drop"].agg(lambda drop: drop.max() - drop.min()).max() < 1e-5
-
-
 def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None:
     found: Any = EVERY["Faithfulness"]()
     norms = EVERY["Sensitivity"]().frame.query("linearisation == 'frozen' and layer == 0")["operator_norm"].to_numpy()
@@ -170,23 +162,6 @@ def test_a_token_is_replaced_by_another_of_its_kind_and_control_tokens_are_not()
     table: Any = used(tiny_model("llama", seed=3)).frame
     assert 0 not in set(table[table["way"] == "replaced"]["position"])  # the BOS
     assert 0 in set(table[table["way"] == "masked"]["position"])
-
-
-def test_a_mask_of_a_prompt_each_is_each_prompts_own_mask() -> None:
-    model = tiny_model("gemma2", seed=3)
-    ids = torch.tensor([IDS, IDS])
-    masks = torch.ones(2, 8, 8, dtype=torch.bool).tril()
-    masks[0, 4:, 2] = masks[1, 5:, 3] = False
-    with hooks.mask_scores(model, masks):
-        both = model(ids)
-    for row in range(2):
-        with hooks.mask_scores(model, masks[row]):
-            assert torch.allclose(model(ids[:1])[0], both[row], atol=1e-5)
-    with (
-        pytest.raises(hooks.HookError, match=r"or, a matrix a prompt, \(2, 8, 8\)"),
-        hooks.mask_scores(model, masks[:1]),
-    ):
-        model(ids)
 
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:

@@ -8,7 +8,7 @@ read off an untouched Hugging Face model with the same weights. Wrong formulas a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
@@ -21,14 +21,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.ground.out_of_memory import smaller_chunks
 from ostools.measure.bounds import certified
-from ostools.measure.bounds.block_view import BlockView
+from ostools.measure.bounds.certified import BlockView
 from ostools.measure.formulas.block import Block
-from ostools.measure.formulas.forward import forward, forwards
-from ostools.measure.formulas.heads import _mapped
-from ostools.measure.formulas.weights import BlockWeights
+from ostools.measure.formulas.forward import forward
 from ostools.models import Prompt
 from ostools.theory import path_sum as operators
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
@@ -232,21 +228,6 @@ def test_mlp_jacobian_and_its_norms(family: Family) -> None:
         assert (BlockView(block, "product").mlp_norms >= norms * (1 - 1e-9)).all()
 
 
-def test_operators_are_read_once_for_all_prompts_of_a_batch() -> None:
-    """A model whose operators are too large to be kept reads the same ones again."""
-    model = tiny_model("gemma", seed=9)
-    ids = torch.randint(6, 262, (2, 7), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        one, other = (run.block(0).weights for run in forwards(model, ids))
-        with smaller_chunks(1e-9):
-            anew, again = (run.block(0).weights for run in forwards(model, ids))
-    assert one is other
-    assert anew is not again
-    for field in fields(BlockWeights):
-        kept, read = (getattr(weights, field.name) for weights in (one, anew))
-        assert kept is read is None or (isinstance(kept, Tensor) and torch.equal(kept, read))
-
-
 @every_family
 def test_attention_moves_by_the_folded_heads(family: Family) -> None:
     case = held(family, 3)
@@ -334,11 +315,3 @@ def test_what_the_real_derivative_needs_is_the_same_where_the_block_runs_again_f
     assert "scores" not in again.kept_sites
     for layer in range(len(kept.calls)):
         assert torch.equal(kept.block(layer).scores.slope, again.block(layer).scores.slope)
-
-
-@pytest.mark.parametrize("size", [1, 7, 9])
-def test_a_gain_of_another_size_is_refused(size: int) -> None:
-    """Neither one head's numbers nor all heads' side by side."""
-    norm = replace(next(iter(hooks.norms(tiny_model("gemma3")).values())), gain=torch.ones(size))
-    with pytest.raises(InputError, match=rf"do not describe .*: found a gain of \({size},\)"):
-        _mapped(torch.ones(2, 4, 8), torch.zeros(2, 4), torch.ones(3, 8), None, norm, 1)

@@ -6,29 +6,11 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.models.precision.torch_state import float32_products
 from tests.checkpoints import tiny_model
 
 
 def allowed() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-def test_the_setting_is_put_back_whatever_happens() -> None:
-    setting = torch.backends.cuda.matmul
-    before, setting.fp32_precision = setting.fp32_precision, "tf32"
-    try:
-        with float32_products():
-            assert not allowed()
-            with float32_products():
-                assert not allowed()
-            assert not allowed()
-        assert allowed()
-        with pytest.raises(ZeroDivisionError), float32_products():
-            raise ZeroDivisionError
-        assert allowed()
-    finally:
-        setting.fp32_precision = before
 
 
 @pytest.mark.parametrize("allow", [("fp32_precision", "tf32"), ("allow_tf32", True)])

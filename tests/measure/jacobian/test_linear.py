@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import hooks
 from ostools.ground.errors import InputError
@@ -21,7 +14,6 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import view_in
-from ostools.models.describe import Metadata, remember
 from ostools.models.precision import casting
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
 from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
@@ -138,74 +130,3 @@ def test_blocks_read_again_give_the_same_bits(
     monkeypatch.setattr(forward, "KEPT_BYTES", 0)
     again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
     assert_close(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
-
-
-@pytest.mark.parametrize("linearisation", LINEARISATIONS)
-@pytest.mark.parametrize("devices", quick([2, 3, 40], 3))
-def test_rows_over_several_devices_are_those_of_one(
-    devices: int, linearisation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the bit: a row at a time, so that every product has the same shape. More devices than rows: some have none."""
-    model = tiny_model("gemma3", seed=3, n_layers=3)
-    expected = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=1).pull(torch.eye(32))
-    monkeypatch.setattr(linearised, "row_devices", lambda model: (torch.device("cpu"),) * devices)
-    assert torch.equal(Linearised(model, IDS, linearisation, (0, 1, 3), chunk=1).pull(torch.eye(32)), expected)
-
-
-@every_linearisation
-@pytest.mark.parametrize("strips", quick([False, True], False))
-@pytest.mark.parametrize("family", quick(["gemma2", "gpt2", "neox"], "gemma2"))
-def test_nothing_stays_behind_where_rows_go_to_another_device(
-    family: Family, strips: bool, linearisation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other device is torch's meta device, whose tensors meet no other in any operation of a row's way."""
-    model = tiny_model(family, seed=3, n_layers=3)
-    asked = model, IDS, linearisation, (0, 1, 3), 1
-    carried: list[torch.Tensor] = []
-
-    def gather(gradients: Sequence[torch.Tensor], blocks: Sequence[slice], into: torch.Tensor) -> None:
-        into[:, :16] = gradients[0]
-        carried.append(gradients[1])
-
-    def carry(self: Linearised, *given: Any) -> None:
-        with _OneDevice():
-            original(self, *given)
-
-    original = Linearised._carry
-    with hooks.in_strips(model, 3) if strips else nullcontext():
-        expected = Linearised(*asked).pull(torch.eye(32))
-        monkeypatch.setattr(linearised, "row_devices", lambda model: (torch.device("cpu"), torch.device("meta")))
-        monkeypatch.setattr(linearised, "_gather", gather)
-        monkeypatch.setattr(Linearised, "_carry", carry)
-        found = Linearised(*asked).pull(torch.eye(32))
-    assert torch.equal(found[:16], expected[:16])
-    assert [part.shape for part in carried] == [(8, 16, 32)] * 3
-    assert all(part.is_meta for part in carried)
-
-
-class _OneDevice(TorchDispatchMode):
-    """All tensors of an operation lie on one device; but for strips that are made anew, and copied."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = {part.device for part in tree_leaves((args, kwargs)) if isinstance(part, torch.Tensor)}
-        assert len(found) <= 1, (func, found)
-        return func(*args, **(kwargs or {}))
-
-
-def test_rows_go_where_the_device_map_put_weights_on_gpus() -> None:
-    model = tiny_model("llama", fresh=True)
-    assert linearised.row_devices(model) == (torch.device("cpu"),)
-    remember(model, Metadata("m", device_map={"a": "cuda:1", "b": "cpu", "c": "disk", "d": "cuda:0"}))
-    assert linearised.row_devices(model) == (torch.device("cpu"),)  # what computes is no GPU
-    on_gpu = SimpleNamespace(device=torch.device("cuda:0"))
-    monkeyed = {"parameters": lambda: iter([on_gpu])}
-    model.__dict__.update(monkeyed)
-    assert linearised.row_devices(model) == (torch.device("cuda:0"), torch.device("cuda:1"))
-
-
-@pytest.mark.parametrize(
-    ("rows", "devices", "expected"),
-    [(7, 3, [(0, 3), (3, 5), (5, 7)]), (2, 4, [(0, 1), (1, 2)]), (0, 2, []), (4, 1, [(0, 4)])],
-)
-def test_shares_are_as_even_as_can_be(rows: int, devices: int, expected: list[tuple[int, int]]) -> None:
-    assert [(part.start, part.stop) for part in linearised.shares(rows, devices)] == expected

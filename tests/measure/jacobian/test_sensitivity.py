@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian.routes import LINEARISATIONS, freezing
 from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -77,26 +77,6 @@ def test_every_linearisation_meets_functional_jacobian_and_the_adjoint_identity(
     assert isinstance(forward, Tensor)
     backward = torch.einsum("pod,o->pd", found, cotangent)
     assert float(cotangent @ forward) == pytest.approx(float((backward * tangent).sum()), rel=1e-9)
-
-
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_prediction_equals_perturbation(family: Family) -> None:
-    """y(v + eps u) - y(v) = J u eps + O(eps^2): halving eps quarters what the first order misses."""
-    model = tiny_model(family, seed=8, dtype=torch.float64)
-    embedded = embedding(model)
-    with hooks.exact_arithmetic(model):
-        jacobians = jacobian(model, embedded)
-    direction = torch.zeros_like(embedded)
-    direction[2] = torch.randn(embedded.shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    predicted = jacobians[2] @ direction[2]
-    before = last_token(model, embedded)
-
-    def missed(step: float) -> float:
-        return float((last_token(model, embedded + step * direction) - before - step * predicted).norm())
-
-    # The step is small on the scale of the embedding, which is not that of the weights in every family.
-    step = 1e-3 * float(embedded.norm(dim=-1).mean()) / float(direction[2].norm())
-    assert missed(step) / missed(step / 2) == pytest.approx(4.0, rel=0.05)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -180,11 +160,4 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
 def test_rows_cannot_be_mislabelled_inside_a_frozen_block() -> None:
     model = tiny_model("gemma")
     with pytest.raises(ost.InputError, match=r"leave the block of hooks\.frozen"), hooks.frozen(model):
-        ost.sensitivity(model, "ab")
-
-
-def test_train_mode_is_refused() -> None:
-    model = tiny_model("gpt2", fresh=True)
-    model.train()
-    with pytest.raises(ost.InputError, match="found one in train mode"):
         ost.sensitivity(model, "ab")

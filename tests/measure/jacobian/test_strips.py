@@ -92,31 +92,6 @@ def test_long_prompts_are_measured_and_certified_as_short_ones(
         assert certificate["error"] < 5e-3 if certificate["informative"] else certificate["against_autograd"] < 1e-2
 
 
-def test_what_strips_cannot_do_goes_whole_where_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gemma")
-    prompt = Prompt.from_ids(model, IDS)
-    with hooks.replace_pattern(model, lambda pattern, layer: pattern.flip(1)):
-        short = ost.sensitivity(model, prompt)
-        long(monkeypatch, 4, len(IDS), 4)
-        assert ost.sensitivity(model, prompt).frame.equals(short.frame)
-        monkeypatch.setattr(passes, "available_memory", lambda device: 1000)
-        with pytest.raises(InputError, match=r"need 0\.0 GiB for whole attention patterns.*replace_pattern"):
-            ost.sensitivity(model, prompt)
-
-
-def test_no_pattern_is_replaced_or_seen_inside_strips() -> None:
-    model = tiny_model("gemma", fresh=True)  # run_with_cache leaves its hooks behind where the pass raises
-    ids = IDS[None]
-    with (
-        pytest.raises(hooks.HookError, match=r"'replace_pattern' at blocks\.0\.attn\.hook_pattern needs the whole"),
-        hooks.in_strips(model, LONG),
-        hooks.replace_pattern(model, lambda pattern, layer: pattern),
-    ):
-        model(ids)
-    with hooks.in_strips(model, LONG), pytest.raises(hooks.HookError, match="an observer at"):
-        model.run_with_cache(ids)
-
-
 def test_masks_of_a_long_prompt_are_rules_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma")
     prompt = Prompt.from_ids(model, IDS)

@@ -28,15 +28,7 @@ def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
         rows: Any = found.frame[found.frame["norm"] == norm]
         assert rows["ratio"].tolist() == rows["lower"].tolist() == rows["upper"].tolist() == [0.5, 1.0, 4.0, 1.0]
     assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
-    assert found.summary["lowest_ratio"].tolist() == [0.5, 0.5]
     assert found.provenance.parameters["differ"] == ["weights"]
-
-
-def test_the_ratio_of_estimates_has_the_ends_of_both() -> None:
-    one = profile(measured=[4.0, 1.0, 2.0, 8.0], method="estimate", width=2.0)
-    rows: Any = ost.compare(one, profile(measured=[4.0] * 4, method="estimate", width=3.0)).frame
-    assert rows["lower"].tolist()[:4] == [0.5, 2.0, 1.0, 0.25]
-    assert rows["upper"].tolist()[:4] == [3.0, 12.0, 6.0, 1.5]
 
 
 def test_a_norm_that_is_rounding_has_no_ratio_and_path_sums_have_all() -> None:

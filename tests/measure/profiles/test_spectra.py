@@ -90,40 +90,6 @@ def test_products_and_powers_against_dense_products(family: Family) -> None:
         assert one["predicted_rate"].iloc[0] == pytest.approx(np.diag(layers[1])[1:].max(), abs=1e-12)
 
 
-def test_where_the_first_token_is_out_of_the_window_it_is_reached_by_depth() -> None:
-    model = tiny_model("gemma2", window=4, n_layers=4, layer_types=["sliding_attention"] * 4, **TINY)
-    found = ost.spectra(model, Prompt.from_ids(model, IDS), powers=100)
-    assert value(found, 0, "mean", "first_mass_last") == 0.0
-    assert value(found, 0, "mean", "multiplicity") == 1.0
-    depth: Any = found.depth[found.depth["matrix"] == "pattern"]
-    # Each block reaches 3 tokens further back; nine tokens lie between.
-    assert [mass > 0 for mass in depth["first_mass_last"]] == [False, False, True, True]
-    limit: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
-    assert limit["remainder"].iloc[-1] < 0.05
-
-
-def test_the_measured_share_and_the_ranks_are_those_of_the_profile() -> None:
-    model = tiny_model("gemma3", n_layers=3, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    measured = ost.sensitivity(model, prompt)
-    with hooks.capture(model, "pattern") as record:
-        model(prompt.ids[None])
-    row = torch.eye(len(IDS), dtype=torch.float64)[-1]
-    for layer in (2, 1, 0):
-        row = row @ (record["pattern"][layer][0].double().mean(0) + torch.eye(len(IDS))) / 2
-    against: Any = ost.spectra(model, prompt, measured=measured).against
-    chosen = against[(against["layer"] == 0) & (against["matrix"] == "lazy") & (against["norm"] == "frobenius")]
-    found = chosen[chosen["linearisation"] == "frozen"].iloc[0]
-    frame: Any = measured.frame[measured.frame["linearisation"] == "frozen"]
-    assert found["rollout_first_share"] == pytest.approx(float(row[0]), abs=1e-6)
-    assert found["spearman"] == pytest.approx(
-        frame["frobenius_norm"].corr(pd.Series(row.numpy(), index=frame.index), method="spearman"), abs=1e-9
-    )
-    assert found["measured_first_share"] == pytest.approx(
-        frame["frobenius_norm"].iloc[0] / frame["frobenius_norm"].sum()
-    )
-
-
 def test_each_layer_stands_beside_the_product_above_it() -> None:
     """Rows made by hand: at each layer the measured norms are the product's own row, so that both agree exactly."""
     model = tiny_model("gemma", n_layers=3, **TINY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hooks
@@ -37,18 +36,6 @@ def test_each_profile_is_that_of_the_null_model_itself() -> None:
     assert found.provenance.model["null"] is None
     assert summary["weight_hash"].nunique() == 3
     assert found.plot().to_dict()["title"]["text"] == "Sensitivity before and after training"
-
-
-def test_the_band_holds_every_seed() -> None:
-    model = tiny_model("llama", seed=3)
-    found = ost.untrained_baselines(
-        model, Prompt.from_ids(model, IDS), kinds="initialised", seeds=range(3), linearisation="frozen"
-    )
-    table: Any = found.frame[found.frame["source"] == "initialised"]
-    shares = table["share"].to_numpy().reshape(3, len(IDS))
-    assert found.band["low"].to_numpy() == pytest.approx(shares.min(0))
-    assert found.band["median"].to_numpy() == pytest.approx(np.median(shares, 0))
-    assert found.band["high"].to_numpy() == pytest.approx(shares.max(0))
 
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:

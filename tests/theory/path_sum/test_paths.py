@@ -59,15 +59,6 @@ def test_the_printed_sum_equals_its_enumeration(layers: int, n: int, seed: int) 
     assert found.tolist() == pytest.approx([as_printed(edges, i) for i in range(n)], rel=1e-10, abs=1e-10)
 
 
-@given(st.integers(2, 5), st.integers(1, 7), st.integers(0, 10_000))
-def test_the_printed_sum_is_the_product_only_for_the_last_token(layers: int, n: int, seed: int) -> None:
-    """k_L free of k_{L-1} adds paths that are none: never less than the product, the same for i = n, more for every i < n."""
-    edges = [paths.with_skip(a) for a in patterns(layers, n, seed)]
-    printed, product = paths.printed_row(edges), paths.path_row(edges)
-    assert float(printed[-1]) == pytest.approx(float(product[-1]), rel=1e-12)
-    assert bool((printed[:-1] > product[:-1]).all())
-
-
 def test_the_two_sums_differ_in_shape_as_the_theory_page_says() -> None:
     """Docs, section 3.1: uniform causal attention, n = 8, L = 3, beta = 1."""
     uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))

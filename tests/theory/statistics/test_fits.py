@@ -43,26 +43,6 @@ def test_exact_curves_are_found_exactly(verdict: str) -> None:
     assert (fit.used, fit.left_out) == (200, 0)
 
 
-@pytest.mark.parametrize("level", [1e-3, 1e-5, 1e-8])
-def test_a_level_far_below_the_first_values_is_found(level: float) -> None:
-    """The derivative by the level is as much smaller than the others: it is no reason to give the fit up."""
-    law = fit_decay(N, 2.0 * np.exp(-0.05 * N) + level).law
-    assert law is not None
-    assert law.name == "exponential to a level"
-    assert law.level == pytest.approx(level, rel=1e-6)
-
-
-def test_plain_laws_are_least_squares_in_the_log() -> None:
-    values = 0.5 * N**-1.1 * np.exp(noise(0, 0.6, 0.3))
-    fit = fit_decay(N, values)
-    assert fit.power is not None
-    assert fit.exponential is not None
-    slope, intercept = np.polyfit(np.log(N), np.log(values), 1)
-    assert (fit.power.rate, fit.power.log_amplitude) == pytest.approx((-slope, intercept))
-    slope, intercept = np.polyfit(N, np.log(values), 1)
-    assert (fit.exponential.rate, fit.exponential.log_amplitude) == pytest.approx((-slope, intercept))
-
-
 @pytest.mark.parametrize("rho", quick([0.0, 0.5, 0.9], 0.5))
 @pytest.mark.parametrize("name", ["power", "exponential"])
 def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: str) -> None:
@@ -75,14 +55,6 @@ def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: st
     if rho == 0.0:  # and it is not wide for nothing: near the textbook's width where neighbours are independent
         textbook = 1.984 * 0.4 / ((x - x.mean()) ** 2).sum() ** 0.5
         assert (law.high - law.low) / 2 == pytest.approx(textbook, rel=0.5)
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.9])
-def test_noise_without_decay_is_called_no_decay(rho: float) -> None:
-    found = [fit_decay(N, np.exp(noise(seed, rho, 0.3))) for seed in range(20)]
-    assert sum(fit.verdict == "no decay" for fit in found) >= 19
-    assert all(fit.law is None for fit in found if fit.verdict == "no decay")
-    assert all(fit.power is not None for fit in found)
 
 
 def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
@@ -135,51 +107,6 @@ def test_the_first_value_at_the_floor_or_below_it_ends_the_fit(below: float) -> 
     assert fit.law == short.law
     few = fit_decay(N, np.where(N < 8, values, 0.0))
     assert (few.verdict, few.law, few.power, few.used, few.left_out) == ("too few", None, None, 7, 193)
-
-
-def law(name: str, bic: float, low: float = 0.1) -> fits.Law:
-    return fits.Law(name, 0.5, low, 0.9, 0.0, 0.0, bic)
-
-
-@pytest.mark.parametrize(
-    ("level_bic", "low", "verdict"),
-    [
-        (-2.1, 0.1, "power to a level"),
-        (-1.9, 0.1, "power"),  # better, by less than what a level has to earn
-        (1.0, 0.1, "power"),
-        (-50.0, -0.1, "power"),  # its interval holds 0
-    ],
-)
-def test_a_level_has_to_earn_its_place(level_bic: float, low: float, verdict: str) -> None:
-    plain = {"power": law("power", 0.0), "exponential": law("exponential", 9.0)}
-    bent = [law("power to a level", level_bic, low), law("exponential to a level", 9.0)]
-    assert fits._judged(plain, bent, constant=30.0)[0] == verdict
-
-
-@pytest.mark.parametrize(
-    ("constant", "rival", "low", "verdict"),
-    [
-        (30.0, 2.1, 0.1, "power"),
-        (30.0, 1.9, 0.1, "undecided"),
-        (-0.1, 9.0, 0.1, "no decay"),
-        (30.0, 9.0, 0.0, "no decay"),
-    ],
-)
-def test_a_law_has_to_beat_a_constant_and_the_other_law(
-    constant: float, rival: float, low: float, verdict: str
-) -> None:
-    plain = {"power": law("power", 0.0, low), "exponential": law("exponential", rival)}
-    assert fits._judged(plain, [], constant)[0] == verdict
-
-
-def test_every_parameter_costs_the_logarithm_of_the_number_of_lengths() -> None:
-    residuals = noise(3, 0.5, 0.2)
-    assert fits._bic(residuals, 3)[0] - fits._bic(residuals, 2)[0] == pytest.approx(np.log(200))
-    independent = fits._bic(residuals, 1)[0] - 3 * np.log(200)
-    textbook = 200 * np.log(np.mean(residuals**2))
-    assert independent < textbook  # the correlation explains some of it
-    white = noise(4, 0.0, 0.2)
-    assert fits._bic(white, 1)[0] - 3 * np.log(200) == pytest.approx(200 * np.log(np.mean(white**2)), abs=3.0)
 
 
 def test_over_seeds_is_students_interval() -> None:

@@ -20,12 +20,6 @@ def test_exact_ends(asked: int) -> None:
     assert wilson(asked, asked).high == 1.0
 
 
-def test_successes_need_not_be_whole() -> None:
-    z2 = NormalDist().inv_cdf(0.975) ** 2
-    middle = (2.5 / 10 + z2 / 20) / (1 + z2 / 10)
-    assert sum(wilson(2.5, 10)) / 2 == pytest.approx(middle, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
