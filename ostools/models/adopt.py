@@ -148,7 +148,7 @@ def _built(
     name: str,
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
-    checkpoint = Checkpoint(Path(name), [], family, config, None)
+    checkpoint = Checkpoint(Path(name), [], family, config)
     tensor_by_path: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
     with checkpoint.fitting():
         rebuilt_model = checkpoint.filled(tensor_by_path, dtype, device, lambda stored, path: tensor_by_path[stored])

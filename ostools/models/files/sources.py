@@ -11,13 +11,12 @@ from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
-from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from ostools.models.files.checks import check_files, has_tokenizer, read_json
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
 EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
+ADAPTER_CONFIG = "adapter_config.json"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
 _WANTED_FILES = (
@@ -33,7 +32,6 @@ _WANTED_FILES = (
     "chat_template*",
     "card.json",
     ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
 )
 
 
@@ -64,76 +62,26 @@ _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *KNOWN_HUB_IDS)
 class Source:
     """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
 
-    Of an adapter, `directory` is that of its base model, which has the name `base`; the adapter itself lies in `adapter`. Of a
-    GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it was.
+    Of a GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it
+    was.
     """
 
     name: str
     directory: Path
     revision: str | None = None
-    adapter: Path | None = None
-    base: str | None = None
     title: str | None = None
     quantisation: str | None = None
 
-    @property
-    def tokenizer(self) -> Path:
-        """The directory whose tokenizer the model reads with: an adapter may bring its own."""
-        return self.adapter if self.adapter is not None and has_tokenizer(self.adapter) else self.directory
 
-
-def locate(
-    name: str | os.PathLike[str] | None, revision: str | None, base: str | os.PathLike[str] | None = None
-) -> Source:
-    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
-
-    `base`: where the base model of an adapter lies, if not where the adapter says.
-    """
+def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
+    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache."""
     source = _located(name, revision)
     if (source.directory / ADAPTER_CONFIG).exists():
-        return _with_base(source, base)
-    if base is not None:
         raise InputError(
-            f"base: expected an adapter ({ADAPTER_CONFIG}) in {source.directory}, found none: leave base out"
+            f"expected a whole model in {source.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base with "
+            "peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
         )
     return source
-
-
-def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
-    """The base model of the adapter at `source`, and the adapter with it."""
-    check_files(source.directory)
-    if any(source.directory.glob("model*.safetensors")):
-        raise InputError(
-            f"expected an adapter or a whole model in {source.directory}, found both: move {ADAPTER_CONFIG} and "
-            f"{ADAPTER_WEIGHTS} to a directory of their own"
-        )
-    settings = read_json(source.directory / ADAPTER_CONFIG)
-    base_name = settings.get("base_model_name_or_path") if base is None else base
-    if not isinstance(base_name, str | os.PathLike) or not os.fspath(base_name):
-        raise InputError(
-            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {short_repr(base_name)}: say "
-            "where the base model lies with base=... (--base)"
-        )
-    commit = settings.get("revision") if base is None and not os.path.isdir(base_name) else None
-    try:
-        base_source = _located(base_name, commit)
-    except InputError as error:
-        raise InputError(
-            f"base model of the adapter {source.name}: {error}; say where it lies with base=... (--base)"
-        ) from None
-    if (base_source.directory / ADAPTER_CONFIG).exists():
-        raise InputError(
-            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: "
-            "merge that one with PEFT, save it, and give it as base=... (--base)"
-        )
-    return Source(
-        source.name,
-        base_source.directory,
-        source.revision,
-        source.directory,
-        base_source.name,
-        quantisation=base_source.quantisation,
-    )
 
 
 def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
@@ -227,7 +175,7 @@ def _download(name: str, revision: str | None) -> Source:
             f"expected {name!r} in the local cache or a connection to the model hub, found neither "
             f"({type(error.__cause__ or error).__name__}): {_nearest(name)}connect and try again, or give a directory"
         ) from None
-    if not any(Path(folder).glob("*.safetensors")):
+    if not any(Path(folder).glob("*.safetensors")) and not (Path(folder) / ADAPTER_CONFIG).exists():
         raise InputError(
             f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
             "choose a revision or a model that has model.safetensors"
