@@ -84,19 +84,6 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
     assert model.tokenizer is not None
 
 
-def test_the_bridges_own_encoding_knows_whether_the_tokenizer_adds_a_bos(tmp_path: Path) -> None:
-    with_bos = load_model(write_checkpoint(tmp_path / "gemma", "gemma"))
-    without = load_model(write_checkpoint(tmp_path / "gpt2", "gpt2"))
-    assert with_bos.cfg.tokenizer_prepends_bos
-    assert not without.cfg.tokenizer_prepends_bos
-
-
-def test_a_text_config_without_architectures_loads(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma3")
-    edit_config(tmp_path, architectures=None)
-    assert torch.equal(load_model(tmp_path)(IDS), make_model("gemma3")(IDS).logits)
-
-
 def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

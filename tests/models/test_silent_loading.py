@@ -93,16 +93,6 @@ def test_weights_in_few_bits_that_nothing_explains(
     _refuses("expected weights of 16 bits or more in .* whose numbers stand for others", gemma, device_map=device_map)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_whose_numbers_stand_for_themselves_load(gemma: Path, dtype: torch.dtype) -> None:
-    weights = {name: weight.to(dtype) for name, weight in load_file(gemma / "model.safetensors").items()}
-    save_file(weights, gemma / "model.safetensors", metadata={"format": "pt"})
-    found: Any = load_model(gemma)
-    assert torch.equal(
-        found.original_model.get_parameter("model.embed_tokens.weight"), weights["model.embed_tokens.weight"].float()
-    )
-
-
 # --- a tensor in two files
 
 
