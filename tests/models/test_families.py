@@ -18,7 +18,6 @@ from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
-from ostools.models.files.sources import KNOWN_HUB_IDS
 from ostools.models.shape import Shape
 from scripts import models as models_page
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, edit_config, make_model, tiny_model, write_checkpoint
@@ -212,7 +211,6 @@ def test_every_architecture_has_a_configuration_here_and_records_are_told_apart(
         found = family_of_config(make_model(family).config.to_dict())
         assert found is not None
         assert found.refused is not None
-    assert len(set(KNOWN_HUB_IDS)) == len(KNOWN_HUB_IDS)
 
 
 def test_a_view_of_falcon_reads_its_own_weights(tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,10 @@ from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.offload import (
     MappedWeights,
     PlaceByModule,
-    Placing,
+    Weigh,
     checked_map,
     fill,
+    placed,
     placeholders,
 )
 from ostools.models.files.shards import Shard, check_finite, check_loaded, check_stored
@@ -81,7 +82,7 @@ class Checkpoint:
         weights: Mapping[str, torch.Tensor],
         dtype: torch.dtype,
         device: torch.device,
-        weight: Callable[[str, str], torch.Tensor],
+        weight: Weigh,
     ) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
         holders = placeholders(weights, dtype)
@@ -122,9 +123,7 @@ def in_places(
         checkpoint.check_stored()
         place_by_module = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        module = checkpoint.filled(
-            weights.by_name, dtype, device, Placing(weights, place_by_module, dtype, device).weight
-        )
+        module = checkpoint.filled(weights.by_name, dtype, device, placed(weights, place_by_module, dtype, device))
     module = checkpoint.finished(module)
     weights.let_go()
     return module, place_by_module

@@ -31,6 +31,7 @@ NAMED_MAPS = ("auto", DISK)
 SHARE = 0.6
 """How much of what is free weights may take: the rest is for computing with them."""
 
+Weigh = Callable[[str, str], Tensor]
 PlaceByModule = dict[str, str]
 """A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
 
@@ -164,37 +165,27 @@ def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str,
     return holder_by_name
 
 
-@dataclass(frozen=True)
-class Placing:
-    """Weights of a model under a device map: their dtype, the device that computes, and what lies where."""
+def placed(weights: MappedWeights, place_by_module: PlaceByModule, dtype: torch.dtype, device: torch.device) -> Weigh:
+    """Function from a stored weight's name and a parameter's path to the weight, where the map says that it lies.
 
-    files: MappedWeights
-    place_by_module: PlaceByModule
-    dtype: torch.dtype
-    device: torch.device
+    Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
+    """
+    reading = partial(brought, dtype=dtype, device=device)
 
-    def weight(self, name: str, path: str) -> Tensor:
-        """The weight of that name in the files, for the parameter at `path` of the model.
-
-        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
-        """
-        weight, place = self.files.by_name[name], place_of(path, self.place_by_module)
-        if place == str(self.device) or weight.ndim < 2:
-            weight = brought(weight, self.dtype, self.device)
+    def weight(name: str, path: str) -> Tensor:
+        stored, place = weights.by_name[name], place_of(path, place_by_module)
+        if place == str(device) or stored.ndim < 2:
+            numbers = brought(stored, dtype, device)
         else:
-            if place != DISK:
-                weight = brought(weight, self.dtype, torch.device(place))
-            reading = partial(brought, dtype=self.dtype, device=self.device)
-            weight = LazyCast(  # pyright: ignore[reportCallIssue]
-                reading, (weight,), self.dtype, device=self.device, one_piece=True
-            )
-        self.files.let_go()
-        return weight
+            stored = stored if place == DISK else brought(stored, dtype, torch.device(place))
+            numbers = LazyCast(reading, (stored,), dtype, device=device, one_piece=True)  # pyright: ignore[reportCallIssue]
+        weights.let_go()
+        return numbers
+
+    return weight
 
 
-def fill(
-    module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
-) -> None:
+def fill(module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Weigh) -> None:
     """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was built with.
 
     `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.

@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 
@@ -37,25 +37,8 @@ _WANTED_FILES = (
 
 BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
-
-KNOWN_HUB_IDS = (
-    "google/gemma-2b", "google/gemma-2b-it", "google/gemma-7b", "google/gemma-7b-it",
-    "google/gemma-2-2b", "google/gemma-2-2b-it", "google/gemma-2-9b", "google/gemma-2-9b-it",
-    "google/gemma-2-27b", "google/gemma-3-270m", "google/gemma-3-1b-pt", "google/gemma-3-1b-it",
-    "google/gemma-3-4b-pt", "google/gemma-3-4b-it", "google/gemma-3-12b-pt",
-    "google/gemma-3-12b-it", "google/gemma-3-27b-it", "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-13b-hf", "meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-3B", "openai-community/gpt2",
-    "openai-community/gpt2-medium", "openai-community/gpt2-large", "openai-community/gpt2-xl",
-    "distilbert/distilgpt2", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B",
-    "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "microsoft/phi-2", "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m", "EleutherAI/pythia-1.4b", "allenai/OLMo-2-1124-7B",
-    "allenai/OLMoE-1B-7B-0924", "bigscience/bloom-560m", "mistralai/Mixtral-8x7B-v0.1",
-    *BARE_HUB_IDS,
-)  # fmt: skip
-"""Well-known ids of known families: to suggest a right name for a wrong one, not a limit on what loads."""
 _GGUF = ".gguf"
-_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *KNOWN_HUB_IDS)
+_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
 
 @dataclass(frozen=True)
@@ -167,13 +150,13 @@ def _download(name: str, revision: str | None) -> Source:
         ) from None
     except hub_errors.RepositoryNotFoundError:
         raise InputError(
-            f"unknown model {name!r}: {_nearest(name)}expected {EMBEDDED!r}, a directory or a hub id that exists; "
+            f"unknown model {name!r}: expected {EMBEDDED!r}, a directory or a hub id that exists; "
             "a private one needs HF_TOKEN"
         ) from None
     except (hub_errors.LocalEntryNotFoundError, hub_errors.HfHubHTTPError, OSError) as error:
         raise InputError(
             f"expected {name!r} in the local cache or a connection to the model hub, found neither "
-            f"({type(error.__cause__ or error).__name__}): {_nearest(name)}connect and try again, or give a directory"
+            f"({type(error.__cause__ or error).__name__}): connect and try again, or give a directory"
         ) from None
     if not any(Path(folder).glob("*.safetensors")) and not (Path(folder) / ADAPTER_CONFIG).exists():
         raise InputError(
@@ -181,8 +164,3 @@ def _download(name: str, revision: str | None) -> Source:
             "choose a revision or a model that has model.safetensors"
         )
     return Source(name, Path(folder), Path(folder).name)
-
-
-def _nearest(name: str) -> str:
-    """ "did you mean ..." for a name that is not itself well known."""
-    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, _KNOWN_NAMES, cutoff=0.6)
