@@ -4,43 +4,17 @@
 leave nothing behind. Where one of them would silently do nothing, it raises.
 """
 
-from hooks.capture import Record as Record
-from hooks.capture import capture as capture
-from hooks.capture import head_outputs as head_outputs
-from hooks.edit import ablate_edges as ablate_edges
-from hooks.edit import ablate_heads as ablate_heads
-from hooks.edit import mask_scores as mask_scores
-from hooks.edit import replace_pattern as replace_pattern
-from hooks.edit import scale_scores as scale_scores
-from hooks.errors import HookError as HookError
-from hooks.errors import RangeError as RangeError
-from hooks.freeze import activation_of as activation_of
-from hooks.freeze import activation_ratio as activation_ratio
-from hooks.freeze import frozen as frozen
-from hooks.freeze import hold_first_pass as hold_first_pass
-from hooks.gates import Edge as Edge
-from hooks.gates import Head as Head
-from hooks.gates import Sublayer as Sublayer
-from hooks.gates import ablate_layers as ablate_layers
-from hooks.gates import gated as gated
-from hooks.lock import clear as clear
-from hooks.lock import locked as locked
-from hooks.precision import SIXTEEN_BITS as SIXTEEN_BITS
-from hooks.precision import UPCAST_PARTS as UPCAST_PARTS
-from hooks.precision import exact_arithmetic as exact_arithmetic
-from hooks.precision import upcast as upcast
-from hooks.register import Edit as Edit
-from hooks.register import active_edits as active_edits
-from hooks.rounding import rounded as rounded
-from hooks.sites import SITES as SITES
-from hooks.sites import Norm as Norm
-from hooks.sites import Site as Site
-from hooks.sites import available_sites as available_sites
-from hooks.sites import norms as norms
-from hooks.strips import StripAttention as StripAttention
-from hooks.strips import Strips as Strips
-from hooks.strips import active_strips as active_strips
-from hooks.strips import in_strips as in_strips
+from hooks.capture import Record, capture, head_outputs
+from hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
+from hooks.errors import HookError, RangeError
+from hooks.freeze import activation_of, activation_ratio, frozen, hold_first_pass
+from hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
+from hooks.lock import clear, locked
+from hooks.precision import SIXTEEN_BITS, UPCAST_PARTS, exact_arithmetic, upcast
+from hooks.register import Edit, active_edits
+from hooks.rounding import rounded
+from hooks.sites import SITES, Norm, Site, available_sites, norms
+from hooks.strips import StripAttention, Strips, active_strips, in_strips
 
 __all__ = [
     "SITES",

@@ -29,10 +29,10 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 _ABOVE = """# Families of models
 
-Any of these families loads, from a directory in Hugging Face format or by a hub id, or with a LoRA merged into it
-([how](your-own-model.md#an-adapter)); a checkpoint whose config.json names code of its own (`auto_map`) is refused. A family
-is one record (`ostools.models.families`). This page is written from the records by `python -m scripts.models`, which tries
-every route on a tiny random model of each family first. `ostools list models` prints the same table.
+Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose config.json names code
+of its own (`auto_map`) is refused. A family is one record (`ostools.models.families`). This page is written from the records
+by `python -m scripts.models`, which tries every route on a tiny random model of each family first. `ostools list models`
+prints the same table.
 
 The package carries three trained models of two of these families: `embedded` (Gemma 1; the default), `embedded-short`
 (Gemma 1) and `embedded-windowed` (Gemma 3). The card in each one's directory says how it was trained.
@@ -49,7 +49,7 @@ measured so, with the router live.
 
 ## Weights in few bits
 
-[fp8 and GGUF](quantised.md). Families with experts refuse fp8.
+[GGUF files](quantised.md).
 """
 
 _REFUSED = """

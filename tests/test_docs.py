@@ -23,11 +23,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from filelock import FileLock
-from transformers import AutoModelForCausalLM
 
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from scripts import glossary
-from tests.adapters import factors, write_adapter
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -359,10 +357,6 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     for model in ("my-model", "gemma-2b"):
         (tmp_path / model).symlink_to(EMBEDDED_DIRECTORY)
-    if "my-adapter" in page.read_text("utf-8"):
-        pytest.importorskip("peft")
-        base = AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY)
-        write_adapter(tmp_path / "my-adapter", tmp_path / "my-model", factors(base, ["q_proj"]), ["q_proj"])
     names: dict[str, object] = {}
     for code, printed in _python(page):
         said = io.StringIO()

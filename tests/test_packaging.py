@@ -34,9 +34,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     """pip installs what the metadata names: a package that comes only because another one needs it may be gone tomorrow."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
-        each
-        for extra in ("ray", "hosted", "explore", "gguf", "peft")
-        for each in project["optional-dependencies"][extra]
+        each for extra in ("ray", "hosted", "explore", "gguf") for each in project["optional-dependencies"][extra]
     ]
     declared = {_normal(re.split(r"[<>=\[]", each)[0]) for each in project["dependencies"] + extras}
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]

@@ -20,7 +20,6 @@ class GlobalOptions:
     size: str | float | None = None
     device: str | None = None
     load_dtype: str | None = None
-    base: str | None = None
     device_map: str | None = None
     max_memory: int | None = None
     max_seconds: float | None = None
@@ -32,7 +31,6 @@ class GlobalOptions:
         return {
             "--device": self.device,
             "--load-dtype": self.load_dtype,
-            "--base": self.base,
             "--device-map": self.device_map,
             "--dry-run": self.dry_run or None,
         }

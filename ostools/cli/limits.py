@@ -104,7 +104,7 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     Raises `InsufficientMemoryError` for what is forecast not to fit.
     """
     resolved = resolve_device(device)
-    source, free = locate(model, None, GLOBALS.base), _free(resolved)
+    source, free = locate(model, None), _free(resolved)
     unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
         forecast = _fitted(unloaded, free, memory)

@@ -145,10 +145,9 @@ def _loaded_and_at_work(
     from ostools.models import load_model
     from ostools.models.shape import one_is_enough
 
-    options: dict[str, Any] = {"device_map": GLOBALS.device_map, "base": GLOBALS.base}
     with within_time(), within_limits(device, forecast):
         with terminal.progress("loading the model"):
-            loaded = load_model(model, dtype=dtype, device=device, **options)
+            loaded = load_model(model, dtype=dtype, device=device, device_map=GLOBALS.device_map)
         if one_is_enough(loaded):
             torch.set_num_threads(1)
         with terminal.progress(doing) as progress:

@@ -82,7 +82,7 @@ class Unloaded:
         """Tokens of a prompt, given as text or as ids."""
         if not isinstance(prompt, str):
             return len(prompt)
-        return count_tokens(required(_tokenizer(self.source.tokenizer)), prompt, **self.chat)
+        return count_tokens(required(_tokenizer(self.source.directory)), prompt, **self.chat)
 
     def longest(
         self,
@@ -94,7 +94,7 @@ class Unloaded:
     ) -> LongestPrompt:
         """The longest prompt of a task; options as of `longest_prompt`."""
         form = tasks.task(task) if isinstance(task, str) else task
-        return longest_prompt(form, self.source.tokenizer, max(lengths), mitigation=optional(mitigation), **options)
+        return longest_prompt(form, self.source.directory, max(lengths), mitigation=optional(mitigation), **options)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
         """How `evaluate` would ask it that task."""
@@ -162,7 +162,7 @@ def longest_prompt(
 
 def source_elicitation(form: Task, source: Source, elicitation: str | None, chat: bool | None) -> Elicitation:
     trained = read_trained_lengths(source.directory)
-    return elicitation_for(form, required(_tokenizer(source.tokenizer)), trained, elicitation, chat)
+    return elicitation_for(form, required(_tokenizer(source.directory)), trained, elicitation, chat)
 
 
 def _text(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
@@ -207,8 +207,8 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
     """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
     family = check_config(source.directory)
     with quiet():
-        config, quantisation = read_config(source.directory, family)
-    check_stored(config, family, read_shards(source.directory), source.directory, quantisation is not None)
+        config = read_config(source.directory, family)
+    check_stored(config, family, read_shards(source.directory), source.directory)
     return Shape.of_config(config, dtype, kind)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def adopt(
         tokenizer = model.tokenizer  # pyright: ignore[reportAssignmentType]
     if tokenizer is not None:
         _put_tokenizer(bridge, tokenizer, name)
-    remember(bridge, Metadata(name, origin="adopted", check=_AdoptedWeights(user_model, bridge, name).check))
+    remember(bridge, Metadata(name, origin="adopted", check=_replacement_check(user_model, bridge, name)))
     return bridge
 
 
@@ -148,7 +148,7 @@ def _built(
     name: str,
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
-    checkpoint = Checkpoint(Path(name), [], family, config, None)
+    checkpoint = Checkpoint(Path(name), [], family, config)
     tensor_by_path: dict[str, Tensor] = {path: weight.detach() for path, weight in weights.items()}
     with checkpoint.fitting():
         rebuilt_model = checkpoint.filled(tensor_by_path, dtype, device, lambda stored, path: tensor_by_path[stored])
@@ -205,36 +205,31 @@ def _same_weights(user_bridge: TransformerBridge, adopted_bridge: TransformerBri
             )
 
 
-class _AdoptedWeights:
-    """Record of what was adopted: the addresses of its weights; digests of those that TransformerLens copied."""
+def _replacement_check(user_model: PreTrainedModel, bridge: TransformerBridge, name: str) -> Callable[[], None]:
+    """Function that refuses the model once its weights were replaced: by their addresses, and by digests of those that
+    TransformerLens copied."""
+    model_reference = weakref.ref(user_model)
+    parameter_by_path = parameters(parts(user_model))
+    shared = {weight.data_ptr() for weight in bridge.parameters()}
+    addresses = {path: weight.data_ptr() for path, weight in parameter_by_path.items()}
+    copied = [path for path, address in addresses.items() if address not in shared]
+    digests = {path: digest(path, parameter_by_path[path].detach()) for path in copied}
 
-    def __init__(self, user_model: PreTrainedModel, bridge: TransformerBridge, name: str) -> None:
-        self.user_model = weakref.ref(user_model)
-        self.name = name
-        parameter_by_path = parameters(parts(user_model))
-        shared = {weight.data_ptr() for weight in bridge.parameters()}
-        self.addresses = {path: weight.data_ptr() for path, weight in parameter_by_path.items()}
-        self.digests = {
-            path: digest(path, weight.detach())
-            for path, weight in parameter_by_path.items()
-            if weight.data_ptr() not in shared
-        }
-
-    def check(self) -> None:
-        """Refuse a model whose weights were replaced since it was adopted."""
-        user_model = self.user_model()
-        if user_model is None:
+    def check() -> None:
+        model = model_reference()
+        if model is None:
             return
-        now = parameters(parts(user_model))
-        changed = [path for path in self.addresses if path not in now or now[path].data_ptr() != self.addresses[path]]
-        changed += [
-            path for path in self.digests if not changed and digest(path, now[path].detach()) != self.digests[path]
-        ]
+        now = parameters(parts(model))
+        changed = [path for path in addresses if path not in now or now[path].data_ptr() != addresses[path]]
+        if not changed:
+            changed = [path for path in copied if digest(path, now[path].detach()) != digests[path]]
         if changed:
             raise InputError(
-                f"expected {self.name} as it was adopted, found {changed[0]} replaced since: what was adopted is not what "
+                f"expected {name} as it was adopted, found {changed[0]} replaced since: what was adopted is not what "
                 "the model is now; adopt it again"
             )
+
+    return check
 
 
 def _put_tokenizer(bridge: TransformerBridge, tokenizer: Any, name: str) -> None:

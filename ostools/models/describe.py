@@ -48,9 +48,8 @@ class Null:
 class Metadata:
     """Facts of a model that only the loader knows: the name asked for, the hub's commit, the lengths it was trained on, how the
     checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
-    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), the base model that an
-    adapter was merged into, what refuses it where it is no longer what was checked, and what titles call it (None: the
-    name)."""
+    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), what refuses it where it is
+    no longer what was checked, and what titles call it (None: the name)."""
 
     name: str
     revision: str | None = None
@@ -59,7 +58,6 @@ class Metadata:
     device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
-    base: str | None = None
     check: Callable[[], None] | None = None
     title: str | None = None
 
@@ -68,11 +66,9 @@ class Metadata:
 class ModelDescription:
     """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
 
-    `origin`: "adopted" from memory, or which adapter was merged into the model `base`; None: loaded as it is stored. `device`:
-    where it computes;
-    `device_map`: where which module's weights lie ("disk", "cpu"), None if all lie there. `null`: which untrained model of
-    which model it is, None if it is none. `title`: what tables and charts call it, with its quantisation, where that is not its
-    name.
+    `origin`: "adopted" from memory; None: loaded as it is stored. `device`: where it computes; `device_map`: where which
+    module's weights lie ("disk", "cpu"), None if all lie there. `null`: which untrained model of which model it is, None if it
+    is none. `title`: what tables and charts call it, with its quantisation, where that is not its name.
     """
 
     name: str
@@ -94,7 +90,6 @@ class ModelDescription:
     device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
-    base: str | None = None
     title: str | None = None
 
 

@@ -24,12 +24,11 @@ from transformers import PreTrainedModel
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole, merged
+from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
 from ostools.models.files.checks import has_tokenizer, one_line
 from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.offload import DeviceMap, PlaceByModule
 from ostools.models.files.shards import read_shards
-from ostools.models.files.sources import Source, locate
+from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
@@ -42,9 +41,8 @@ def load_model(
     *,
     dtype: str | torch.dtype = "float32",
     device: str = "auto",
-    device_map: DeviceMap | None = None,
+    device_map: str | None = None,
     revision: str | None = None,
-    base: str | os.PathLike[str] | None = None,
 ) -> TransformerBridge:
     """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with eager attention.
 
@@ -54,56 +52,43 @@ def load_model(
             id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text part is loaded.
         dtype: float32, float64, bfloat16 or float16.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
-        device_map: for a model that is larger than the memory; see below.
+        device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
-        base: where the base model of a LoRA lies, if not where its adapter_config.json says.
 
-    Its tokenizer is `model.tokenizer`; a model without one takes ids (`Prompt.from_ids`). Matrices in fp8 and GGUF files are
-    dequantised by transformers, a GGUF once into a cache (needs `gguf`). A directory with a LoRA is loaded merged into its base
-    by PEFT, in float32 or wider, then rounded (needs `peft`). `describe(model)` says so in `quantisation` and `origin`.
+    Its tokenizer is `model.tokenizer`; a model without one takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by
+    transformers, into a cache (needs `gguf`); `describe(model)` says so in `quantisation`.
 
-    With `device_map` weights lie where it says, and each operation brings what it reads to `device`. "auto" fills 0.6 of what
-    is free, block by block; the rest lies on disk. "disk" puts all of it there. A mapping gives places ("disk", "cpu",
-    "cuda:1") by the name of a Hugging Face module ("" is all others). The numbers are those of the model loaded whole, to the
-    bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
+    With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6 of what is free, block by
+    block, on all devices; the rest lies on disk. "disk" puts all of it there. The numbers are those of the model loaded whole,
+    to the bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
     pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
     """
     torch_dtype = dtype_named(dtype)
     torch_device = resolve_device(device, torch_dtype)
-    source = locate(name, revision, base)
+    source = locate(name, revision)
     family = check_config(source.directory)
     check_dtype(family, torch_dtype)
-    has_tokenizer(source.tokenizer)
+    has_tokenizer(source.directory)
     shards = read_shards(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
-        config, quantisation = read_config(source.directory, family)
-        tokenizer = read_tokenizer(source.tokenizer)
+        config = read_config(source.directory, family)
+        tokenizer = read_tokenizer(source.directory)
         if tokenizer is not None:
-            check_tokenizer(tokenizer, config.vocab_size, source.tokenizer)
-        checkpoint = Checkpoint(source.directory, shards, family, config, quantisation)
-        words = None if quantisation is None else quantisation.words
-        check_storage(family, source, device_map is not None, words)
-        module, place_by_module, origin = _read_module(checkpoint, source, torch_dtype, torch_device, device_map)
+            check_tokenizer(tokenizer, config.vocab_size, source.directory)
+        checkpoint = Checkpoint(source.directory, shards, family, config)
+        if device_map is None:
+            module, place_by_module = load_whole(checkpoint, torch_dtype, torch_device), None
+        else:
+            check_storage(family, source.directory)
+            module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    metadata = Metadata(source.name, source.revision, trained_lengths, words or source.quantisation, place_by_module)
-    remember(bridge, replace(metadata, origin=origin, base=source.base, title=source.title))
+    metadata = Metadata(source.name, source.revision, trained_lengths, source.quantisation, place_by_module)
+    remember(bridge, replace(metadata, title=source.title))
     return bridge
-
-
-def _read_module(
-    checkpoint: Checkpoint, source: Source, dtype: torch.dtype, device: torch.device, device_map: DeviceMap | None
-) -> tuple[PreTrainedModel, PlaceByModule | None, str | None]:
-    """Hugging Face model of the checkpoint, the places of its weights under a map, and its adapter in words."""
-    if source.adapter is not None:
-        module, origin = merged(checkpoint, source.adapter, dtype, device)
-        return module, None, origin
-    if device_map is not None:
-        return *in_places(checkpoint, dtype, device, device_map), None
-    return load_whole(checkpoint, dtype, device), None, None
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:

@@ -187,14 +187,14 @@ def digest(value: Any) -> str:
 
 
 def checkpoint_hash(source: Source) -> str:
-    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of an adapter its base's too.
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer.
 
     Cost: reading them once."""
     sha = hashlib.sha256()
-    for folder in (source.directory, *([] if source.adapter is None else [source.adapter])):
-        paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
-        for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
-            sha.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+    folder = source.directory
+    paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
+    for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
+        sha.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
     return sha.hexdigest()
 
 

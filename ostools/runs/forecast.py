@@ -42,7 +42,7 @@ def _longest_of(cell: Cell, source: Source) -> LongestPrompt:
     elicitation = None
     if cell.measurement == EVALUATION.name:
         elicitation = source_elicitation(tasks.task(cell.task), source, cell.arguments.get("elicitation"), None)
-    return _longest_of_cell(replace(cell, model="", dtype="", options=""), source.tokenizer, elicitation)
+    return _longest_of_cell(replace(cell, model="", dtype="", options=""), source.directory, elicitation)
 
 
 @lru_cache(maxsize=256)

@@ -76,7 +76,6 @@ BY_THE_MODEL = [
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),
     ("sensitivity --prompt a --device gpu", ["unknown device 'gpu'"]),
     ("sensitivity --prompt a --device-map dsik", ["unknown device map 'dsik'", "did you mean 'disk'"]),
-    ("sensitivity --prompt a --base gpt2", ["base: expected an adapter (adapter_config.json) in", "leave base out"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),

@@ -18,9 +18,7 @@ import pytest
 
 import ostools as ost
 from ostools import tasks
-from tests.adapters import factors, write_adapter
-from tests.checkpoints import make_model, write_checkpoint
-from tests.cli.asking import NOTES, assert_refused
+from tests.cli.asking import NOTES
 from tests.sets import quick
 
 PROMPT = "--prompt 'The 11'"
@@ -265,19 +263,6 @@ def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(run, tmp_path: Pa
     assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()
     same = ("attention", "difference", "--model", directory, "--prompt", "123", "--against-model", directory, "--json")
     assert {row["difference"] for row in json.loads(run(*same)[1])["rows"]} == {0.0}
-
-
-def test_an_adapter_is_a_model_and_base_says_where_its_base_is(run, tmp_path: Path) -> None:
-    model = make_model("llama", seed=1)
-    base = write_checkpoint(tmp_path / "base", "llama", seed=1)
-    adapter = write_adapter(tmp_path / "lora", tmp_path / "gone", factors(model, ["q_proj"]), ["q_proj"])
-    command = ["sensitivity", "--prompt", "abc", "--device", "cpu", "--json", "--model"]
-    code, out, _ = run(*command, str(adapter), "--base", str(base))
-    assert code == 0
-    found = json.loads(out)
-    assert found["provenance"]["model"]["base"] == str(base)
-    assert found["rows"] != json.loads(run(*command, str(base))[1])["rows"]
-    assert_refused(run(*command, str(adapter)), "base model of the adapter", "say where it lies with base=... (--base)")
 
 
 @pytest.mark.parametrize("name", ["auto", "disk"])

@@ -51,12 +51,6 @@ def test_work_that_is_done_again_is_not_told_again() -> None:
     assert told == [1, 2, 2, 2, 3]
 
 
-@pytest.mark.parametrize("made", [lambda: part_of(None, 0, 1, 2), lambda: rising(None)])
-def test_nobody_who_listens_is_told_nothing(made) -> None:
-    assert made() is None
-    tell(None, 1, 1)
-
-
 @pytest.mark.parametrize(("seconds_a_step", "messages"), [(3.0, ["2% after 6 s, so about 300 s in all"]), (0.5, [])])
 def test_a_long_call_says_once_how_long_it_will_take(
     seconds_a_step: float, messages: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

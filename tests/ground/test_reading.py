@@ -31,8 +31,3 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     for name, kind in (("pipe", "a named pipe"), ("device", "a device"), (".", "a directory")):
         with pytest.raises(InputError, match=f"expected a regular file at .*, found {kind}"):
             require_regular(tmp_path / name)
-
-
-def test_no_file_is_python_s_own_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_bytes(tmp_path / "x", 1)

@@ -15,7 +15,3 @@ def test_runs_name_every_number_once_and_none_besides(numbers: set[int]) -> None
         first, _, last = part.partition(" to ")
         found += range(int(first), int(last or first) + 1)
     assert found == sorted(numbers)
-
-
-def test_two_in_a_row_are_no_run() -> None:
-    assert runs([3, 4, 6, 7, 8, 64]) == "3, 4, 6 to 8, 64"

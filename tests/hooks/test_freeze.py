@@ -32,24 +32,6 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
     assert hooks.active_edits(model) == ()
 
 
-@pytest.mark.parametrize("scale", [4.0])
-@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
-def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
-    """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
-    for block in model.blocks:
-        block.mlp.out.weight.zero_()
-    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
-
-    def run(x: Tensor) -> Tensor:
-        with hooks.exact_arithmetic(model), hooks.frozen(model):
-            return last_token(model, x)
-
-    jacobian = torch.autograd.functional.jacobian(run, embedded)
-    assert isinstance(jacobian, Tensor)
-    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma2"))
 def test_the_detached_network_is_linear(family, tokens: Tokens) -> None:
     """With the activations held too the MLPs are linear as they are: y = sum_i J_i v_i."""
@@ -99,18 +81,6 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
     norm.variance_epsilon = honest
     original = type(norm).forward
     norm.forward = lambda x: original(norm, x) * 1.01
-    with pytest.raises(hooks.HookError, match=r"freezing blocks\.0\.ln1"), hooks.frozen(model):
-        model(tokens)
-
-
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float16, 1.01), (torch.bfloat16, 1.1), (torch.float64, 1 + 1e-4)])
-def test_every_dtype_has_its_own_rounding(dtype: torch.dtype, off: float, tokens: Tokens) -> None:
-    model = tiny_model("llama", dtype=dtype, fresh=True)
-    norm = model.blocks[0].ln1.original_component
-    with hooks.frozen(model):
-        model(tokens)
-    original = type(norm).forward
-    norm.forward = lambda x: original(norm, x) * off
     with pytest.raises(hooks.HookError, match=r"freezing blocks\.0\.ln1"), hooks.frozen(model):
         model(tokens)
 

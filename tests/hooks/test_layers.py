@@ -45,17 +45,6 @@ def test_without_attention_no_token_sees_another(model: TransformerBridge, token
     assert not torch.equal(model(tokens)[:, -1], model(other)[:, -1])
 
 
-def test_it_leaves_no_trace_and_is_an_edit(model: TransformerBridge, tokens: Tokens) -> None:
-    before = model(tokens)
-    with hooks.ablate_layers(model, [0], part="both"):
-        assert {edit.kind for edit in hooks.active_edits(model)} == {"ablate_layers"}
-        assert not torch.equal(model(tokens), before)
-    assert hooks.active_edits(model) == ()
-    assert torch.equal(model(tokens), before)
-    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.ablate_layers(model, [0]):
-        pass
-
-
 @pytest.mark.parametrize(
     ("layers", "part", "match"),
     [

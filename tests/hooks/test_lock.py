@@ -155,11 +155,3 @@ def test_clear_removes_what_was_left(name: str) -> None:
     assert free(model)
     del block
     assert free(model)
-
-
-def test_clear_leaves_the_hooks_of_others() -> None:
-    model = tiny_model("llama", fresh=True)
-    model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
-    hooks.clear(model)
-    assert [edit.kind for edit in hooks.active_edits(model)] == ["foreign"]
-    model.reset_hooks()

@@ -12,7 +12,6 @@ import torch
 
 import hooks
 from mitigations import (
-    Composed,
     Hint,
     Mitigation,
     MitigationError,
@@ -143,24 +142,6 @@ def test_composed_mitigations_act_in_their_order() -> None:
     assert two.found == [0.25]
     assert one.found != [0.5]
     assert compose(Separator(2), Separator(3, ";")).sequence("1234") == ["1", "2", ",", ";", "3", "4"]
-
-
-def test_each_of_the_composed_keeps_its_invariant() -> None:
-    first, second = Halved(), Halved()
-    model = tiny_model("llama")
-    with torch.no_grad(), running(model, compose(first, Hint(), second)):
-        model(IDS[None])
-    assert len(first.seen) == len(second.seen) == model.cfg.n_layers
-    with pytest.raises(MitigationError, match="does not sum to 1"), running(model, compose(first, Broken())):
-        model(IDS[None])
-
-
-def test_composing_too_few_is_refused() -> None:
-    assert compose(Hint()) == Hint()
-    with pytest.raises(MitigationError, match="at least two mitigations, found 0"):
-        compose()
-    with pytest.raises(MitigationError, match="at least two mitigations, found 1"):
-        Composed((Hint(),))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ from torch import Tensor
 
 import hooks
 import mitigations
-from mitigations import Hint, MitigationError, acts, compose, label, mitigation, running
+from mitigations import Hint, MitigationError, compose, label, mitigation, running
 from mitigations.named import listing
 from ostools.ground.errors import InputError
 from ostools.tasks import named as tasks
 from tests.checkpoints import tiny_model
-from tests.cli.asking import assert_refused
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin"
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
@@ -108,15 +107,6 @@ def plugins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.delitem(sys.modules, name)
 
 
-@pytest.fixture
-def command(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs `ostools` on a wide terminal."""
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
-
-
 @pytest.mark.usefixtures("plugins")
 def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
     assert "chunked-attention" in mitigations.names()
@@ -129,19 +119,6 @@ def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
         mitigation("chunked-attention:size=8")
     with pytest.raises(MitigationError, match="ChunkedAttention: expected chunk of at least 1, found 0"):
         mitigation("chunked-attention:chunk=0")
-
-
-@pytest.mark.usefixtures("plugins")
-@pytest.mark.parametrize("family", ["gemma2"])
-def test_a_mitigation_acts_and_is_verified_on_every_pass(family: Any) -> None:
-    model, chunked = tiny_model(family, seed=1, window=256), mitigation("chunked-attention:chunk=4")
-    with running(model, chunked), hooks.capture(model, "pattern") as record:
-        model(TOKENS)
-    chunk = torch.arange(23) // 4
-    elsewhere = chunk[:, None] != chunk[None, :]
-    assert all(bool((pattern[..., elsewhere] == 0).all()) for pattern in record["pattern"].values())
-    assert acts(model, chunked, TOKENS[0])
-    assert not acts(model, mitigation("chunked-attention:chunk=23"), TOKENS[0])
 
 
 @pytest.mark.usefixtures("plugins")
@@ -211,19 +188,3 @@ print("torch" in sys.modules)
     assert "'chunked-attention'" in names
     assert "'leaking-chunks'" in names
     assert torch_loaded == "False"
-
-
-@pytest.mark.usefixtures("plugins")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--mitigation", "leaking-chunks:chunk=4"],
-            "ChunkedAttention: expected weights of exactly 0 on the keys that",
-        ),
-        (["--task", "unfinished"], "task 'unfinished' of ostools-broken: "),
-    ],
-)
-def test_a_command_refuses_in_one_line(arguments: list[str], message: str, command: Any) -> None:
-    code, out, err = command("evaluate", "--lengths", "9", *arguments)
-    assert_refused((code, out, err), message)

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, Separator, insert
 from mitigations import mitigation as named
-from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.questions import question
-from tests.checkpoints import trained
 
 ITEMS = st.lists(st.sampled_from("0123456789"), min_size=1, max_size=40)
 
@@ -28,11 +26,6 @@ def test_a_separator_stands_after_every_kth_item_and_not_at_the_end(items: list[
     groups = "".join(pieces).split(",")
     assert all(len(group) == every for group in groups[:-1])
     assert 1 <= len(groups[-1]) <= every
-
-
-@given(items=ITEMS)
-def test_the_separator_writes_what_the_appendix_task_writes(items: list[str]) -> None:
-    assert "".join(insert(Separator(every=3), items)) == AppendixTask("copy", separator_every=3).sequence(items)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +107,6 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("times", [3])
-def test_a_repeated_prompt_is_its_copies_and_what_stands_between(times: int) -> None:
-    assert named(f"repeat-prompt:times={times}").prompt("a b") == "\n".join(["a b"] * times)
-
-
 @given(items=st.lists(st.sampled_from("01"), min_size=1, max_size=12))
 def test_interleaved_digits_alternate_and_only_what_that_takes_is_inserted(items: list[str]) -> None:
     pieces = list(named("interleave").sequence(items))
@@ -171,15 +159,3 @@ def test_only_a_label_may_contain_an_item(pieces: tuple[str, ...], message: str 
         return
     with pytest.raises(MitigationError, match=message):
         insert(Rewrites(pieces), ("1", "0", "1"))
-
-
-@pytest.mark.parametrize("name", ["copy-last", "copy-first", "count-ones", "count-word"])
-def test_the_tokens_of_numbered_items_are_still_known(name: str) -> None:
-    """Numbers hold the same digits as the items; the tokens that carry the answer are the items' own."""
-    model = trained("embedded")
-    posed = render_prompt(model, AppendixTask(name), 12, mitigation=Numbered())
-    found = carrier_positions(model, posed)
-    shown = [posed.prompt.tokens[position].strip() for position in found]
-    item = {"count-ones": "1", "count-word": "car"}.get(name, "0")
-    assert "".join(shown) == item * (int(posed.key) if name.startswith("count") else 1)
-    assert all(posed.prompt.tokens[position - 1].strip() in (":", "") for position in found)

@@ -44,13 +44,6 @@ def test_what_a_text_means(spec: str, meant: Mitigation) -> None:
     assert named(meant) is meant
 
 
-def test_labels() -> None:
-    assert label_of(None) == "none"
-    assert label_of(Separator()) == "separator"
-    assert label_of(Composed((Separator(2), Hint()))) == "separator:every=2 + hint"
-    assert label_of(Unlisted(4)) == "Unlisted(size=4)"
-
-
 @given(every=st.integers(1, 99), text=st.text(st.sampled_from(",;. |=-"), min_size=1, max_size=5))
 def test_a_label_leads_back_to_any_separator(every: int, text: str) -> None:
     given = Separator(every, text)
@@ -85,13 +78,6 @@ def _with_needs(name: str) -> str:
 def test_what_a_text_is_refused_for(spec: str, message: str) -> None:
     with pytest.raises(MitigationError, match=message):
         named(spec)
-
-
-@dataclass(frozen=True)
-class Unlisted(Mitigation):
-    """A mitigation of no distribution."""
-
-    size: int
 
 
 @dataclass(frozen=True)

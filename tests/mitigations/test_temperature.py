@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 import hooks
-from mitigations import AttentionTemperature, MitigationError, SlidingWindow, acts, mitigation, running
+from mitigations import AttentionTemperature, MitigationError, acts, running
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
@@ -89,14 +89,6 @@ def test_what_is_no_temperature_is_refused(arguments: dict[str, Any], message: s
         AttentionTemperature(**arguments)
 
 
-def test_an_overflow_is_refused() -> None:
-    model = tiny_model("llama", seed=1, dtype=torch.float16)
-    with pytest.raises(hooks.HookError, match=r"the scaled scores overflow torch\.float16"), running(
-        model, AttentionTemperature(factor=6e4)
-    ):  # fmt: skip
-        model(TOKENS)
-
-
 @dataclass(frozen=True)
 class Leaking(AttentionTemperature):
     """Puts a little weight on what comes after the query, or takes some from every row."""
@@ -127,17 +119,3 @@ def test_a_wrong_pattern_is_caught(fault: str, message: str) -> None:
         model(TOKENS)
     with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, fault=fault)):
         model(TOKENS)
-
-
-def test_with_a_window_the_order_does_not_matter_and_both_hold() -> None:
-    model = tiny_model("llama", seed=1)
-    window, sharp = "sliding-window:window=4,sinks=1", "attention-temperature:rule=log-n,base=3"
-    logits = []
-    for spec in (f"{window} + {sharp}", f"{sharp} + {window}"):
-        with running(model, mitigation(spec)):
-            logits.append(model(TOKENS))
-    assert torch.equal(*logits)
-    with hooks.mask_scores(model, SlidingWindow(4, sinks=1).sees), hooks.scale_scores(
-        model, AttentionTemperature(rule="log-n", base=3).factors
-    ):  # fmt: skip
-        assert torch.equal(model(TOKENS), logits[0])

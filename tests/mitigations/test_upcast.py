@@ -14,8 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks import UPCAST_PARTS
-from mitigations import MitigationError, SlidingWindow, Upcast, acts, label, mitigation, running
-from ostools.models import view_in
+from mitigations import MitigationError, Upcast, acts, label, mitigation, running
 from tests.checkpoints import tiny_model
 
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 15), generator=torch.Generator().manual_seed(0))
@@ -66,13 +65,3 @@ def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
     refusal = r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
     with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
         model(TOKENS)
-
-
-def test_with_a_window_it_is_the_window_in_float32() -> None:
-    model = tiny_model("gemma", seed=1, dtype=torch.bfloat16)
-    window = SlidingWindow(4, sinks=1)
-    with running(reference := view_in(model, torch.float32), window):
-        expected = reference(TOKENS)
-    for spec in (f"{label(window)} + upcast", f"upcast + {label(window)}"):
-        with running(model, mitigation(spec)):
-            assert torch.equal(model(TOKENS), expected)

@@ -163,8 +163,6 @@ class Planted(SlidingWindow):
             rule = SlidingWindow(self.window - 1, sinks=self.sinks).sees
         elif self.fault == "sinks":
             rule = SlidingWindow(self.window, sinks=self.sinks + 1).sees
-        elif self.fault == "relative":  # positions counted from the first query of the block
-            rule = lambda query, key: self.sees(query - query.min(), key)  # noqa: E731
 
         def short(pattern: Tensor, layer: int) -> Tensor:
             query = torch.arange(pattern.shape[-1])[-pattern.shape[-2] :, None]
@@ -201,20 +199,6 @@ def test_a_wrong_window_is_caught(fault: str) -> None:
     ):  # fmt: skip
         model(TOKENS)
     assert hooks.active_edits(model) == ()
-
-
-def test_a_window_that_counts_positions_from_the_query_block_is_caught_at_the_first_step() -> None:
-    model, past = tiny_model("llama", seed=1), DynamicCache()
-
-    def steps() -> None:
-        with running(model, Planted(3, fault="relative")):
-            model(TOKENS[:, :1], past_key_values=past, use_cache=True)  # its positions are right by chance
-            for at in range(1, 9):
-                model(TOKENS[:, at : at + 1], past_key_values=past, use_cache=True)
-
-    with pytest.raises(MitigationError, match=r"weights of exactly 0 .* layer 0, head 0, query 3, key 0"):
-        steps()
-    assert past.get_seq_length() == 4
 
 
 def test_two_windows_on_one_layer_are_not_what_either_says() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
 import ostools as ost
 from benchmarks.shapes import write_shape
@@ -31,24 +29,8 @@ from tests.sets import quick
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
 
 
-def block(family: Family, layer: int) -> str:
-    return f"transformer.h.{layer}" if family == "gpt2" else f"model.layers.{layer}"
-
-
 def on_disk(model: Any) -> list[str]:
     return [name for name, weight in model.original_model.named_parameters() if isinstance(weight, LazyCast)]
-
-
-@pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
-def test_part_on_disk_is_the_model_loaded_whole(family: Family, tmp_path: Path) -> None:
-    whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
-    parts = load_model(tmp_path, device="cpu", device_map={"": "cpu", block(family, 1): "disk"})
-    assert on_disk(parts)
-    assert all("1." in name for name in on_disk(parts))
-    assert torch.equal(parts(IDS), whole(IDS))
-    described = describe(parts)
-    assert described.device_map == {"": "cpu", block(family, 1): "disk"}
-    assert replace(described, device_map=None) == describe(whole)
 
 
 def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +58,7 @@ MEASUREMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("measure", range(len(MEASUREMENTS)))
-@pytest.mark.parametrize(
-    "family",
-    quick(FAMILIES, "gpt2"),
-)
+@pytest.mark.parametrize("family", quick(("gpt2", "gemma3", "mistral"), "gpt2"))
 def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp_path: Path) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map="disk")
@@ -164,23 +143,10 @@ def test_auto_leaves_on_disk_what_has_no_room(family: Family, tmp_path: Path, mo
     assert torch.equal(parts(IDS), whole(IDS))
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("atuo", r"unknown device map 'atuo': did you mean 'auto'\? known are auto, disk"),
-        ({"model.layer.1": "disk"}, r"unknown module in the device map 'model.layer.1': did you mean 'model.layers.1'"),
-        ({"": "dsik"}, r"unknown place of 'the model' in the device map 'dsik': did you mean 'disk'\?"),
-        (
-            {"model.layers": "disk"},
-            r"expected a place for every module, found none for model.embed_tokens.weight: name",
-        ),
-        ({"": "cpu", "lm_head": "disk"}, r"one place for model.embed_tokens.weight and lm_head.weight, which are one"),
-    ],
-)
-def test_a_map_that_is_wrong_is_refused(asked: Any, said: str, tmp_path: Path) -> None:
+def test_a_map_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma")
-    with pytest.raises(InputError, match=said):
-        load_model(tmp_path, device="cpu", device_map=asked)
+    with pytest.raises(InputError, match=r"unknown device map 'atuo': did you mean 'auto'\? known are auto, disk"):
+        load_model(tmp_path, device="cpu", device_map="atuo")
 
 
 def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
@@ -209,7 +175,7 @@ def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
 
 
 _RUN = """
-import json, sys, torch
+import sys, torch
 torch.set_num_threads(1)
 import ostools as ost
 from ostools.models import load_model
@@ -218,7 +184,7 @@ def held():
     return int(fields["RssAnon"].split()[0]) << 10
 directory, placed, out = sys.argv[1:]
 before = held()
-model = load_model(directory, dtype="bfloat16", device="cpu", device_map=json.loads(placed))
+model = load_model(directory, dtype="bfloat16", device="cpu", device_map=placed or None)
 loaded = held() - before
 start = model.input_to_embed(torch.arange(6, 22)[None])[0].detach().requires_grad_()
 logits = model(start, start_at_layer=0)
@@ -231,39 +197,23 @@ torch.save({"loaded": loaded, "ran": ran, "logits": logits.detach(), "slope": sl
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
 def test_200_million_weights_on_disk_are_not_in_memory(tmp_path: Path) -> None:
-    """400 MB of bfloat16: held whole, two thirds on disk, all on disk; the numbers are the same bits."""
+    """400 MB of bfloat16, held whole and on disk; the numbers are the same bits."""
     directory = write_shape("200m", tmp_path / "200m")
     size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-    parts = {"": "cpu"} | {f"model.layers.{layer}": "disk" for layer in range(2, 6)}
     found = {}
     # glibc keeps freed matrices of up to 32 MB for later ones, more or fewer by chance. A fixed threshold gives them back at
     # once, so that what is counted is what is held.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-    for name, placed in {"whole": None, "part": parts, "disk": "disk"}.items():
+    for name, placed in {"whole": "", "disk": "disk"}.items():
         out = tmp_path / f"{name}.pt"
-        command = [sys.executable, "-c", _RUN, str(directory), json.dumps(placed), str(out)]
+        command = [sys.executable, "-c", _RUN, str(directory), placed, str(out)]
         subprocess.run(command, check=True, timeout=600, env=environment)
         found[name] = torch.load(out)
-    for name in ("part", "disk"):
-        assert torch.equal(found[name]["logits"], found["whole"]["logits"])
-        assert torch.equal(found[name]["slope"], found["whole"]["slope"])
+    assert torch.equal(found["disk"]["logits"], found["whole"]["logits"])
+    assert torch.equal(found["disk"]["slope"], found["whole"]["slope"])
     made = 64 << 20  # matrices that are being read, and libraries
-    a_block = (directory / "model-00004.safetensors").stat().st_size
-    for name, held in {"whole": size, "part": size - 4 * a_block, "disk": 0}.items():
+    for name, held in {"whole": size, "disk": 0}.items():
         assert found[name]["loaded"] < held + made, name
         assert found[name]["ran"] < held + made, name
     assert found["whole"]["loaded"] > 0.95 * size
     shutil.rmtree(directory)
-
-
-def test_broken_weights_on_disk_are_refused_too(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma")
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = float("inf")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"expected finite weights, found 1 .* in model.layers.1.mlp.up_proj.weight"):
-        load_model(tmp_path, device="cpu", device_map="disk")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"):
-        load_model(tmp_path, device="cpu", device_map="disk")

@@ -47,17 +47,3 @@ def test_one_more_one_is_one_more_token_and_changes_no_other(tokenizer, name: st
     head, tail = encode(tokenizer, before), encode(tokenizer, after)[1:]
     one = tokenizer.convert_tokens_to_ids("1")
     assert encode(tokenizer, before + "1" * length + after) == head + [one] * length + tail
-
-
-@pytest.mark.parametrize("mark", [",", "+", ", ", " + ", " "])
-def test_marks_between_digits_are_tokens_of_their_own(tokenizer, mark: str) -> None:
-    ids = encode(tokenizer, mark.join("1020"))[1:]
-    between = encode(tokenizer, "1" + mark + "0")[2:-1]
-    digits = [tokenizer.convert_tokens_to_ids(digit) for digit in "1020"]
-    assert ids == [digits[0], *between, digits[1], *between, digits[2], *between, digits[3]]
-
-
-def test_bos_is_added_once_and_the_ids_are_gemmas(tokenizer) -> None:
-    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, 2)
-    assert tokenizer("a b")["input_ids"].count(BOS_ID) == 1
-    assert tokenizer("a b", add_special_tokens=False)["input_ids"].count(BOS_ID) == 0

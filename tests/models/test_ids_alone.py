@@ -126,19 +126,6 @@ def test_whatever_needs_text_says_what_to_do(pair, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "part", ["tokenizer_config.json", "merges.txt", "special_tokens_map.json", "chat_template.jinja"]
-)
-def test_part_of_a_tokenizer_is_refused(pair, part: str) -> None:
-    directory: Path = pair[2]
-    (directory / part).write_text("{}")
-    try:
-        with pytest.raises(InputError, match=rf"expected a tokenizer \(tokenizer.json, .*found only {part} of one"):
-            load_model(directory)
-    finally:
-        (directory / part).unlink()
-
-
 def test_a_prompt_of_another_model_is_refused(pair) -> None:
     whole, bare, _ = pair
     prompt = ost.encode(whole, TEXT)

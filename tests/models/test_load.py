@@ -84,19 +84,6 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
     assert model.tokenizer is not None
 
 
-def test_the_bridges_own_encoding_knows_whether_the_tokenizer_adds_a_bos(tmp_path: Path) -> None:
-    with_bos = load_model(write_checkpoint(tmp_path / "gemma", "gemma"))
-    without = load_model(write_checkpoint(tmp_path / "gpt2", "gpt2"))
-    assert with_bos.cfg.tokenizer_prepends_bos
-    assert not without.cfg.tokenizer_prepends_bos
-
-
-def test_a_text_config_without_architectures_loads(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma3")
-    edit_config(tmp_path, architectures=None)
-    assert torch.equal(load_model(tmp_path)(IDS), make_model("gemma3")(IDS).logits)
-
-
 def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +193,9 @@ def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
     ("name", "error", "match"),
     [
         ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: .* found no token: accept .* set HF_TOKEN"),
-        ("google/gema-7b", _status(hub_errors.RepositoryNotFoundError, 404), "did you mean 'google/gemma-7b'"),
+        ("google/gema-7b", _status(hub_errors.RepositoryNotFoundError, 404), "a hub id that exists"),
         ("google/gemma-7b", _status(hub_errors.RevisionNotFoundError, 404), "commit of 'google/gemma-7b', found 'mian'"),
         ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or a connection"),
-        ("google/gema-7b", OSError("disk full"), "did you mean 'google/gemma-7b'"),
     ],
 )  # fmt: skip
 def test_what_the_hub_says_is_one_line(hub: pytest.MonkeyPatch, name: str, error: Exception, match: str) -> None:
@@ -219,10 +205,12 @@ def test_what_the_hub_says_is_one_line(hub: pytest.MonkeyPatch, name: str, error
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["gemma-7b", "embeded", "google/gemma 7b"])
+@pytest.mark.parametrize("name", ["gemma-3-270", "embeded", "distillgpt2"])
 def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(hub: pytest.MonkeyPatch, name: str) -> None:
     hub.setattr("huggingface_hub.snapshot_download", _raising(AssertionError("asked the hub")))
-    with pytest.raises(InputError, match=rf"unknown model '{name}': did you mean [^?]*'(google/gemma-7b|embedded)'"):
+    with pytest.raises(
+        InputError, match=rf"unknown model '{name}': did you mean [^?]*'(gemma-3-270m|embedded|distilgpt2)'"
+    ):
         load_model(name)
 
 

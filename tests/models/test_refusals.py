@@ -133,7 +133,14 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "another head": (
         "gemma", _config(architectures=["GemmaForSequenceClassification"]), "expected architecture GemmaForCausalLM",
     ),
-    "quantised": ("gemma", _config(quantization_config={"bits": 4}), "found a quantised checkpoint"),
+    "quantised": (
+        "gemma", _config(quantization_config={"quant_method": "fp8"}),
+        r"expected full-precision weights, found a quantised checkpoint \(quant_method fp8\) .* take it with ost.adopt",
+    ),
+    "an adapter": (
+        "gemma", lambda path: (path / "adapter_config.json").write_text("{}"),
+        "expected a whole model in .*, found an adapter .* merge it into its base with peft .* ost.adopt",
+    ),
     "words for numbers": (
         "gemma", _config(num_attention_heads="four"), "expected a config.json that transformers can read",
     ),

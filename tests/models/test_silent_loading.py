@@ -90,17 +90,7 @@ def test_weights_in_few_bits_that_nothing_explains(
     weights = load_file(gemma / "model.safetensors")
     weights[name] = weights[name].to(dtype)
     save_file(weights, gemma / "model.safetensors", metadata={"format": "pt"})
-    _refuses("expected weights of 16 bits or more in .* no quantization_config", gemma, device_map=device_map)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_whose_numbers_stand_for_themselves_load(gemma: Path, dtype: torch.dtype) -> None:
-    weights = {name: weight.to(dtype) for name, weight in load_file(gemma / "model.safetensors").items()}
-    save_file(weights, gemma / "model.safetensors", metadata={"format": "pt"})
-    found: Any = load_model(gemma)
-    assert torch.equal(
-        found.original_model.get_parameter("model.embed_tokens.weight"), weights["model.embed_tokens.weight"].float()
-    )
+    _refuses("expected weights of 16 bits or more in .* whose numbers stand for others", gemma, device_map=device_map)
 
 
 # --- a tensor in two files

@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError
-from ostools.models import Prompt, context_length, encode, load_model
+from ostools.models import Prompt, encode, load_model
 from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, STORIES, Family, tiny_model, write_tokenizer
 
@@ -101,12 +101,6 @@ def test_ordinary_text_gets_the_tokenizers_own_ids(text: str) -> None:
         assert encode(model, text).ids.tolist() == model.tokenizer(text).input_ids
 
 
-def test_a_tokenizer_that_adds_no_bos_gets_none() -> None:
-    prompt = encode(_model("gpt2"), "the <bos>")
-    assert not prompt.bos
-    assert prompt.tokens == ("t", "he", " ", "<", "b", "o", "s", ">")
-
-
 # Refused.
 
 
@@ -122,14 +116,6 @@ def test_texts_that_are_no_prompt(text: str, match: str) -> None:
     with pytest.raises(InputError, match=match) as caught:
         encode(_model(), text)
     assert "\n" not in str(caught.value)
-
-
-def test_the_context_is_filled_to_the_last_position() -> None:
-    model = tiny_model("llama", context=8)
-    assert context_length(model) == 8
-    assert model(encode(model, "1" * 7).ids[None]).shape[1] == 8
-    with pytest.raises(InputError, match=r"expected at most 8 tokens .* found 9"):
-        encode(model, "1" * 8)
 
 
 def test_a_control_token_that_the_tokenizer_cannot_read_as_text_is_refused(tmp_path: Path) -> None:
@@ -214,12 +200,6 @@ def test_the_chat_template_is_applied_once() -> None:
     assert prompt.bos
 
 
-@pytest.mark.parametrize("token", [*SPECIAL[:3], *CONTROL])
-def test_a_message_cannot_bring_control_tokens_into_the_template(token: str) -> None:
-    with pytest.raises(InputError, match=r"leaves the chat template's 4 control tokens .* found 5: the message holds"):
-        encode(_model(), f"Hi {token}", chat=True)
-
-
 def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
     tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
@@ -238,11 +218,6 @@ def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path)
 
 
 # What is shown.
-
-
-def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
-    assert encode(_model(), "é€").tokens == ("<bos>", "<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>")
-    assert encode(_model(), "\ufffd").tokens == ("<bos>", "<0xEF>", "<0xBF>", "<0xBD>")
 
 
 @given(text=st.text(st.characters(exclude_characters="<", codec="utf-8"), min_size=1, max_size=60))

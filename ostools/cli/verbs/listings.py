@@ -62,7 +62,7 @@ def models() -> None:
     ]
     terminal.print_table("Families", ["family", "architecture", *ROUTES], cells, text_columns=2)
     terminal.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
-    terminal.print_text(["Weights in few bits that load: fp8, dequantised by transformers, and GGUF."])
+    terminal.print_text(["Weights in few bits that load: GGUF, dequantised by transformers."])
     terminal.print_text([f"Not loaded: {name}: {reason}." for name, reason in refused.items()])
 
 

@@ -104,11 +104,8 @@ def _checked_models(names: list[str], prompts: Prompts | None) -> list[str]:
         from ostools.models.files.sources import locate
 
         ids = prompts is not None and not isinstance(prompts.values[0], str)
-        if GLOBALS.base is not None or ids:
-            raise InputError(
-                f"{'--ids' if ids else '--base'} is of one model, found two of --model: "
-                f"{'give --prompt' if ids else 'merge the adapter into its base first'}"
-            )
+        if ids:
+            raise InputError("--ids is of one model, found two of --model: give --prompt")
         same = names[0] == names[1]
         if same or locate(names[0], None).directory == locate(names[1], None).directory:
             raise InputError(f"--model: expected two models that differ, found {names[0]} twice: leave one out")

@@ -1,8 +1,8 @@
-"""The Hugging Face model that the files of a checkpoint make: whole in memory, with an adapter, or in several places."""
+"""The Hugging Face model that the files of a checkpoint make: whole in memory, or in several places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +13,18 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.adapter import merge_adapter, require_peft
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.offload import (
-    DeviceMap,
     MappedWeights,
     PlaceByModule,
-    Placing,
+    Weigh,
     checked_map,
     fill,
+    placed,
     placeholders,
 )
-from ostools.models.files.quantised import SCALE, Quantisation
 from ostools.models.files.shards import Shard, check_finite, check_loaded, check_stored
-from ostools.models.files.sources import Source
 from ostools.models.files.tokenizer import without_negative_ids
 
 
@@ -39,12 +36,9 @@ class Checkpoint:
     shards: Sequence[Shard]
     family: Family
     config: PreTrainedConfig
-    quantisation: Quantisation | None
 
     def check_stored(self) -> None:
-        check_stored(self.config, self.family, self.shards, self.directory, self.quantisation is not None)
-        if self.quantisation is not None:
-            self.quantisation.check(self.shards, self.directory)
+        check_stored(self.config, self.family, self.shards, self.directory)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the files by name, in memory of its own."""
@@ -66,13 +60,9 @@ class Checkpoint:
         except Exception as error:
             raise InputError(f"expected weights that fit config.json in {self.directory}: {one_line(error)}") from None
 
-    def built(
-        self, weights: dict[str, torch.Tensor], dtype: torch.dtype, quantisation: Quantisation | None = None
-    ) -> PreTrainedModel:
-        """The Hugging Face model in `dtype`, every parameter one of the `weights`, or dequantised by transformers."""
+    def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
+        """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
         experts_one_by_one(self.config, self.family)
-        if quantisation is not None:
-            self.config.quantization_config = quantisation.settings  # transformers takes it out again
         module, info = getattr(transformers, self.family.module).from_pretrained(
             None,
             state_dict=weights,
@@ -92,7 +82,7 @@ class Checkpoint:
         weights: Mapping[str, torch.Tensor],
         dtype: torch.dtype,
         device: torch.device,
-        weight: Callable[[str, str], torch.Tensor],
+        weight: Weigh,
     ) -> PreTrainedModel:
         """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
         holders = placeholders(weights, dtype)
@@ -118,39 +108,14 @@ def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device)
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
         checkpoint.check_stored()
-        weights = {
-            name: weight if weight.dtype == torch.float8_e4m3fn or name.endswith(SCALE) else weight.to(dtype)
-            for name, weight in checkpoint.tensors()
-        }
-        module = checkpoint.built(weights, dtype, checkpoint.quantisation)
+        module = checkpoint.built({name: weight.to(dtype) for name, weight in checkpoint.tensors()}, dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
 
 
-def merged(
-    checkpoint: Checkpoint, directory: Path, dtype: torch.dtype, device: torch.device
-) -> tuple[PreTrainedModel, str]:
-    """The Hugging Face model with the adapter in that directory merged into its weights, and what the adapter is, in words.
-
-    Merged in float32, or in `dtype` where that is wider, and then rounded once. Memory: the model in that dtype, and in
-    `dtype` where that is another.
-    """
-    wide = torch.promote_types(dtype, torch.float32)
-    base = load_whole(checkpoint, wide, torch.device("cpu"))
-    module, words = merge_adapter(base, directory, checkpoint.family)
-    if dtype != wide:
-        weights = {name: weight.to(dtype) for name, weight in module.state_dict().items()}
-        del base, module
-        with checkpoint.fitting():
-            module = checkpoint.built(weights, dtype)
-    module = checkpoint.finished(module)
-    module.to(device)  # pyright: ignore[reportArgumentType]
-    return module, words
-
-
 def in_places(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: DeviceMap
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: str
 ) -> tuple[PreTrainedModel, PlaceByModule]:
     """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
@@ -158,38 +123,19 @@ def in_places(
         checkpoint.check_stored()
         place_by_module = checked_map(device_map, checkpoint.described(), dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        module = checkpoint.filled(
-            weights.by_name, dtype, device, Placing(weights, place_by_module, dtype, device).weight
-        )
+        module = checkpoint.filled(weights.by_name, dtype, device, placed(weights, place_by_module, dtype, device))
     module = checkpoint.finished(module)
     weights.let_go()
     return module, place_by_module
 
 
-def check_storage(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
-    """A device map and an adapter ask for weights that are computed with as the file holds them, fp8 for matrices."""
-    if source.adapter is not None:
-        _check_base(family, source, mapped, quantisation)
+def check_storage(family: Family, directory: Path) -> None:
+    """A device map asks for weights that are computed with as the file holds them."""
     obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
-    if mapped and quantisation is not None:
-        obstacle = "weights in fp8, which transformers dequantises"
-    elif mapped and family.copied:
+    if family.copied:
         obstacle = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-    if obstacle is not None and (mapped or quantisation is not None):
-        what = "device_map" if mapped else quantisation
-        raise InputError(
-            f"{what}: expected weights that are computed with as {source.directory} holds them, found {obstacle}: load the "
-            "model whole, in full precision"
-        )
-
-
-def _check_base(family: Family, source: Source, mapped: bool, quantisation: str | None) -> None:
-    """An adapter changes matrices of numbers, which lie in memory then."""
-    require_peft()
-    obstacle = f"{quantisation} weights" if quantisation is not None else "device_map" if mapped else None
-    obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else obstacle
     if obstacle is not None:
         raise InputError(
-            f"expected a base model in full precision and in one place for the adapter {source.adapter}, found {obstacle}: "
-            "merge it with PEFT (`merge_and_unload`), save the whole model, and load that"
+            f"device_map: expected weights that are computed with as {directory} holds them, found {obstacle}: load the model "
+            "whole"
         )

@@ -18,7 +18,6 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checks import check_files, one_line, read_json
-from ostools.models.files.quantised import Quantisation, check_quantisation
 
 _MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
 """Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
@@ -58,8 +57,24 @@ def check_config(directory: Path) -> Family:
     check_files(directory)
     config = read_json(directory / "config.json")
     _check_limits(config, directory / "config.json")
-    check_quantisation(config, directory)
+    refuse_quantised(config, directory)
     return family_of_settings(config, str(directory / "config.json"))
+
+
+def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
+    """Weights in few bits are not read, but for those of a model that transformers dequantised from a GGUF file and saved."""
+    settings = config.get("quantization_config")
+    if settings in (None, {}):
+        return
+    settings = settings if isinstance(settings, dict) else {}
+    if settings.get("quant_method") == "gguf":
+        return
+    names = ("quant_method", "quant_type", "bits", "format")
+    message = ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings) or "no quant_method"
+    raise InputError(
+        f"expected full-precision weights, found a quantised checkpoint ({message}) in {directory}: use the original or a "
+        "GGUF file of it; or load it with transformers, dequantise it there, and take it with ost.adopt"
+    )
 
 
 def _check_limits(config: dict[str, Any], where: Path) -> None:
@@ -116,12 +131,11 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
     return family
 
 
-def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quantisation | None]:
-    """The configuration of the text model, ready for its causal language model class, and the checkpoint's quantisation.
+def read_config(directory: Path, family: Family) -> PreTrainedConfig:
+    """The configuration of the text model, ready for its causal language model class.
 
     What the machine that saved it says of itself is left out (`without_saved`)."""
     settings = read_json(directory / "config.json")
-    quantisation = check_quantisation(settings, directory)
     try:
         config = saved_config(settings)
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
@@ -134,7 +148,7 @@ def read_config(directory: Path, family: Family) -> tuple[PreTrainedConfig, Quan
         config = text
     _check_module(config, family, directory)
     without_unread(config, family)
-    return config, quantisation
+    return config
 
 
 def saved_config(settings: dict[str, Any]) -> PreTrainedConfig:

@@ -1,12 +1,9 @@
 """Weights that lie elsewhere than where they are computed with: on disk, in the machine's memory, on another device.
 
-A device map says which module lies where, as it is asked for or found by what is free. A weight that lies on the device that
-computes is a tensor like any other. One that lies elsewhere is a `LazyCast`: each operation brings what it reads to the device,
-uses it and drops it. Results are those of the model loaded whole, to the bit on a CPU.
-
-accelerate's hooks do otherwise: a module's weights are empty (on torch's meta device), and are first_fit in while its `forward`
-runs. Whatever reads a weight outside of it then finds nothing: TransformerLens refuses `W_O`, the hash of the weights and every
-formula of the theorem raise. A map that accelerate's `infer_auto_device_map` made is one that is understood here.
+A weight that lies on the device that computes is a tensor like any other. One that lies elsewhere is a `LazyCast`: each
+operation brings what it reads to the device, uses it and drops it. Results are those of the model loaded whole, to the bit on a
+CPU. accelerate's hooks do otherwise: a module's weights are empty but while its `forward` runs, so that the hash of the weights
+and the formulas, which read them outside of it, find nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground.errors import InputError
 from ostools.ground.memory import free_memory
 from ostools.ground.names import checked_name
 from ostools.models.files.shards import DTYPES, Shard
@@ -34,66 +31,21 @@ NAMED_MAPS = ("auto", DISK)
 SHARE = 0.6
 """How much of what is free weights may take: the rest is for computing with them."""
 
-DeviceMap = str | Mapping[str, str | int | torch.device]
+Weigh = Callable[[str, str], Tensor]
 PlaceByModule = dict[str, str]
 """A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
 
 
-def checked_map(device_map: DeviceMap, model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
-    """The map that was asked for, for the weights of `model`, which may be without numbers (on torch's meta device).
-
-    Raises `InputError` for a name that is no map, an unknown module or place, a module that nothing covers, and two places of
-    weights that are tied.
-    """
-    if isinstance(device_map, str):
-        return {"": DISK} if checked_name("device map", device_map, NAMED_MAPS) == DISK else _auto(model, dtype, device)
-    if not isinstance(device_map, Mapping):
-        raise InputError(
-            f"device map: expected {' or '.join(NAMED_MAPS)}, or places by module, found {short_repr(device_map)}"
-        )
-    module_names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
-    place_by_module = {}
-    for name, place in device_map.items():
-        if name not in module_names:
-            raise unknown_name("module in the device map", name, module_names)
-        place_by_module[name] = _checked_place(name, place, device)
-    _require_whole(place_by_module, model)
-    return place_by_module
+def checked_map(name: str, model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
+    """Places of the weights of `model`, which may be without numbers (on torch's meta device), by the map of that name."""
+    return {"": DISK} if checked_name("device map", name, NAMED_MAPS) == DISK else _auto(model, dtype, device)
 
 
-def place_of(name: str, place_by_module: Mapping[str, str]) -> str | None:
-    """Where a weight lies: what the map says of the longest name that its own begins with; None where it says nothing."""
+def place_of(name: str, place_by_module: Mapping[str, str]) -> str:
+    """Where a weight lies: what the map says of the longest name that its own begins with."""
     parts = name.split(".")
     names = (".".join(parts[:end]) for end in range(len(parts), -1, -1))
-    return next((place_by_module[prefix] for prefix in names if prefix in place_by_module), None)
-
-
-def _checked_place(name: str, place: str | int | torch.device, device: torch.device) -> str:
-    text = f"cuda:{place}" if isinstance(place, int) else str(place)
-    if text == DISK:
-        return text
-    devices = {"cpu", str(device), *(f"cuda:{index}" for index in range(torch.cuda.device_count()))}
-    text = "cuda:0" if text == "cuda" else text
-    if text not in devices:
-        raise unknown_name(f"place of {name or 'the model'!r} in the device map", text, (*devices, DISK))
-    return text
-
-
-def _require_whole(place_by_module: PlaceByModule, model: nn.Module) -> None:
-    """Every weight has one place."""
-    places: dict[int, tuple[str, str]] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        place = place_of(name, place_by_module)
-        if place is None:
-            raise InputError(
-                f"device map: expected a place for every module, found none for {name}: name it, one around it, or '' "
-                "for all that is left"
-            )
-        first, where = places.setdefault(id(weight), (name, place))
-        if where != place:
-            raise InputError(
-                f"device map: expected one place for {first} and {name}, which are one weight, found {where} and {place}"
-            )
+    return next(place_by_module[prefix] for prefix in names if prefix in place_by_module)
 
 
 def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
@@ -213,37 +165,27 @@ def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str,
     return holder_by_name
 
 
-@dataclass(frozen=True)
-class Placing:
-    """Weights of a model under a device map: their dtype, the device that computes, and what lies where."""
+def placed(weights: MappedWeights, place_by_module: PlaceByModule, dtype: torch.dtype, device: torch.device) -> Weigh:
+    """Function from a stored weight's name and a parameter's path to the weight, where the map says that it lies.
 
-    files: MappedWeights
-    place_by_module: PlaceByModule
-    dtype: torch.dtype
-    device: torch.device
+    Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
+    """
+    reading = partial(brought, dtype=dtype, device=device)
 
-    def weight(self, name: str, path: str) -> Tensor:
-        """The weight of that name in the files, for the parameter at `path` of the model.
-
-        Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
-        """
-        weight, place = self.files.by_name[name], place_of(path, self.place_by_module) or DISK
-        if place == str(self.device) or weight.ndim < 2:
-            weight = brought(weight, self.dtype, self.device)
+    def weight(name: str, path: str) -> Tensor:
+        stored, place = weights.by_name[name], place_of(path, place_by_module)
+        if place == str(device) or stored.ndim < 2:
+            numbers = brought(stored, dtype, device)
         else:
-            if place != DISK:
-                weight = brought(weight, self.dtype, torch.device(place))
-            reading = partial(brought, dtype=self.dtype, device=self.device)
-            weight = LazyCast(  # pyright: ignore[reportCallIssue]
-                reading, (weight,), self.dtype, device=self.device, one_piece=True
-            )
-        self.files.let_go()
-        return weight
+            stored = stored if place == DISK else brought(stored, dtype, torch.device(place))
+            numbers = LazyCast(reading, (stored,), dtype, device=device, one_piece=True)  # pyright: ignore[reportCallIssue]
+        weights.let_go()
+        return numbers
+
+    return weight
 
 
-def fill(
-    module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Callable[[str, str], Tensor]
-) -> None:
+def fill(module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Weigh) -> None:
     """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was built with.
 
     `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,12 @@ from ostools.ground.files import open_regular
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
 
-FP8 = "F8_E4M3"
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
-    FP8: torch.float8_e4m3fn,
+    "F8_E4M3": torch.float8_e4m3fn,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -137,26 +136,25 @@ def read_shard(file: Path) -> Shard:
     return Shard(file, stored)
 
 
-def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path, read: Set[str]) -> None:
-    """Refuse a tensor of another dtype than those that are `read`: its numbers do not stand for themselves."""
+def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> None:
+    """Refuse a tensor whose numbers do not stand for themselves."""
     for shard in shards:
         for name, stored in shard.tensors.items():
-            if stored.dtype not in read and not (family.ignored and re.search(family.ignored, name)):
+            if stored.dtype not in _PLAIN and not (family.ignored and re.search(family.ignored, name)):
                 raise InputError(
                     f"expected weights of 16 bits or more in {directory}, found {short_repr(name)} of dtype "
-                    f"{short_repr(stored.dtype)} "
-                    "and no quantization_config in config.json that says what such numbers stand for: use the original, or "
-                    "copy the checkpoint's own config.json there"
+                    f"{short_repr(stored.dtype)}, whose numbers stand for others: use the original or a GGUF file of it; or "
+                    "load it with transformers, dequantise it there, and take it with ost.adopt"
                 )
 
 
-def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path, quantised: bool) -> None:
+def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> None:
     """The model that config.json describes is about as large as its weights, before memory for it is asked for, and their
-    numbers stand for themselves unless they are quantised.
+    numbers stand for themselves.
 
     Which weight is missing or of another shape, `check_loaded` says.
     """
-    check_dtypes(shards, family, directory, _PLAIN | {FP8} if quantised else _PLAIN)
+    check_dtypes(shards, family, directory)
     stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
     check_described(config, family, stored, directory)
 

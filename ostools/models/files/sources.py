@@ -9,15 +9,14 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
-from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
-from ostools.models.files.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from ostools.models.files.checks import check_files, has_tokenizer, read_json
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
 EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
+ADAPTER_CONFIG = "adapter_config.json"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
 _WANTED_FILES = (
@@ -33,107 +32,39 @@ _WANTED_FILES = (
     "chat_template*",
     "card.json",
     ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
 )
 
 
 BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
-
-KNOWN_HUB_IDS = (
-    "google/gemma-2b", "google/gemma-2b-it", "google/gemma-7b", "google/gemma-7b-it",
-    "google/gemma-2-2b", "google/gemma-2-2b-it", "google/gemma-2-9b", "google/gemma-2-9b-it",
-    "google/gemma-2-27b", "google/gemma-3-270m", "google/gemma-3-1b-pt", "google/gemma-3-1b-it",
-    "google/gemma-3-4b-pt", "google/gemma-3-4b-it", "google/gemma-3-12b-pt",
-    "google/gemma-3-12b-it", "google/gemma-3-27b-it", "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-13b-hf", "meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-3B", "openai-community/gpt2",
-    "openai-community/gpt2-medium", "openai-community/gpt2-large", "openai-community/gpt2-xl",
-    "distilbert/distilgpt2", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B",
-    "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "microsoft/phi-2", "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m", "EleutherAI/pythia-1.4b", "allenai/OLMo-2-1124-7B",
-    "allenai/OLMoE-1B-7B-0924", "bigscience/bloom-560m", "mistralai/Mixtral-8x7B-v0.1",
-    *BARE_HUB_IDS,
-)  # fmt: skip
-"""Well-known ids of known families: to suggest a right name for a wrong one, not a limit on what loads."""
 _GGUF = ".gguf"
-_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *KNOWN_HUB_IDS)
+_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
 
-    Of an adapter, `directory` is that of its base model, which has the name `base`; the adapter itself lies in `adapter`. Of a
-    GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it was.
+    Of a GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it
+    was.
     """
 
     name: str
     directory: Path
     revision: str | None = None
-    adapter: Path | None = None
-    base: str | None = None
     title: str | None = None
     quantisation: str | None = None
 
-    @property
-    def tokenizer(self) -> Path:
-        """The directory whose tokenizer the model reads with: an adapter may bring its own."""
-        return self.adapter if self.adapter is not None and has_tokenizer(self.adapter) else self.directory
 
-
-def locate(
-    name: str | os.PathLike[str] | None, revision: str | None, base: str | os.PathLike[str] | None = None
-) -> Source:
-    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
-
-    `base`: where the base model of an adapter lies, if not where the adapter says.
-    """
+def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
+    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache."""
     source = _located(name, revision)
     if (source.directory / ADAPTER_CONFIG).exists():
-        return _with_base(source, base)
-    if base is not None:
         raise InputError(
-            f"base: expected an adapter ({ADAPTER_CONFIG}) in {source.directory}, found none: leave base out"
+            f"expected a whole model in {source.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base with "
+            "peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
         )
     return source
-
-
-def _with_base(source: Source, base: str | os.PathLike[str] | None) -> Source:
-    """The base model of the adapter at `source`, and the adapter with it."""
-    check_files(source.directory)
-    if any(source.directory.glob("model*.safetensors")):
-        raise InputError(
-            f"expected an adapter or a whole model in {source.directory}, found both: move {ADAPTER_CONFIG} and "
-            f"{ADAPTER_WEIGHTS} to a directory of their own"
-        )
-    settings = read_json(source.directory / ADAPTER_CONFIG)
-    base_name = settings.get("base_model_name_or_path") if base is None else base
-    if not isinstance(base_name, str | os.PathLike) or not os.fspath(base_name):
-        raise InputError(
-            f"expected base_model_name_or_path in {source.directory / ADAPTER_CONFIG}, found {short_repr(base_name)}: say "
-            "where the base model lies with base=... (--base)"
-        )
-    commit = settings.get("revision") if base is None and not os.path.isdir(base_name) else None
-    try:
-        base_source = _located(base_name, commit)
-    except InputError as error:
-        raise InputError(
-            f"base model of the adapter {source.name}: {error}; say where it lies with base=... (--base)"
-        ) from None
-    if (base_source.directory / ADAPTER_CONFIG).exists():
-        raise InputError(
-            f"expected a whole model as the base of the adapter {source.name}, found an adapter in {base_source.directory}: "
-            "merge that one with PEFT, save it, and give it as base=... (--base)"
-        )
-    return Source(
-        source.name,
-        base_source.directory,
-        source.revision,
-        source.directory,
-        base_source.name,
-        quantisation=base_source.quantisation,
-    )
 
 
 def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
@@ -219,22 +150,17 @@ def _download(name: str, revision: str | None) -> Source:
         ) from None
     except hub_errors.RepositoryNotFoundError:
         raise InputError(
-            f"unknown model {name!r}: {_nearest(name)}expected {EMBEDDED!r}, a directory or a hub id that exists; "
+            f"unknown model {name!r}: expected {EMBEDDED!r}, a directory or a hub id that exists; "
             "a private one needs HF_TOKEN"
         ) from None
     except (hub_errors.LocalEntryNotFoundError, hub_errors.HfHubHTTPError, OSError) as error:
         raise InputError(
             f"expected {name!r} in the local cache or a connection to the model hub, found neither "
-            f"({type(error.__cause__ or error).__name__}): {_nearest(name)}connect and try again, or give a directory"
+            f"({type(error.__cause__ or error).__name__}): connect and try again, or give a directory"
         ) from None
-    if not any(Path(folder).glob("*.safetensors")):
+    if not any(Path(folder).glob("*.safetensors")) and not (Path(folder) / ADAPTER_CONFIG).exists():
         raise InputError(
             f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
             "choose a revision or a model that has model.safetensors"
         )
     return Source(name, Path(folder), Path(folder).name)
-
-
-def _nearest(name: str) -> str:
-    """ "did you mean ..." for a name that is not itself well known."""
-    return "" if name in KNOWN_HUB_IDS else did_you_mean(name, _KNOWN_NAMES, cutoff=0.6)

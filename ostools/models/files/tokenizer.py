@@ -25,7 +25,7 @@ def read_tokenizer(directory: Path) -> Any:
         return None
     try:
         declared = read_declared(directory)
-        file = directory / "config.json"  # an adapter's directory has none
+        file = directory / "config.json"  # a folder of gguf_cache has none yet
         options = {"config": saved_config(read_json(file))} if file.exists() else {}
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])

@@ -40,7 +40,6 @@ def loading(model: Mapping[str, Any]) -> list[str]:
     A device map that no option says becomes "auto", which gives the same numbers.
     """
     words = ["--load-dtype", str(model["dtype"]), "--device", str(model["device"])]
-    words += ["--base", str(model["base"])] if model.get("base") else []
     if device_map := model.get("device_map"):
         words += ["--device-map", "disk" if dict(device_map) == {"": "disk"} else "auto"]
     return words

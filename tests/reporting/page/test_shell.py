@@ -54,12 +54,3 @@ def test_the_options_that_load_a_model_again(placed: dict[str, str] | None, word
     assert loading(model) == ["--load-dtype", "bfloat16", "--device", "cpu", *words]
     accepted(["report", *loading(model)])
     assert computed_on(model) == said
-    assert loading(model | {"base": "my base"}) == [
-        "--load-dtype",
-        "bfloat16",
-        "--device",
-        "cpu",
-        "--base",
-        "my base",
-        *words,
-    ]
