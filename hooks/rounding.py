@@ -94,12 +94,17 @@ def stored(
         if scale is None:
             raise HookError(f"format {format!r} needs a scale")
         _require_within(x, float("inf"), format, what)
-        largest = INTEGERS[format]
-        return (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest) * scale
+        return codes(x, format, scale) * scale
     dtype = FLOATS[format]
     _require_within(x, torch.finfo(dtype).max, format, what)
     narrow = _odd_float32(x) if x.dtype == torch.float64 else x
     return narrow.to(dtype).to(x.dtype)
+
+
+def codes(x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...]) -> Float[Tensor, "*shape"]:
+    """The whole numbers k of an integer format for which scale k is nearest to x; ties to even."""
+    largest = INTEGERS[format]
+    return (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
 
 
 def integer_scale(largest_magnitude: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:

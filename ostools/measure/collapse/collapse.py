@@ -125,7 +125,8 @@ def collapse(
             same prompt, its last token repeated.
         dtypes: precisions that are compared with float64: a dtype, or one part stored in few bits
             such as int8-kv. A dtype casts the whole model. "<format>-<part>" is float32 arithmetic
-            with that part alone (weights, residual, kv) stored in the format.
+            with that part alone (weights, residual, kv) stored in the format. "int8-dynamic" is
+            products of int8 weights and activations (`measure.passes.precisions`).
         seeds: one digit stream for each, if the task draws digits.
         layers: blocks after which v^(l) is compared too, from the same passes: "all", or numbers
             from 0 (the embedding) to L, the last block, which is always there. This follows the

@@ -1,7 +1,8 @@
 """Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in float32.
 
 Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual" and "-kv" round what is
-stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation").
+stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation"). "int8-dynamic"
+computes in whole numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import hooks
 from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.ground.names import checked_list, checked_name
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.rounding import holds, view_rounded
+from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
 from ostools.theory.distances import DTYPES, spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
 
 PARTS = ("weights", "residual", "kv")
+DYNAMIC = "dynamic"
+_OF_WEIGHTS = ("weights", DYNAMIC)
 AS_GIVEN = "given"
 
 
@@ -33,8 +36,9 @@ class Precision:
     """Precision in which a model is run: in which arithmetic, and what of it is stored in which format.
 
     `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast), or "<format>-<part>" (float32 arithmetic,
-    that part alone is stored in the format). `dtype` is the arithmetic's. `format` (bfloat16, float16, float8_e4m3fn,
-    float8_e5m2, int8, int4) and `part` (weights, residual, kv) are None for a cast.
+    that part alone is stored in the format), or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all
+    else is float32: `view_dynamic`). `dtype` is the arithmetic's. `format` (bfloat16, float16, float8_e4m3fn, float8_e5m2,
+    int8, int4) and `part` (weights, residual, kv, dynamic) are None for a cast.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Precision:
         """
         if self.format is not None and self.part == "weights":
             return view_rounded(model, self.format)
+        if self.part == DYNAMIC:
+            return view_dynamic(model)
         dtypes = {parameter.dtype for parameter in model.parameters()}
         return model if dtypes == {self.dtype} else view_in(model, self.dtype)
 
@@ -75,7 +81,7 @@ class Precision:
         `calibration`: the ids of the longest prompt. Integer scales come from one forward pass over it (`hooks.rounded`).
         Raises `hooks.HookError` where a number does not fit the format.
         """
-        if self.format is None or self.part in (None, "weights"):
+        if self.format is None or self.part is None or self.part in _OF_WEIGHTS:
             return nullcontext()
         ids = None if self.format in FLOATS else torch.tensor([list(calibration)])
         return hooks.rounded(prepared, self.part, self.format, calibration=ids)
@@ -87,7 +93,7 @@ class Precision:
         whatever dtype it was loaded in; else the dtype or the integer format that they were rounded to. Cost: reads every
         weight.
         """
-        if self.part == "weights" and self.format not in FLOATS:
+        if self.part in _OF_WEIGHTS and self.format not in FLOATS:
             return f"{self.format}-weights"
         storage_dtype = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
         return AS_GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
@@ -115,6 +121,7 @@ PRECISIONS: dict[str, Precision] = {name: Precision(name, dtype) for name, dtype
     for part in PARTS
     for format in FORMATS
 }
+PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DYNAMIC)
 """Every precision by name."""
 
 

@@ -50,8 +50,16 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     return view(model, dtype, lambda weight: (cast, (weight,)))
 
 
-def view(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> TransformerBridge:
-    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads."""
+def view(
+    model: TransformerBridge,
+    dtype: torch.dtype,
+    reading: Reading,
+    replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
+) -> TransformerBridge:
+    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
+
+    `replacement`: a tensor of one's own in the place of a weight, None for what `reading` makes.
+    """
     refuse_processed(model)
     _refuse_hooked(model)
     _refuse_patched(model)
@@ -61,7 +69,13 @@ def view(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> Tran
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        memo[id(parameter)] = _recast_parameter(parameter, dtype, *reading(parameter))
+        own_tensor = replacement(parameter)
+        stand_in = (
+            _recast_parameter(parameter, dtype, *reading(parameter))
+            if own_tensor is None
+            else nn.Parameter(own_tensor, requires_grad=False)
+        )
+        memo[id(parameter)] = stand_in
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)

@@ -160,6 +160,7 @@ PARTS = {
     "weights": "weights stored, float32 arithmetic",
     "residual": "residual stream stored, float32 arithmetic",
     "kv": "keys and values stored, float32 arithmetic",
+    "dynamic": "weights and activations multiplied as integers",
 }
 """What is rounded, in words, by the part of a precision's name."""
 _QUANTITIES: dict[str, tuple[str, list[float]]] = {

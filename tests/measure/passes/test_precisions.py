@@ -30,7 +30,7 @@ def run(precision: Precision, model: TransformerBridge) -> Tensor:
 
 
 def test_names() -> None:
-    assert len(PRECISIONS) == 4 + 6 * 3
+    assert len(PRECISIONS) == 4 + 6 * 3 + 1
     for name, precision in PRECISIONS.items():
         assert Precision.of_name(name) is precision
         assert precision.name == name
@@ -49,6 +49,7 @@ KINDS = (
     "bfloat16-weights",
     "float8_e5m2-weights",
     "int8-weights",
+    "int8-dynamic",
     "int4-kv",
 )
 
