@@ -130,14 +130,6 @@ def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer:
     return reading
 
 
-def repeats(arguments: Arguments) -> None:
-    """Tasks that are pairs."""
-    from ostools import tasks
-
-    for name in arguments.get("prompts", ()):
-        tasks.task(name, tasks.CollapseTask)
-
-
 def variation(arguments: Arguments) -> None:
     """A task of which v* is v with its last token once more."""
     from ostools import tasks

@@ -287,13 +287,6 @@ def _pairs(model: Unloaded, arguments: Arguments) -> int:
     return pairs(model, task, lengths, arguments["dtypes"], **options)
 
 
-def _repeats(model: Unloaded, arguments: Arguments) -> int:
-    forms = [tasks.task(name, CollapseTask) for name in arguments["prompts"]]
-    lengths, dtypes = list(arguments["lengths"]), arguments["dtypes"]
-    largest = max(pairs(model, form, lengths, dtypes) for form in forms)
-    return largest + (untrained_model(model) if arguments["untrained"] else 0)
-
-
 def _variation(model: Unloaded, arguments: Arguments) -> int:
     return variation(model, tasks.repeating(arguments["task"]), list(arguments["lengths"]))
 
@@ -367,7 +360,6 @@ _OF_A_TASK: dict[str, Callable[[Unloaded, Arguments], int]] = {
     "ablation": _task_patterns,
     "evaluate": _answers,
     "collapse": _pairs,
-    "repeats": _repeats,
     "attention_variation": _variation,
     "counting": _counting,
     "retrieval": _retrieval,

@@ -7,7 +7,6 @@ from ostools.experiments.figures.counting import Figure3, Figure4, figure_3, fig
 from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.synthetic import Figure8, Figure9, figure_8, figure_9
 from ostools.experiments.position import PositionEffect, position_effect
-from ostools.experiments.repeats import Repeats, repeats
 from ostools.experiments.reproduce.claims import Reproduction
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
@@ -23,7 +22,6 @@ __all__ = [
     "Figure8",
     "Figure9",
     "PositionEffect",
-    "Repeats",
     "Reproduction",
     "Retrieval",
     "Study",
@@ -39,7 +37,6 @@ __all__ = [
     "figure_9",
     "figure_prompts",
     "position_effect",
-    "repeats",
     "retrieval",
     "study",
     "windows",

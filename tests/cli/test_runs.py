@@ -46,7 +46,6 @@ SHOWN = [
         "L2 distance at v^(l), figure-5c|lengths tried, up to 9",
         "",
     ),
-    ("collapse repeats --task figure-5a --lengths 1:9 --dtype float32", "Repeats, summary|too few", ""),
     ("collapse variation --lengths 1:9", "Attention variation, over heads", ""),
     ("attention --prompt 1234", "Attention, by weight", ""),
     ("attention --task copy-last --length 3", "Attention, by weight", ""),
