@@ -306,7 +306,7 @@ def _retrieval(model: Unloaded, arguments: Arguments) -> int:
 def _reasoning(model: Unloaded, arguments: Arguments) -> int:
     task, lengths = arguments.task, [arguments["length"]]
     limit = arguments["max_new_tokens"]
-    in_chat = arguments.only("chat", "system", "thinking")
+    in_chat = arguments.only("chat")
     size = answers(model, task, lengths, **in_chat, max_new_tokens=limit)
     pos = model.longest(task, lengths, **in_chat).tokens + limit
     return max(size, _rows(model, pos, arguments))

@@ -207,7 +207,7 @@ _VIEWS: dict[str, tuple[View, ...]] = {
         View("verdicts", "mitigation answers log_probability collapse sensitivity"),
         View("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
     ),
-    "ChainOfThought": (View("summary"), View("lines")),
+    "ChainOfThought": (View("summary"),),
     "Corpus": (View("summary"), View("shapes")),
 }
 """By the class of a result. A class without a row shows its `summary`, or its `frame`."""

@@ -1,6 +1,7 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
+from ostools.experiments.ablation.questions import AnsweredPrompt
 from ostools.experiments.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.figures.copying import Figure2, figure_2
 from ostools.experiments.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
@@ -14,6 +15,7 @@ from ostools.experiments.study.windows import WindowStudy, windows
 
 __all__ = [
     "Ablation",
+    "AnsweredPrompt",
     "ChainOfThought",
     "Figure2",
     "Figure3",

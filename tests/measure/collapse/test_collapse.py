@@ -25,7 +25,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.collapse.result import Collapse, as_rows, exact_from, float64_rounding, from_rows
+from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
 from ostools.measure.collapse.run import COLUMNS
 from ostools.measure.passes.last_tokens import batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
@@ -196,8 +196,8 @@ def test_relative_distances_are_relative_to_v() -> None:
 
 def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
-    table = pd.DataFrame({"distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
-    assert list(float64_rounding(table)) == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
+    table = pd.DataFrame({"site": "y", "weights": "given", "distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
+    assert reference_at_y(table)["rounding"].tolist() == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
     curve = pd.DataFrame({"relative": [0.1, 1.01e-6, 0.99e-6, 0.0]}, index=[3, 4, 5, 6])
     assert exact_from(curve) == 5
     assert exact_from(curve.iloc[:2]) is None
