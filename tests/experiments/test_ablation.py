@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from ostools.reporting.findings.effects import beliefs
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.3}
 IDS = [2, 40, 50, 60, 60, 61, 70]
 
