@@ -48,8 +48,8 @@ class Retrieval(Result, chart="positions:retrieval_chart"):
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
     correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
-    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of
-    d y_n / d v_i^(0) over them),
+    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean (norm of
+    d y_n / d v_i^(0), the mean over them),
     sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "sketch" |
     "estimate").
 
@@ -183,7 +183,6 @@ def _sensitivity_row(
     return {
         "carriers": int(is_carrier.sum()),
         "sensitivity_mean": float(norms[is_carrier].mean()),
-        "sensitivity_max": float(norms[is_carrier].max()),
         "sensitivity_others": float(other_tokens[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }

@@ -67,7 +67,7 @@ SHOWN = [
     ),
     (
         "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning '1 + 1 + 1'",
-        "items of the sequence|begun answer line|Chain of thought, lines",
+        "items of the sequence|begun answer line",
         "few-shot",
     ),
     ("ablate --lengths 2 --measure answers --target 0.1 --target 1.0", "predicted_effect|First order", ""),

@@ -121,7 +121,8 @@ def collapse(
     """
     acting, tasks_given = optional(mitigation), repeating(task, prompt, item)
     is_one = isinstance(tasks_given, str) or not isinstance(tasks_given, Sequence)
-    pairs = [as_pairs(model, each, acting, chat) for each in ([tasks_given] if is_one else tasks_given)]
+    task_list: list[Any] = [tasks_given] if is_one else list(tasks_given)
+    pairs = [as_pairs(model, each, acting, chat) for each in task_list]
     runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
     described = Provenance.collect(model, measurement="collapse", bos=bos, chat=chat)
     results = []
