@@ -7,6 +7,7 @@ Profiles, sinks and the fall of the distance, of the model and of three untraine
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools.experiments.decay import fits
+from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64
 from ostools.models import Prompt, encode
 from ostools.models.untrained import KINDS
 
@@ -84,21 +87,17 @@ def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     """Theorem 4.2's distance at y from 1 to 256 copies: by which law it falls."""
     print("\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|")
     for name, models in cases:
-        found = [ost.experiments.repeats(one, ["figure-5a", "text"], lengths=range(1, 257)) for one in models]
-        for key in found[0].summary[["task", "sink"]].itertuples(index=False, name=None):
-            tables: list[Any] = [one.summary.set_index(["task", "sink"]) for one in found]
-            rows = [table.loc[[key]].iloc[0].to_dict() for table in tables]
+        for task, bos in itertools.product(("figure-5a", "text"), (True, False)):
+            results = [ost.collapse(one, task, lengths=range(1, 257), dtypes=["float32"], bos=bos) for one in models]
+            curves: list[Any] = [result.reference_curve("theorem") for result in results]
             rates: dict[str, list[float]] = {}
-            for row in rows:
-                rates.setdefault(str(row["verdict"]), []).append(float(row["rate"]))
+            for curve in curves:
+                floor = SAME_IN_FLOAT64 * float((curve["distance"] / curve["relative"]).max())
+                (law,) = fits(curve.reset_index(), ["distance"], FITTED_FROM, floor=floor).to_dict("records")
+                rates.setdefault(str(law["verdict"]), []).append(float(law["rate"]))
             said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
-            falls = [fall(one.frame, *key) for one in found]
-            print(f"| {name} | {key[0]} | {key[1]} | {said} | {spread(falls)} |")
-
-
-def fall(frame: Any, task: str, sink: str) -> float:
-    rows = frame[(frame["task"] == task) & (frame["sink"] == sink)].set_index("length")["distance"]
-    return float(rows.loc[256] / rows.loc[8])
+            falls = [float(curve["distance"].loc[256] / curve["distance"].loc[8]) for curve in curves]
+            print(f"| {name} | {task} | {'present' if bos else 'absent'} | {said} | {spread(falls)} |")
 
 
 def spread(values: Any) -> str:

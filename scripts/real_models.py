@@ -171,7 +171,7 @@ def _covered(sketch: Any, name: str, known: np.ndarray) -> float:
 
 def repeated(model: TransformerBridge, real: RealPrompt) -> Cell:
     """Collapse where the prompt's last token is repeated, in bfloat16."""
-    result = ost.collapse(model, real.prompt, lengths=REPEATED, dtypes=["bfloat16"], variation=False)
+    result = ost.collapse(model, real.prompt, lengths=REPEATED, dtypes=["bfloat16"])
     return {"curves": _rows(result.frame), "ranges": _ranges(result)}
 
 
@@ -186,7 +186,7 @@ def _ranges(result: Any) -> list[Cell]:
 def figure_5(model: TransformerBridge, task: str) -> Cell:
     """The paper's pair of prompts, every length up to 520: past Gemma 3's sliding window."""
     lengths = range(1, 521) if task == "figure-5a" else range(1, 257)
-    result = ost.collapse(model, task, lengths=lengths, dtypes=["float32", "bfloat16"], variation=False)
+    result = ost.collapse(model, task, lengths=lengths, dtypes=["float32", "bfloat16"])
     return {"ranges": _ranges(result)}
 
 

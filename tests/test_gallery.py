@@ -47,7 +47,7 @@ def test_the_pictures_are_light() -> None:
 
 
 LEFT_OUT = {"study", "windows", "retrieval", "counting", "figure-2", "figure-3", "figure-4"}
-LEFT_OUT |= {"claims", "repeats"}
+LEFT_OUT |= {"claims"}
 """What takes seconds of a tiny model too, or follows from that; and words that its tokenizer cuts."""
 
 

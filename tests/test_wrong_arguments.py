@@ -42,7 +42,6 @@ SOUND = {
     e.figure_4: dict(model=model, lengths=[3], seeds=[0], panels=["sum-ones"], max_new_tokens=2),
     e.figure_5: dict(model=model, lengths=[3], panels="a", dtypes=["float32"], seeds=[0], site="y"),
     e.figure_prompts: dict(number=2, lengths=[3]),
-    e.repeats: dict(model=model, prompts=["letters"], lengths=[3], dtypes=["float32"]),
     e.retrieval: dict(model=model, positions=[0], length=2, seeds=[0], records="words"),
     e.position_effect: dict(model=model, passages=3, tokens=6, untrained=False),
     e.study: dict(model=model, task="count-ones", mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),

@@ -224,8 +224,8 @@ counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", 
 #
 # ## Exercises
 #
-# 1. `ost.experiments.repeats(model, ["words", "text"], lengths=range(1, 129)).plot()` fits a law to the fall, with
-#    and without the BOS. Is it a power or an exponential? Is either certain?
+# 1. `ost.collapse(model, "words", lengths=range(1, 129)).reference_curve("theorem")` is the distance by length, and
+#    `ost.theory.fits.fit_decay` fits a law to it. Is it a power or an exponential? What changes with `bos=False`?
 # 2. Give the window one sink: `mitigations.SlidingWindow(4, sinks=1)`. Is collapse still exact? Why not?
 # 3. Section 4 of the paper puts a comma after every third digit: `ost.collapse(model, ost.tasks.figure_5d(), ...)`.
 #    Compare the pairs `theorem` and `one-more-digit`: which of them does the theorem speak of?

@@ -130,14 +130,6 @@ def reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer:
     return reading
 
 
-def repeats(arguments: Arguments) -> None:
-    """Tasks that are pairs."""
-    from ostools import tasks
-
-    for name in arguments.get("prompts", ()):
-        tasks.task(name, tasks.CollapseTask)
-
-
 def variation(arguments: Arguments) -> None:
     """A task of which v* is v with its last token once more."""
     from ostools import tasks
@@ -194,11 +186,11 @@ def panels(arguments: Arguments) -> None:
 
 def figure_5(arguments: Arguments) -> None:
     """A distance that there is, and a way of putting digits in."""
-    from ostools.experiments.figures.figure5 import checked_reading
+    from ostools.measure.collapse.verdicts import Reading
 
     checked_name("items", arguments.get("items", "text"), ("text", "ids"))
     names = {"site": "residual", "per": None, "norm": "linf"}
-    checked_reading(*(arguments.get(name, usual) for name, usual in names.items()))
+    Reading.with_defaults(*(arguments.get(name, usual) for name, usual in names.items()), over_heads=True)
 
 
 def corpus(arguments: Arguments) -> None:

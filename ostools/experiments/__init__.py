@@ -1,13 +1,13 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
 from ostools.experiments.ablation.ablation import Ablation, ablation
+from ostools.experiments.ablation.questions import AnsweredPrompt
 from ostools.experiments.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.experiments.figures.copying import Figure2, figure_2
 from ostools.experiments.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
 from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.synthetic import Figure8, Figure9, figure_8, figure_9
 from ostools.experiments.position import PositionEffect, position_effect
-from ostools.experiments.repeats import Repeats, repeats
 from ostools.experiments.reproduce.claims import Reproduction
 from ostools.experiments.retrieval import Retrieval, retrieval
 from ostools.experiments.study.study import Study, study
@@ -15,6 +15,7 @@ from ostools.experiments.study.windows import WindowStudy, windows
 
 __all__ = [
     "Ablation",
+    "AnsweredPrompt",
     "ChainOfThought",
     "Figure2",
     "Figure3",
@@ -23,7 +24,6 @@ __all__ = [
     "Figure8",
     "Figure9",
     "PositionEffect",
-    "Repeats",
     "Reproduction",
     "Retrieval",
     "Study",
@@ -39,7 +39,6 @@ __all__ = [
     "figure_9",
     "figure_prompts",
     "position_effect",
-    "repeats",
     "retrieval",
     "study",
     "windows",

@@ -16,8 +16,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.reasoned_prompt import PARTS, REASONING, ReasonedPrompt, opening, with_reasoning
-from ostools.ground.errors import InputError
+from ostools.experiments.reasoned_prompt import PARTS, ReasonedPrompt, with_reasoning
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
@@ -30,7 +29,6 @@ from ostools.measure.task_prompt import render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result
-from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -38,24 +36,16 @@ NORMS = ("operator", "frobenius")
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(
-    Result,
-    chart="positions:chain_of_thought_chart",
-    tables=(
-        TableHead("summary"),
-        TableHead("lines"),
-    ),
-):
-    """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`) and `line` (of the reasoning, from 1).
+class ChainOfThought(Result, chart="positions:chain_of_thought_chart"):
+    """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total
     (sum of the norms of its tokens), share (of the sum over all tokens), mean (per token). A part without a token has no row.
-    `lines`: the same for each line of the reasoning, with its text; empty where there is none. Sums of norms say where how much
-    is felt; they are no norm of the part as a whole. Of a sketch there are Frobenius norms alone.
+    Sums of norms say where how much is felt; they are no norm of the part as a whole. Of a sketch there are Frobenius norms
+    alone.
     """
 
     summary: pd.DataFrame
-    lines: pd.DataFrame
 
 
 @measurement(
@@ -77,8 +67,6 @@ def chain_of_thought(
     max_new_tokens: int = 256,
     max_memory: int | None = None,
     chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
     progress: Progress | None = None,
 ) -> ChainOfThought:
     """Norms ||d y_n / d v_i|| of a question, its reasoning and the begun answer line, by part
@@ -90,49 +78,29 @@ def chain_of_thought(
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-few-shot".
         length: number of items.
         seed: seed of the sequence, if the task draws one, and of an estimate.
-        reasoning: reasoning in place of what the model writes; "" for none. It stands after the
-            prompt. None: the model's own, greedy. If that contains the words of the answer line,
-            its first such line is kept up to the answer. Otherwise the line is begun after it.
-            `reasoning_source` in the provenance says which.
+        reasoning: reasoning in place of what the model writes; "" for none. None: the model's own,
+            greedy, up to the answer; where it comes to none, the answer line is begun after it.
         linearisations: as in `ostools.sensitivity`.
         method: as in `ostools.sensitivity`.
         max_memory: as in `ostools.sensitivity`.
         max_new_tokens: longest reasoning and answer of the model's own, in tokens.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
-        system: a system prompt before it, as in `ostools.evaluate`.
-        thinking: whether the model is to think, if the template has a switch, as in
-            `ostools.evaluate`.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for what `render_prompt` and `sensitivity` refuse, for reasoning that
-    contains the words of the answer line, for a line that cannot be begun in tokens, for thoughts
-    that are not closed before it, for a whole that is longer than the context, and if it is not
-    known which tokens are the items. Cost: the generation of the answer, and `sensitivity` on the
-    whole sequence.
-
-    Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
+    Raises `InputError` for what `sensitivity` refuses, reasoning that contains the answer line or
+    thoughts that are not closed, a line that cannot be begun in tokens, and a whole that is longer
+    than the context. Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
     """
     form = tasks.task(task)
     whole_number("length", length, 1)
     require_limit(max_new_tokens)
     (seed,) = seeds_of(form, [seed])
-    task_prompt = render_prompt(model, form, length, seed=seed, chat=chat, system=system, thinking=thinking)
-    line_start = opening(task_prompt).strip()
-    if reasoning is not None and line_start and line_start in reasoning:
-        raise InputError(
-            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave that line out"
-        )
+    task_prompt = render_prompt(model, form, length, seed=seed, chat=chat)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
-    result = sensitivity(
-        model,
-        text.prompt,
-        linearisations=linearisations,
-        method=method,
-        max_memory=max_memory,
-        seed=seed,
-        progress=progress,
-    )
-    frame = _with_parts(result.frame, text)
+    options: dict[str, Any] = {"linearisations": linearisations, "method": method, "max_memory": max_memory}
+    result = sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
+    places: Any = result.frame["position"]
+    frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
     parameters: dict[str, Any] = {
         **result.provenance.parameters,
         "measurement": "chain-of-thought",
@@ -143,42 +111,23 @@ def chain_of_thought(
         **_answer(model, text),
     }
     provenance = Provenance.collect(model, result.provenance.token_ids, **parameters)
-    return ChainOfThought(frame, provenance, _summary(frame, "part"), _lines(frame))
+    return ChainOfThought(frame, provenance, _summary(frame))
 
 
-def _with_parts(frame: pd.DataFrame, text: ReasonedPrompt) -> pd.DataFrame:
-    """A part and a line for every row; the table has all tokens of each linearisation, in their order."""
-    parts, lines = dict(enumerate(text.parts)), dict(enumerate(text.lines))
-    places: Any = frame["position"]
-    return frame.assign(part=places.map(parts), line=pd.array([lines[place] for place in places], dtype="Int64"))
-
-
-def _summary(frame: Frame, by: str) -> pd.DataFrame:
-    """Sums, shares of the whole and means of the norms, a row each linearisation, norm and value of `by`."""
+def _summary(frame: Frame) -> pd.DataFrame:
+    """Sums, shares of the whole and means of the norms, a row each linearisation, norm and part."""
     rows: list[dict[str, Any]] = []
     for linearisation, group in frame.groupby("linearisation", sort=False):
         for norm in NORMS if known_norm(group["method"]) == "operator" else ("frobenius",):
             norms = group[f"{norm}_norm"]
             norm_sum = float(norms.sum())
-            for value, part in sorted(norms.groupby(group[by], sort=False), key=_place):
-                total = float(part.sum())
-                row = {"linearisation": linearisation, "norm": norm, by: value, "tokens": len(part), "total": total}
-                rows.append(row | {"share": total / norm_sum if norm_sum else math.nan, "mean": total / len(part)})
-    columns = ["linearisation", "norm", by, "tokens", "total", "share", "mean"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
-
-
-def _place(group: tuple[Any, Any]) -> int:
-    """Rank of a part in `PARTS`; lines stay in their order."""
-    return PARTS.index(group[0]) if group[0] in PARTS else 0
-
-
-def _lines(frame: Frame) -> pd.DataFrame:
-    """Rows by linearisation, norm and line of the reasoning, with its text; shares are of the whole sequence."""
-    table: Any = _summary(frame, "line")
-    first = frame[(frame["linearisation"] == frame["linearisation"].iloc[0]) & (frame["part"] == REASONING)]
-    texts = first.groupby("line")["token"].agg("".join).str.strip()
-    return table.assign(text=table["line"].map(texts))
+            for part in PARTS:
+                own = norms[group["part"] == part]
+                total = float(own.sum())
+                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": len(own), "total": total}
+                row |= {"share": total / norm_sum if norm_sum else math.nan}
+                rows += [row | {"mean": total / len(own)}] if len(own) else []
+    return pd.DataFrame(rows)
 
 
 def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
@@ -204,11 +153,8 @@ def chain_of_thought_memory(
     method: str = "auto",
     max_new_tokens: int = 256,
     chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
 ) -> int:
     """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
-    in_chat: dict[str, Any] = {"chat": chat, "system": system, "thinking": thinking}
-    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, **in_chat)
-    pos = model.longest(task, [length], **in_chat).tokens + max_new_tokens
+    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, chat=chat)
+    pos = model.longest(task, [length], chat=chat).tokens + max_new_tokens
     return max(answers, sensitivity_memory(model, pos, linearisations=linearisations, method=method))

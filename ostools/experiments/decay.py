@@ -1,4 +1,4 @@
-"""The law by which a quantity falls with length, over seeds (Figures 8 and 9, `repeats`)."""
+"""The law by which a quantity falls with length, over seeds (Figures 8 and 9)."""
 
 from __future__ import annotations
 

@@ -122,10 +122,6 @@ def position_effect(
     """
     checked_name("linearisation", linearisation, LINEARISATIONS)
     passage_list = _checked_passages(texts, passages)
-    if whole_number("tokens", tokens) < 6 or tokens % 3:
-        raise InputError(
-            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
-        )
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
             f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
@@ -192,6 +188,10 @@ def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int)
     if model.tokenizer is None:
         raise InputError("position_effect: expected a model with a tokenizer, found none: passages are texts")
     before, _ = special_tokens(model.tokenizer)
+    if whole_number("tokens", tokens) < 6 or tokens % 3:
+        raise InputError(
+            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
+        )
     rotations = []
     for number, passage in enumerate(passages):
         ids = text_ids(model.tokenizer, passage.text)

@@ -32,13 +32,12 @@ BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what
 class ReasonedPrompt:
     """Prompt, reasoning and answer line up to the token before the answer.
 
-    prompt: all ids. parts: the part of every token. lines: of a token of the reasoning its line, from 1. reasoning: its text.
+    prompt: all ids. parts: the part of every token. reasoning: its text.
     source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
     """
 
     prompt: Prompt
     parts: tuple[str, ...]
-    lines: tuple[int | None, ...]
     reasoning: str
     source: str
     answer_token: int
@@ -52,9 +51,14 @@ def with_reasoning(
     Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
     answer: every token is the model's own, and what a model that goes on asks itself next is not in it.
     Where it did not, the line is begun after all that it wrote. A task whose answer line is the bare answer gets no reasoning
-    of the model's: what it writes would be the answer. Raises `InputError` where the line cannot be begun in tokens, the whole
-    does not fit the context, and where it is not known which tokens are the items.
+    of the model's: what it writes would be the answer. Raises `InputError` for reasoning that holds the line, where the line
+    cannot be begun in tokens, the whole does not fit the context, and where it is not known which tokens are the items.
     """
+    line_start = opening(task_prompt).strip()
+    if reasoning is not None and line_start and line_start in reasoning:
+        raise InputError(
+            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave that line out"
+        )
     ids: list[int] | None = None
     suffix, source = reasoning or "", GIVEN_TEXT
     if reasoning is None and opening(task_prompt):
@@ -75,10 +79,8 @@ def with_reasoning(
             "the reasoning or the sequence"
         )
     prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
-    parts, lines = _reasoning_parts(model, task_prompt, ids)
-    before = _prompt_parts(model, task_prompt)
-    all_lines = (*[None] * len(before), *lines)
-    return ReasonedPrompt(prompt, (*before, *parts), all_lines, suffix.strip(), source, answer_token)
+    parts = (*_prompt_parts(model, task_prompt), *_reasoning_parts(model, task_prompt, ids))
+    return ReasonedPrompt(prompt, parts, suffix.strip(), source, answer_token)
 
 
 def opening(task_prompt: TaskPrompt) -> str:
@@ -131,17 +133,13 @@ def _text_after(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence
     return decoded(tokenizer, [*anchor, *ids])[base:], list(accumulate(lengths, max, initial=0))[1:]
 
 
-def _reasoning_parts(
-    model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]
-) -> tuple[list[str], list[int | None]]:
-    """The part of every token after the prompt, and the line of those that are reasoning."""
+def _reasoning_parts(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> list[str]:
+    """The part of every token after the prompt."""
     text, ends = _text_after(model, task_prompt, ids)
     line_start = opening(task_prompt)
     start = text.lower().rfind(line_start.lower()) if line_start else len(text.rstrip())
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
-    parts = [REASONING if end <= start else LINE for end in ends]
-    lines = [text[:end].strip("\n").count("\n") + 1 if end <= start else None for end in ends]
-    return parts, lines
+    return [REASONING if end <= start else LINE for end in ends]
 
 
 def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str]:

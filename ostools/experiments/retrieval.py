@@ -56,8 +56,8 @@ class Retrieval(
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
     correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
-    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean and sensitivity_max (norms of
-    d y_n / d v_i^(0) over them),
+    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean (norm of
+    d y_n / d v_i^(0), the mean over them),
     sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "sketch" |
     "estimate").
 
@@ -113,10 +113,7 @@ def retrieval(
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
-    if norm is None:
-        auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
-        norm = known_norm([auto if method == "auto" else method])
-    checked_name("norm", norm, NORMS)
+    norm = _checked_norm(model, norm, method)
     task_prompts = [
         render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
         for seed in seed_list
@@ -130,23 +127,19 @@ def retrieval(
         rows.append(row | _sensitivity_row(model, task_prompt, linearisation, norm, method))
         tell(progress, index + 1, len(task_prompts))
     frame = pd.DataFrame(rows)
-    provenance = Provenance.collect(
-        model,
-        measurement="retrieval",
-        positions=places,
-        length=length,
-        seeds=seed_list,
-        records=records,
-        linearisation=linearisation,
-        norm=norm,
-        method=method,
-        **{"chat": task_prompts[0].chat, **task_prompts[0].prompt.provenance},
-        temperature=0.0,
-        max_new_tokens=room,
-        stop=STOP,
-        **how_read(model),
-    )
+    asked: dict[str, Any] = {"positions": places, "length": length, "seeds": seed_list, "records": records}
+    asked |= {"linearisation": linearisation, "norm": norm, "method": method, "chat": task_prompts[0].chat}
+    asked |= {**task_prompts[0].prompt.provenance, "temperature": 0.0, "max_new_tokens": room, "stop": STOP}
+    provenance = Provenance.collect(model, measurement="retrieval", **asked, **how_read(model))
     return Retrieval(frame, provenance, _ends(frame))
+
+
+def _checked_norm(model: TransformerBridge, norm: str | None, method: str) -> str:
+    """The norm; None: the one that the method measures."""
+    if norm is None:
+        auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
+        norm = known_norm([auto if method == "auto" else method])
+    return checked_name("norm", norm, NORMS)
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
@@ -199,7 +192,6 @@ def _sensitivity_row(
     return {
         "carriers": int(is_carrier.sum()),
         "sensitivity_mean": float(norms[is_carrier].mean()),
-        "sensitivity_max": float(norms[is_carrier].max()),
         "sensitivity_others": float(other_tokens[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }

@@ -136,10 +136,6 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
     return id_by_item
 
 
-class MergedItemError(InputError):
-    """A tokenizer merges the repeated item with its copy."""
-
-
 def require_no_merge(
     encoder: Encoder, task: str, length: int, item: str, ids: Sequence[int], extended: Sequence[int]
 ) -> None:
@@ -156,7 +152,7 @@ def require_no_merge(
     start = max(0, min(common, len(ids) - 1))
     before = [encoder.token(index) for index in ids[start:]]
     after = [encoder.token(index) for index in extended[start:]]
-    raise MergedItemError(
+    raise InputError(
         f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, "
         f"found {''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
         f"this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('{task}:items=ids')"

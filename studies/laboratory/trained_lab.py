@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from mitigations import Mitigation, mitigation, running
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.measure import collapse, evaluate, probe, profile, sensitivity
+from ostools.measure import attention_variation, collapse, evaluate, probe, profile, sensitivity
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.probes.splits import SAME
 from ostools.models import view_in
@@ -122,9 +122,7 @@ def _collapse(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_
             start = collapse_start(hidden.tolist(), rows["length"].tolist())
             row = {"task": "ones", "quantity": quantity, "length": int(rows["length"].max()), "precision": dtype}
             yield row | {"value": float("nan") if start is None else float(start)}
-    if result.variation is None:
-        raise InputError("trained laboratory: expected the total variation of attention, found none")
-    variation: Any = result.variation[result.variation["length"].isin(KEPT_LENGTHS)]
+    variation: Any = attention_variation(model, task, lengths=KEPT_LENGTHS, mitigation=forced).frame
     for (layer, length), value in variation.groupby(["layer", "length"])["total"].mean().items():
         row = {"task": "ones", "quantity": "total_variation", "layer": layer, "length": length}
         yield row | {"precision": "float64", "value": value}

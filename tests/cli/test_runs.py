@@ -44,7 +44,6 @@ SHOWN = [
         "L2 distance at v^(l), figure-5c|lengths tried, up to 9",
         "",
     ),
-    ("collapse repeats --task figure-5a --lengths 1:9 --dtype float32", "Repeats, summary|too few", ""),
     ("collapse variation --lengths 1:9", "Attention variation, over heads", ""),
     ("attention --prompt 1234", "Attention, by weight", ""),
     ("attention --task copy-last --length 3", "Attention, by weight", ""),
@@ -66,7 +65,7 @@ SHOWN = [
     ),
     (
         "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning '1 + 1 + 1'",
-        "items of the sequence|begun answer line|Chain of thought, lines",
+        "items of the sequence|begun answer line",
         "few-shot",
     ),
     ("ablate --lengths 2 --measure answers --target 0.1 --target 1.0", "predicted_effect|First order", ""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.experiments.ablation.questions import of_prompt, of_task
+from ostools.experiments.ablation.questions import AnsweredPrompt, of_prompt, of_task
 from ostools.experiments.ablation.targets import all_targets, gates_on
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
@@ -21,7 +20,6 @@ from ostools.reporting.findings.effects import beliefs
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.3}
 IDS = [2, 40, 50, 60, 60, 61, 70]
 
@@ -38,7 +36,7 @@ def rows(result: ost.experiments.Ablation, quantity: str) -> Any:
 
 def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, IDS)
-    found = ost.ablation(tiny, prompt, carriers=[4])
+    found = ost.ablation(tiny, AnsweredPrompt(prompt, [4]))
 
     def reading() -> float:
         frame: Any = ost.sensitivity(tiny, prompt, linearisations=["full"]).frame
@@ -78,8 +76,9 @@ def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None
     """The tangent: 1 - eps of a part, for a small eps, changes m by eps times the predicted effect."""
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
     prompt = Prompt.from_ids(model, IDS)
-    found = ost.ablation(model, prompt, what=what, method=method, top=4, carriers=[3], answer=" the")
-    question = of_prompt(model, prompt, [3], " the", paired=True)
+    known = AnsweredPrompt(prompt, [3], " the")
+    found = ost.ablation(model, known, what=what, method=method, top=4)
+    question = of_prompt(model, known, paired=True)
     targets = all_targets(model, what, question.prompt, 4)
     for measure in question.measures(None):
         if what == "edges" and measure.name == "collapse":
@@ -101,7 +100,7 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
     with torch.no_grad():
         weight[:, 4:8] = 0
     assert (model.W_O[1, 1] == 0).all()
-    found: Any = ost.ablation(model, Prompt.from_ids(model, IDS), carriers=[2], answer="7", targets=[(1, 1), (1, 2)])
+    found: Any = ost.ablation(model, AnsweredPrompt(Prompt.from_ids(model, IDS), [2], "7"), targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "1.1"]
     assert len(silent) == 4
     assert (silent[["effect", "predicted_effect"]] == 0).all(axis=None)
@@ -173,10 +172,9 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         ("unknown measure 'sensitivty': did you mean 'sensitivity'", "copy-first", {"measures": ["sensitivty"]}),
         ("expected a measure of edges, found 'collapse'", "copy-first", {"what": "edges", "measures": ["collapse"]}),
         ("expected lengths for a task", "copy-first", {}),
-        ("knows its own carriers", "copy-first", {"lengths": [3], "carriers": [1]}),
         ("a prompt has no lengths", prompt, {"lengths": [3]}),
-        ("the measure 'answers' on a prompt needs answer=", prompt, {"measures": ["answers"]}),
-        (r"carriers out of 0\.\.6, found \[7\]", prompt, {"carriers": [7]}),
+        ("the measure 'answers' on a prompt needs AnsweredPrompt", prompt, {"measures": ["answers"]}),
+        (r"carriers out of 0\.\.6, found \[7\]", AnsweredPrompt(prompt, [7]), {}),
         (r"layers out of 0\.\.1, found 2", prompt, {"targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", prompt, {"targets": [(0,)]}),
         ("0 <= key <= query, found query 2, key 3", prompt, {"what": "edges", "targets": [(0, 0, 2, 3)]}),
@@ -188,7 +186,7 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         with pytest.raises(InputError, match=match):
             ost.ablation(tiny, task, **options)
     with pytest.raises(InputError, match="edges within the prompt's 7 tokens, found the query 9"):
-        ost.ablation(tiny, prompt, what="edges", targets=[(0, 0, 9, 3)], carriers=[1])
+        ost.ablation(tiny, AnsweredPrompt(prompt, [1]), what="edges", targets=[(0, 0, 9, 3)])
     with pytest.raises(InputError, match="at most 8192 tokens"):
         ost.ablation(embedded, "copy-first", lengths=[9000], measures=["answers"])
 
@@ -201,4 +199,4 @@ def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBrid
     ):
         ost.ablation(tiny, prompt, measures=["collapse"])
     with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(InputError, match="the Jacobian is 0"):
-        ost.ablation(tiny, prompt, measures=["sensitivity"], carriers=[0])
+        ost.ablation(tiny, AnsweredPrompt(prompt, [0]), measures=["sensitivity"])

@@ -16,9 +16,9 @@ from ostools.experiments import decay
 from ostools.experiments.decay import spread_lengths
 from ostools.experiments.figures import synthetic
 from ostools.ground.errors import InputError
-from ostools.reporting.charts.experiments.decay import figure_9_notes, law_words
+from ostools.reporting.charts.experiments.decay import law_words
 from ostools.theory.positions import sinusoidal
-from tests.reporting.charts.test_charts import rows_of, svg_of
+from tests.reporting.charts.test_charts import rows_of
 
 LENGTHS = [1, 2, 7, 30]
 
@@ -162,22 +162,6 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     (bent,) = decay.fits(frame.assign(d=frame["d"] + 0.1), ["d"], 10).to_dict("records")
     assert bent["law"] == "power to a level"
     assert np.isnan(bent["seeds_low"])
-
-
-def test_figure_9_is_fitted_from_100_k_where_lengths_reach_it() -> None:
-    far = ost.experiments.figure_9(spread_lengths(20, 20_000, 60), [0, 1], noisy=10)
-    near = ost.experiments.figure_9(spread_lengths(20, 1_200, 60), [0, 1], noisy=10)
-    assert far.fits["fitted_from"].tolist() == [1000]
-    assert near.fits["fitted_from"].tolist() == [100]
-    (ours,) = figure_9_notes(far)
-    assert ours.startswith("The range of n is ours, as the paper does not name it.")
-    ours_too, note = figure_9_notes(near)
-    assert ours_too == ours
-    assert note.startswith(
-        "Fewer than 8 lengths are at n = 100 k = 1,000 or more, so the law is fitted from 10 k = 100 on."
-    )
-    assert "Fewer than 8 lengths" in svg_of(near.plot())
-    assert ost.experiments.figure_9(seeds=[0]).fits["fitted_from"].tolist() == [20_000]
 
 
 @pytest.mark.parametrize(

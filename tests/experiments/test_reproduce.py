@@ -27,7 +27,6 @@ from tests.experiments import planted
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.md"
-LONG = list(range(10, 301, 10))
 
 
 def flat(text: str) -> str:

@@ -41,7 +41,6 @@ def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBr
         text = np.arange(len(profile)) > 0  # all but BOS
         assert row["carriers"] == sum(inside)
         assert row["sensitivity_mean"] == pytest.approx(profile[inside].mean(), rel=1e-6)
-        assert row["sensitivity_max"] == pytest.approx(profile[inside].max(), rel=1e-6)
         assert row["sensitivity_others"] == pytest.approx(profile[~np.array(inside) & text].mean(), rel=1e-6)
         assert row["tokens"] == len(prompt.ids)
 

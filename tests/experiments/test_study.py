@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, Separator, Upcast, compose, label, running
+from mitigations import Hint, Mitigation, MitigationError, Separator, Upcast, compose, label, running
 from mitigations.window import SlidingWindow
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
@@ -111,27 +111,6 @@ def test_a_bound_that_does_not_know_the_edit_is_refused_and_the_rest_measured(fo
     assert bound["value"].isna().all()
     assert bound["reason"].str.contains("does not know the active edit 'ablate_heads'").all()
     assert rows(found, "WithoutAHead()", "sensitivity")["value"].notna().all()
-
-
-def test_a_task_that_ends_in_its_sequence_has_no_pair(model: TransformerBridge) -> None:
-    told: list[tuple[int, int]] = []
-    result = ost.study(
-        model,
-        "copy",
-        mitigations=[RepeatPrompt()],
-        lengths=[2, 5],
-        dtypes=["float32"],
-        chat=False,
-        sensitivity_lengths=0,
-        progress=lambda done, total: told.append((done, total)),
-    )
-    distance = rows(result, "repeat-prompt", "collapse_distance", "float64")
-    assert set(distance["status"]) == {"refused"}
-    assert distance["reason"].str.contains("ends in the sequence").all()
-    assert result.verdicts["collapse"].tolist() == ["not decided"]
-    assert told == [(n + 1, 4) for n in range(4)]
-    assert result.collapse_verdicts.empty
-    result.plot().to_dict()
 
 
 def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_float32() -> None:

@@ -99,8 +99,7 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
     ),
     "WindowStudy": lambda: ost.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
-    "Ablation": lambda: ost.ablation(model(), prompt(), carriers=[4]),
-    "Repeats": lambda: EXPERIMENTS.repeats(model(), ["letters"], lengths=range(1, 17), dtypes=["bfloat16"]),
+    "Ablation": lambda: ost.ablation(model(), EXPERIMENTS.AnsweredPrompt(prompt(), [4])),
     "Retrieval": lambda: EXPERIMENTS.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
     "ChainOfThought": lambda: EXPERIMENTS.chain_of_thought(
         model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False

@@ -1,10 +1,8 @@
 """The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and its refusals."""
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -13,17 +11,9 @@ from hypothesis import strategies as st
 from ostools.ground.errors import InputError
 from ostools.theory.decoder import Decoder
 from studies.laboratory import runs
-from studies.laboratory.charts import random_chart
-from studies.laboratory.random_lab import RandomLab, _collapse, random_lab
+from studies.laboratory.random_lab import random_lab
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def small() -> RandomLab:
-    return random_lab(
-        "all", encodings=["none", "rope-10000"], depths=[1, 3], lengths=range(1, 129), seeds=[0, 1], fit_from=16
-    )
 
 
 def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
@@ -100,38 +90,6 @@ def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name
             assert values[precision, "l1_pair_noise", n] == pytest.approx(pair, rel=1e-6)
 
 
-def test_two_equal_vectors_of_a_precision_are_hidden_however_small_the_noise() -> None:
-    lengths = list(range(1, 101))
-    curves = {"exact_distance": 1.0, "distance": 0.0, "noise": 0.5, "pair_noise": 1.0}
-    keys = {"study": "precision", "encoding": "none", "precision": "float16", "question": 16, "seed": 0}
-    rows = [
-        keys | {"length": n, "quantity": name, "value": value if n >= 20 or name != "distance" else 2.0}
-        for name, value in curves.items()
-        for n in lengths
-    ]
-    (row,) = _collapse(pd.DataFrame(rows)).to_dict("records")
-    assert (row["collapse_length"], row["pair_collapse"], row["n_max"]) == (20, 20, 100)
-
-
-@pytest.mark.parametrize(("column", "noise"), [("collapse_length", "noise"), ("pair_collapse", "pair_noise")])
-def test_collapse_is_where_the_distance_sinks_below_the_noise(small: RandomLab, column: str, noise: str) -> None:
-    frame = small.frame[(small.frame["study"] == "precision") & (small.frame["encoding"] == "none")]
-    for row in small.collapse.query("study == 'precision' and encoding == 'none' and precision == 'bfloat16'").to_dict(
-        "records"
-    ):
-        chosen: Any = frame[(frame["precision"] == "bfloat16") & (frame["seed"] == row["seed"])]
-        curves = chosen.pivot(index="length", columns="quantity", values="value")
-        below = ((curves["exact_distance"] < curves[noise]) | (curves["distance"] == 0)).to_numpy()
-        n0 = int(row[column])
-        assert row["n_max"] == 128
-        assert below[n0 - 1 :].all()
-        assert not below[n0 - 2]
-    collapse: Any = small.collapse[small.collapse["study"] == "precision"]
-    hidden: Any = collapse.groupby(["encoding", "precision"])["collapse_length"].count()
-    assert hidden["none", "bfloat16"] == 2
-    assert hidden["none", "float32"] == hidden["none", "bfloat16-weights"] == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -145,25 +103,6 @@ def test_collapse_is_where_the_distance_sinks_below_the_noise(small: RandomLab, 
 def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         random_lab(**options)
-
-
-def test_what_is_below_its_rounding_stands_below_the_axis_whatever_its_size(small: RandomLab) -> None:
-    frame: Any = small.frame
-    steps = (frame["quantity"] == "score_step") & (frame["encoding"] == "none")
-    assert (frame["value"][steps] <= frame["rounding"][steps]).all()
-    assert (frame["value"][frame["study"] == "depth"] > frame["rounding"][frame["study"] == "depth"]).all()
-    drawn = []
-    for size in (0.0, 3e-16):  # one machine's sums, and another's
-        values = frame["value"].where(~steps, size)
-        drawn.append(random_chart(replace(small, frame=frame.assign(value=values))).to_dict())
-    assert drawn[0] == drawn[1]
-    assert "at most" in str(drawn[0])
-
-
-def test_lengths_with_a_gap_show_nothing_before_it() -> None:
-    lengths = [*range(10, 50), *range(60, 200)]
-    assert runs.collapse_start([True] * len(lengths), lengths) == 60
-    assert runs.collapse_start([True] * 5, [1, 2, 4, 8, 400]) is None
 
 
 @given(below=st.lists(st.booleans(), min_size=1, max_size=120), first=st.integers(1, 40))

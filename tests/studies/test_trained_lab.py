@@ -19,9 +19,6 @@ from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.prompts import IDS, LabTask, lab_tokenizer
 from studies.laboratory.summary import (
-    trained_changes,
-    trained_precisions,
-    trained_prediction,
     trained_summary,
 )
 from studies.laboratory.trained_lab import COLUMNS, TrainedLab, measured_grid, trained_lab
@@ -156,71 +153,6 @@ def test_the_summary_finds_planted_laws() -> None:
     assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
     assert np.isnan(row["first_seen_low"])
     assert np.isnan(row["last_seen"])
-
-
-def test_a_planted_relation_is_found_and_one_in_which_all_answer_alike_is_none() -> None:
-    common = {
-        **PLAIN,
-        "forced": False,
-        "weights": "trained",
-        "asked": 10,
-        "seen": False,
-        "layer": pd.NA,
-    }
-    rows = []
-    for encoding in ("none", "alibi"):
-        for seed in range(3):
-            at = common | {"encoding": encoding, "seed": seed, "length": 64}
-            share = 0.1 * seed + 0.5 * (encoding == "none")
-            for precision, loss in (("float32", 0.0), ("bfloat16", 0.01 * (1 + seed))):
-                answered = at | {"quantity": "accuracy", "precision": precision}
-                rows.append(answered | {"task": "lab-first", "value": share - loss})
-                for task in ("last", "count"):
-                    rows += [answered | {"task": f"lab-{task}", "seen": seen, "value": 0.5} for seen in (True, False)]
-                rows.append(answered | {"task": "lab-first", "seen": True, "length": 8, "value": 1.0})
-            rows.append(at | {"quantity": "distance", "precision": "float64", "task": "ones", "value": share**3})
-            rows.append(at | {"quantity": "last_share", "precision": "float32", "task": "lab-count", "value": -share})
-            for task, value in (("lab-first", 1.0 - share**2), ("lab-last", share)):
-                rows.append(at | {"quantity": "decodable", "precision": "float32", "task": task, "value": value})
-                rows.append(at | {"quantity": "decodable", "precision": "bfloat16", "task": task, "value": 0.5})
-    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
-    result = TrainedLab(frame, Provenance.without_model())
-    found = trained_prediction(result).set_index(["question", "length", "quantity"])
-    assert found.loc[("first", 64, "distance"), "correlation"] == pytest.approx(1.0)
-    assert found.loc[("first", 64, "last_share"), "correlation"] == pytest.approx(-1.0)
-    assert found.loc[("first", 64, "decodable"), "correlation"] == pytest.approx(-1.0)  # that of the same question
-    assert tuple(found.loc[("first", 64, "distance"), ["models", "apart"]]) == (6, 6)
-    assert np.isnan(found.loc[("last", 64, "distance"), "correlation"])
-    cost = trained_precisions(result).set_index(["question", "seen"])
-    assert cost.loc[("first", False), "difference"] == pytest.approx(-0.02)
-    assert cost.loc[("first", False), "high"] == pytest.approx(-0.02 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
-    assert tuple(cost.loc[("first", True), ["float32", "bfloat16", "difference"]]) == (1.0, 1.0, 0.0)
-
-
-def test_a_change_is_judged_against_the_models_of_its_seeds_without_it() -> None:
-    common = {**PLAIN, "encoding": "none", "forced": False, "weights": "trained", "layer": pd.NA, "asked": 10}
-    answered = common | {
-        "quantity": "accuracy",
-        "precision": "float32",
-        "task": "lab-last",
-        "length": 64,
-        "seen": False,
-    }
-    changes = {"trained_in": "bfloat16"}, {"norm": "post"}, {"encoding": "alibi", "norm": "post"}  # no ALiBi without it
-    rows = [answered | {"seed": seed, "value": 0.1 * seed} for seed in range(4)]
-    rows += [answered | changes[0] | {"seed": seed, "value": 0.1 * seed + 0.2 + 0.01 * seed} for seed in range(3)]
-    rows += [answered | change | {"seed": 3, "value": 0.9} for change in changes[1:]]
-    frame: Any = pd.DataFrame(rows)[list(COLUMNS)]
-    found = trained_changes(TrainedLab(frame, Provenance.without_model()))
-    assert set(found["encoding"]) == {"none"}
-    found = found[(found["number"] == "last_unseen") & (found["precision"] == "float32")]
-    narrow, post = found.to_dict("records")
-    assert (narrow["trained_in"], narrow["norm"], narrow["pairs"]) == ("bfloat16", "pre", 3)
-    assert (narrow["without"], narrow["changed"]) == (pytest.approx(0.1), pytest.approx(0.31))
-    assert narrow["difference"] == pytest.approx(0.21)
-    assert narrow["high"] == pytest.approx(0.21 + 4.302653 * 0.01 / 3**0.5, rel=1e-5)
-    assert (post["norm"], post["pairs"], post["difference"]) == ("post", 1, pytest.approx(0.6))
-    assert np.isnan(post["low"])
 
 
 def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
-import random
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from studies.training import __main__ as entry
 from studies.training import card as card_module
 from studies.training import corpus as corpus_module
 from studies.training import evaluate, examples, loop
-from studies.training.corpus import Corpus, load_corpus
+from studies.training.corpus import Corpus
 from studies.training.recipe import RECIPES, Recipe
 from studies.training.tokenizer import EOS_ID
 
@@ -63,31 +60,6 @@ def test_one_seed_gives_the_same_bits_and_another_others(name: str, corpus: Corp
     assert not _same_state(states[0], states[2])
 
 
-class Given(random.Random):
-    """A stream whose next numbers are said."""
-
-    def __init__(self, numbers: Iterator[float]) -> None:
-        super().__init__(0)
-        self.numbers = numbers
-
-    def random(self) -> float:
-        return next(self.numbers)
-
-
-def test_falling_lengths_are_drawn_by_their_law() -> None:
-    """The inverse of the distribution, at numbers from 0 to just below 1, against the law summed term by term."""
-    recipe, longest = replace(TINY, length_law="falling", length_scale=5.0), 30
-    weights = [torch.exp(torch.tensor(-n / 5.0, dtype=torch.float64)).item() for n in range(1, longest + 1)]
-    sums = [sum(weights[:n]) / sum(weights) for n in range(longest + 1)]
-    assert [recipe.share_up_to(n, longest) for n in range(longest + 1)] == pytest.approx(sums)
-    numbers = [i / 4096 for i in range(4096)] + [1 - 2**-53]
-    stream = Given(iter(numbers))
-    for number in numbers:
-        n = examples.draw_length(recipe, longest, stream)
-        assert sums[n - 1] - 1e-12 <= number <= sums[n] + 1e-12
-    assert recipe.share_up_to(99, longest) == 1.0
-
-
 def test_the_loss_is_hugging_faces_where_every_token_counts() -> None:
     model = loop.start(TINY).model
     ids = torch.randint(3, 1024, (4, 20), generator=torch.Generator().manual_seed(0))
@@ -105,22 +77,6 @@ def test_padding_and_the_company_of_other_prompts_change_no_prompts_loss(tokeniz
     counts = torch.tensor([sum(one.weights[1:]) for one in pair], dtype=torch.float64)
     together = loop.weighted_loss(model, *examples.pad(pair))
     torch.testing.assert_close(together, (torch.stack(alone) * counts).sum() / counts.sum(), rtol=1e-6, atol=0.0)
-
-
-def test_the_validation_loss_is_the_weighted_mean_over_fresh_prompts(tokenizer: Tokenizer) -> None:
-    """Prompt by prompt, in float64, without padding."""
-    model = loop.start(TINY).model.double()
-    prompts = examples.draw_prompts(TINY, random.Random("0 validation prompts"), TINY.steps - 1, 900, tokenizer)
-    total = weight = 0.0
-    for prompt in prompts:
-        with torch.no_grad():
-            logs = model(input_ids=torch.tensor([prompt.ids])).logits[0].log_softmax(-1)
-        for place in range(1, len(prompt.ids)):
-            total -= prompt.weights[place] * float(logs[place - 1, prompt.ids[place]])
-            weight += prompt.weights[place]
-    assert evaluate.validation_loss(TINY, model, tokenizer, tokens=900) == pytest.approx(total / weight, rel=1e-6)
-    trained = {p.ids for group in range(3) for batch in examples.draw_group(TINY, group, tokenizer) for p in batch}
-    assert not {prompt.ids for prompt in prompts} <= trained
 
 
 def test_a_batch_depends_on_its_step_alone(corpus: Corpus, tokenizer: Tokenizer) -> None:
@@ -149,25 +105,6 @@ def test_the_answer_counts_and_the_sequence_does_not(tokenizer: Tokenizer) -> No
         assert list(example.ids[-1 - len(answer) : -1]) == answer
         assert example.weights[-1 - len(answer) :] == pytest.approx([(len(answer) + 1) ** -0.5] * (len(answer) + 1))
         assert set(example.weights[example.n_prompt : -1 - len(answer)]) == {TINY.line_weight}
-
-
-def test_whether_a_hint_follows_is_not_learned(tokenizer: Tokenizer) -> None:
-    """Else the model would write the hint itself instead of the answer."""
-    plain, hinted = (
-        examples.encode_example(task, task.items(5), tokenizer, TINY)
-        for task in (AppendixTask("copy-last"), AppendixTask("copy-last", hint=True))
-    )
-    assert hinted.ids[: plain.n_prompt] == plain.ids[: plain.n_prompt]
-    assert hinted.weights[plain.n_prompt] == 0.0
-    assert set(hinted.weights[plain.n_prompt + 1 : hinted.n_prompt]) == {TINY.template_weight}
-
-
-def test_another_text_is_refused() -> None:
-    packages = {"einops": importlib.metadata.version("einops")}
-    corpus = load_corpus(packages, sha256=None)
-    assert load_corpus(packages, sha256=corpus.sha256) == corpus
-    with pytest.raises(InputError, match=rf"sha256 {corpus.sha256}, expected 0000.*docstrings of einops"):
-        load_corpus(packages, sha256="0" * 64)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -247,33 +184,3 @@ def test_exact_is_what_generation_gives(embedded: GemmaForCausalLM, embedded_tok
         generated.append(out[0, prompt.n_prompt :].tolist() == wanted)
     assert measured == generated
     assert set(generated) == {True, False}
-
-
-def test_the_cards_accuracy_is_measured_again(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
-    """A prompt more or less may tip on another processor's rounding; the rows must agree to that."""
-    rows = evaluate.accuracy_table(
-        embedded,
-        embedded_tokenizer,
-        Recipe().trained_lengths(),
-        variants=(AppendixTask("sum-ones"), AppendixTask("copy-first", uniform=True)),
-        bands=((1, 8), (33, 48)),
-    )
-    shipped = {
-        (row["task"], row["uniform"], row["hint"], row["tidy"], row["separator_every"], row["length_from"]): row
-        for row in json.loads((EMBEDDED / "card.json").read_text())["accuracy"]
-    }
-    for row in rows:
-        stated = shipped[row.task, row.uniform, row.hint, row.tidy, row.separator_every, row.length_from]
-        assert stated["examples"] == row.examples
-        assert abs(stated["accuracy"] - row.accuracy) <= 1.5 / row.examples
-
-
-def test_bits_per_byte_of_an_even_guess(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    """A model whose logits are all equal needs log2(vocabulary) bits a token."""
-    model = loop.start(TINY).model.eval()
-    with torch.no_grad():
-        model.model.embed_tokens.weight.zero_()
-    paragraphs = corpus.held_out
-    tokens = len(examples.pack_text(paragraphs, tokenizer))
-    n_bytes = sum(len(paragraph) + 1 for paragraph in paragraphs)
-    assert evaluate.bits_per_byte(model, paragraphs, tokenizer) == pytest.approx(10 * tokens / n_bytes)

@@ -87,20 +87,6 @@ def test_the_hint_stands_in_the_paper() -> None:
     assert f'"{HINT.strip()}"' in paper_text()
 
 
-def test_counting_prompts_frame_their_random_sequences() -> None:
-    count = re.fullmatch(
-        r"Please count the number of ones in the following sequence:([01]{30})\." + re.escape(UNCLOSED),
-        AppendixTask("count-ones-bernoulli").prompt(30, seed=4),
-    )
-    assert count is not None
-    word = re.fullmatch(
-        r"Please count the number of times 'car' appears in the following sentence: '([a-z ]+)'\." + re.escape(MATHS),
-        AppendixTask("count-word").prompt(30, seed=4),
-    )
-    assert word is not None
-    assert len(word[1].split(" ")) == 30
-
-
 @given(
     name=st.sampled_from(NAMES),
     length=st.integers(1, 200),
@@ -176,8 +162,3 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
 def test_wrong_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         AppendixTask(**options)
-
-
-def test_an_empty_sequence_is_refused() -> None:
-    with pytest.raises(InputError, match="length: expected a whole number of at least 1, found 0"):
-        AppendixTask("copy").prompt(0)

@@ -54,15 +54,6 @@ def test_the_line_is_begun_up_to_the_answers_first_token(name: str, pieces: str)
         assert found[12].answer != found[1].answer
 
 
-def test_pairs_are_of_neighbouring_counts() -> None:
-    cutter, task = Cutter(LETTERS), PrefilledPairs(AppendixTask("sum-ones"))
-    found = task.prompts(cutter, [2, 3, 5, 6])
-    pairs = list(task.pairs(cutter, [2, 5]))
-    assert [(pair.kind, pair.length) for pair in pairs] == [("task", 2), ("task", 5)]
-    assert [(pair.ids, pair.extended) for pair in pairs] == [(found[2].ids, found[3].ids), (found[5].ids, found[6].ids)]
-    assert pairs[0].ids[-1] == pairs[0].extended[-1]
-
-
 def test_only_what_is_drawn_depends_on_the_seed() -> None:
     for name in COUNTING:
         task = PrefilledPairs(AppendixTask(name))

@@ -111,11 +111,6 @@ def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
     assert Pair("one-more-digit", 2, (5, 6), extended).extended == extended  # which claims nothing
 
 
-def test_an_empty_prompt_makes_no_pair() -> None:
-    with pytest.raises(InputError, match="at least one token each, found an empty one"):
-        Pair("one-more-digit", 1, (), (1,))
-
-
 @pytest.mark.parametrize(
     ("merges", "shown"),
     [
@@ -142,25 +137,9 @@ def test_the_id_level_pair_stands_where_the_text_merges() -> None:
     assert decoded(encoder, separated[4].ids) == COPY + "111,1"
 
 
-def test_a_digit_without_a_token_of_its_own_is_refused() -> None:
-    with pytest.raises(InputError, match=r"expected '1' to be one token of its own after .* found the tokens"):
-        list(tasks.figure_5a("ids").pairs(Characters(("?1",)), [2], 0))
-
-
-def test_names() -> None:
-    assert [tasks.task(name, tasks.CollapseTask).name for name in tasks.FIGURE_5] == list(tasks.FIGURE_5)
-    with pytest.raises(InputError, match="unknown task 'figure5a': did you mean 'figure-5a'"):
-        tasks.task("figure5a", tasks.CollapseTask)
-
-
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """In an interpreter of its own, without the type checks of the tests."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_items_as_anything_else() -> None:
-    found = run("import ostools; ostools.tasks.figure_5a('id')")
-    assert "InputError: unknown items 'id': did you mean 'ids'? known are ids, text" in found.stderr
 
 
 def test_prompts_need_no_torch() -> None:

@@ -75,17 +75,6 @@ def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths:
         assert decoded(encoder, pair.extended) == form.prompt(pair.length + 1, seed)
 
 
-def test_a_task_that_ends_in_its_sequence_makes_no_task_pairs() -> None:
-    with pytest.raises(InputError, match="unknown task with text after its sequence 'copy'"):
-        tasks.task_pairs("copy")
-
-
-def test_ids_behind_no_text_are_refused() -> None:
-    """The last piece of an item of several tokens would be repeated alone."""
-    with pytest.raises(InputError, match="items='ids' finds the item's token after a text, found none"):
-        RepeatTask("own", "", "hello world", "ids")
-
-
 @pytest.mark.parametrize("name", ["text", "count-ones"])
 def test_items_are_refused_where_there_is_no_choice(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):

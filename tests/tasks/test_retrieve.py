@@ -43,14 +43,6 @@ def test_the_real_records_give_the_published_prompt(line: int) -> None:
     assert moved.prompt(75, line) == published_prompt([[key, found["value"]], *others], key)
 
 
-@needs_real
-def test_the_file_has_an_end() -> None:
-    with pytest.raises(InputError, match="has no line 20; the seed chooses the line"):
-        RetrieveTask(records=str(REAL)).items(3, seed=20)
-    with pytest.raises(InputError, match="has 75 of them, not 76"):
-        RetrieveTask(records=str(REAL)).items(76)
-
-
 @given(
     length=st.integers(1, 60),
     seed=st.integers(0, 2**40),
@@ -82,14 +74,6 @@ def test_only_the_wanted_record_moves() -> None:
     assert RetrieveTask(position=0, records="uuid").items(9, seed=4)[0] != wanted
 
 
-@pytest.mark.parametrize(
-    ("position", "places"),
-    [("first", [0, 0, 0]), ("middle", [0, 1, 37]), ("last", [0, 2, 74]), (0.25, [0, 1, 19]), (0, [0, 0, 0])],
-)
-def test_places(position: int | float | str, places: list[int]) -> None:
-    assert [RetrieveTask(position=position).index(length) for length in (1, 3, 75)] == places
-
-
 @given(length=st.integers(1, 30), seed=st.integers(0, 2**40), records=st.sampled_from(["uuid", "words"]))
 def test_a_drawn_place_is_found_again_in_any_order_of_the_records(length: int, seed: int, records: str) -> None:
     drawn = RetrieveTask(position="drawn", records=records)
@@ -99,14 +83,6 @@ def test_a_drawn_place_is_found_again_in_any_order_of_the_records(length: int, s
     assert drawn.carriers(items[::-1]) == (place,)
     assert drawn.key(items) == drawn.pairs(items)[place][1]
     assert drawn.key([items[0], "\n", *items[1:]] if length > 1 else items) == drawn.key(items)
-
-
-def test_every_place_is_drawn_as_often() -> None:
-    drawn, seeds = RetrieveTask(position="drawn"), range(1200)
-    found = [drawn.carriers(drawn.items(4, seed))[0] for seed in seeds]
-    assert all(abs(found.count(place) - 300) < 4 * (1200 * 3 / 16) ** 0.5 for place in range(4))
-    with pytest.raises(InputError, match="position 'drawn': expected one that the length decides"):
-        drawn.index(4)
 
 
 def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
 def tasks() -> None:
     """List the tasks, the built-in ones and those of other distributions.
 
-    With their options: NAME:key=value,key=value. Then the pairs of prompts that `ostools collapse`, `collapse repeats` and
+    With their options: NAME:key=value,key=value. Then the pairs of prompts that `ostools collapse` and
     `collapse variation` compare.
     """
     from ostools.tasks.named import listing

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.experiments.ablation.effects import Measure, require_finite
-from ostools.experiments.ablation.questions import MEASURES, Question, of_prompt, of_task
+from ostools.experiments.ablation.questions import MEASURES, AnsweredPrompt, Question, of_prompt, of_task
 from ostools.experiments.ablation.targets import (
     TOP,
     Target,
@@ -39,7 +39,6 @@ from ostools.measure.bounds.belief import Belief, judged
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.models import Prompt
-from ostools.models.tokens import fitted
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -142,16 +141,12 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
         "--what edges --target 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
-    python_only={
-        "carriers": "goes with a `Prompt` in place of a task",
-        "answer": "goes with a `Prompt` in place of a task",
-    },
     check="ablation",
     memory="measure.attention.attention:patterns_memory",
 )
 def ablation(
     model: TransformerBridge,
-    task: str | Task | Prompt,
+    task: str | Task | Prompt | AnsweredPrompt,
     *,
     lengths: Iterable[int] | None = None,
     seeds: Sequence[int] = (0,),
@@ -162,78 +157,56 @@ def ablation(
     measures: Sequence[str] | None = None,
     prefilled: bool = False,
     chat: bool | None = None,
-    carriers: Sequence[int] | None = None,
-    answer: str | Prompt | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
     """Take parts of the model out, one at a time, and measure what changes, beside a first-order prediction.
 
     Args:
-        task: a task or its name. Or a `Prompt`, with its `carriers` and its `answer`.
+        task: a task or its name. Or a prompt; an `AnsweredPrompt` says what carries its answer too.
         lengths: numbers of items of the task's sequence.
         seeds: one sequence for each, if the task draws its sequence.
-        what: the kind of part: "heads", "edges" or "layers". They are the
-            output z of each head, single attention weights, and what the attention or the MLP of a
-            block adds to the residual stream.
-        targets: the parts; None: every head or sublayer, or the `top` edges. A part is (layer,
-            head), (layer, head, query, key) or (layer, "attention" | "mlp"). The `top`
-            edges are those to which the last token attends most, over all layers and heads.
+        what: the kind of part: "heads" (the output z of each), "edges" (single attention weights) or
+            "layers" (what the attention or the MLP of a block adds to the residual stream).
+        targets: the parts: (layer, head), (layer, head, query, key) or (layer, "attention" | "mlp").
+            None: every head or sublayer, or the `top` edges to which the last token attends most.
         top: how many edges, where none is named.
-        method: what stands in for a part: "zero", or for heads "mean". "mean"
-            is the head's mean over all positions of the prompt, before anything is taken out.
+        method: what stands in for a part: "zero", or for heads "mean", over all positions.
         measures: what is measured: "sensitivity", "collapse", "answers"; None: all that are
-            possible. Edges have no "collapse": the two prompts of a pair have different lengths, so
-            an edge of one is not an edge of the other.
-        prefilled: whether the right answer's line, up to the answer itself, is put after the prompt.
-            y_n is then the token from which the answer is read, and the probability is that of the
-            answer alone. Without it y_n is the last token of the question.
+            possible. Edges have no "collapse": the two prompts of a pair have different lengths.
+        prefilled: whether the right answer's line, up to the answer itself, is put after the prompt:
+            y_n is then the token from which the answer is read.
         chat: whether the tokenizer's chat template is used; None: if it has one.
-        carriers: of a `Prompt`, the positions of the tokens that carry the answer.
-        answer: of a `Prompt`, its answer: a text, or its tokens as a `Prompt`.
         progress: called as progress(done, total) after each part.
 
-    The sensitivity is that of the real derivative. The frozen derivative holds the patterns, so it would not see them change.
-    The prediction is -dm/dg at g = 1, where g is a gate on the part and m is the measure; it is exact to first order, g = 1 -
-    eps. Edits of the forward pass that are active stay active. They are part of the model with nothing taken out. All is
-    computed in float32, or in float64 for a float64 model.
-
-    Raises `InputError` for unknown names, parts that the model does not have, edges whose query is beyond a prompt, a prompt
-    longer than the context, a pair with a distance that is rounding, and numbers that are not finite.
+    The sensitivity is that of the real derivative. The prediction is -dm/dg at g = 1, where g is a gate on the part and m the
+    measure. Active edits stay active. All is computed in float32, or in float64 for a float64 model. Raises `InputError` for
+    unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps apart, and numbers that are
+    not finite.
     """
     checked_method(what, method)
     names = _checked_measures(what, measures, task)
     whole_number("top", top, 1)
     parts = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
-    options: dict[str, Any] = {"prefilled": prefilled, "chat": chat, "carriers": carriers, "answer": answer}
-    questions = _questions(work, task, lengths, seeds, names, **options)
-    provenance = Provenance.collect(
-        model,
-        tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None,
-        measurement="ablation",
-        task=questions[0].task,
-        lengths=[question.length for question in questions],
-        seeds=list(seeds),
-        what=what,
-        targets=parts,
-        top=top,
-        method=method,
-        begun=prefilled,
-        measures=names,
-        chat=chat,
-        carriers=carriers,
-        answer=answer.ids.tolist() if isinstance(answer, Prompt) else answer,
-    )
+    questions = _questions(work, task, lengths, seeds, names, prefilled=prefilled, chat=chat)
+    asked: dict[str, Any] = {"task": questions[0].task, "lengths": [question.length for question in questions]}
+    asked |= {"seeds": list(seeds), "what": what, "targets": parts, "top": top, "method": method, "begun": prefilled}
+    asked |= {"measures": names, "chat": chat, **(task.provenance if isinstance(task, AnsweredPrompt) else {})}
+    ids = tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None
+    provenance = Provenance.collect(model, ids, measurement="ablation", **asked)
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
             question_parts = parts or all_targets(work, what, question.prompt, top)
             part_progress = part_of(progress, index, index + 1, len(questions))
             rows += _rows(work, question, question_parts, method, _measures(question, what, names), part_progress)
+    return Ablation(_table(rows, what, method), provenance)
+
+
+def _table(rows: list[dict[str, Any]], what: str, method: str) -> pd.DataFrame:
     frame: Any = pd.DataFrame(rows).assign(what=what, method=method)
     columns = [*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]
-    integer_columns = dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")
-    return Ablation(frame[columns].astype(integer_columns), provenance)
+    return frame[columns].astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64"))
 
 
 _TARGET = ("target", "layer", "head", "query", "key", "part")
@@ -248,30 +221,28 @@ def _checked_measures(what: str, measures: Sequence[str] | None, task: object) -
             "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "
             "edge of one is not an edge of the other; leave 'collapse' out"
         )
-    return ("sensitivity", "answers") if what == "edges" and names is None and not isinstance(task, Prompt) else names
+    of_task = isinstance(task, str | Task)
+    return ("sensitivity", "answers") if what == "edges" and names is None and of_task else names
 
 
 def _questions(
     model: TransformerBridge,
-    task: str | Task | Prompt,
+    task: str | Task | Prompt | AnsweredPrompt,
     lengths: Iterable[int] | None,
     seeds: Sequence[int],
     names: Sequence[str] | None,
     *,
     prefilled: bool,
     chat: bool | None,
-    carriers: Sequence[int] | None,
-    answer: str | Prompt | None,
 ) -> list[Question]:
     """The prompts that the parts are taken out on."""
-    if isinstance(task, Prompt):
+    if isinstance(task, Prompt | AnsweredPrompt):
         if lengths is not None or prefilled:
             raise InputError(
                 "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
             )
-        return [of_prompt(model, fitted(model, task), carriers, answer, paired=names is None or "collapse" in names)]
-    if carriers is not None or answer is not None:
-        raise InputError("ablation: a task knows its own carriers and answer; leave them out, or give a Prompt")
+        known = AnsweredPrompt(task) if isinstance(task, Prompt) else task
+        return [of_prompt(model, known, paired=names is None or "collapse" in names)]
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
     form = tasks.task(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -18,6 +19,21 @@ from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
 
 MEASURES = ("sensitivity", "collapse", "answers")
+
+
+@dataclass(frozen=True)
+class AnsweredPrompt:
+    """A prompt of your own, with the positions of the tokens that carry its answer, and the answer: a text, or its tokens."""
+
+    prompt: Prompt
+    carriers: Sequence[int] | None = None
+    answer: str | Prompt | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a provenance says of it."""
+        answer = self.answer.ids.tolist() if isinstance(self.answer, Prompt) else self.answer
+        return {"carriers": self.carriers, "answer": answer}
 
 
 @dataclass(frozen=True)
@@ -47,8 +63,8 @@ class Question:
         if self.answer is not None:
             possible["answers"] = LogProbability(self.prompt, self.answer, self.ends)
         needs = {
-            "sensitivity": "carriers=, the positions of the tokens that carry the answer",
-            "answers": "answer=, the text or its tokens",
+            "sensitivity": "AnsweredPrompt(carriers=), the positions of the tokens that carry the answer",
+            "answers": "AnsweredPrompt(answer=), the text or its tokens",
         }
         for name in names or ():
             if name not in possible:
@@ -83,15 +99,9 @@ def of_task(
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
 
-def of_prompt(
-    model: TransformerBridge,
-    prompt: Prompt,
-    carriers: Sequence[int] | None,
-    answer: str | Prompt | None,
-    *,
-    paired: bool,
-) -> Question:
+def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) -> Question:
     """Any prompt; its pair is the theorem's: the last token once more."""
+    prompt, carriers, answer = fitted(model, known.prompt), known.carriers, known.answer
     n = len(prompt.ids)
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
         raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")

@@ -153,7 +153,7 @@ def figure_5(
     `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
     names = checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS)
-    reading = checked_reading(site, per, norm)
+    reading = Reading.with_defaults(site, per, norm, over_heads=True)
     _check_heads(model, reading)
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
@@ -169,19 +169,11 @@ def figure_5(
     frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
     measured = {panel: result.provenance.parameters for panel, result in curves.items()}
     first = next(iter(measured.values()))
-    provenance = Provenance.collect(
-        model,
-        measurement="figure-5",
-        panels="".join(runs),
-        prompts={panel: task.example for panel, task in runs.items()},
-        **asdict(reading),
-        **{name: first[name] for name in ("items", "lengths", "dtypes")},
-        seeds=seeds,
-        routes={panel: parameters["route"] for panel, parameters in measured.items()},
-        difference_at_probed_lengths={
-            panel: parameters["difference_at_probed_lengths"] for panel, parameters in measured.items()
-        },
-    )
+    parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
+    parameters |= {"panels": "".join(runs), "prompts": {panel: task.example for panel, task in runs.items()}}
+    for name, one in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
+        parameters[name] = {panel: found[one] for panel, found in measured.items()}
+    provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 
 
@@ -218,11 +210,6 @@ def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
     names = [*first, *(name for name in table.columns if name not in first)]
     return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
-
-
-def checked_reading(site: str, per: str | None, norm: str) -> Reading:
-    """The reading with its defaults: over heads, where the site has them. Raises `InputError` for one that there is not."""
-    return Reading.with_defaults(site, per, norm, over_heads=True)
 
 
 def _check_heads(model: TransformerBridge, reading: Reading) -> None:

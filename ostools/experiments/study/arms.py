@@ -14,6 +14,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room, right_lines
@@ -57,6 +58,13 @@ class StudyPlan:
     chat: bool | None
     sensitivity_lengths: list[int]
     elicitation: Elicitation
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a provenance says of it."""
+        names = ("lengths", "seeds", "elicitation", "sensitivity_lengths")
+        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return asked | {"task": tasks.label(self.form), "dtypes": list(self.dtypes)}
 
 
 @dataclass

@@ -104,40 +104,26 @@ def study(
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
         dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
-            Answers are given in the model's own dtype.
         elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
-            examples stand before the question for the answers and their log probability alone:
-            distance, sensitivity, bound and time are of the question.
+            examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
-        level: level of the intervals of the effects; all verdicts hold together at it:
-            those of the verdicts are wider.
+        level: level of the intervals of the effects; all verdicts hold together at it.
         sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are
             measured; 0: at none.
 
-    Lengths beyond training are measured. Effects and verdicts leave them out, unless there are no others. Raises `InputError`
-    or `MitigationError`, before anything is measured, for an unknown task or mitigation, for inserted text that the tokenizer
-    merges, for a prompt that does not fit the context with n + 1 items or with its answer, and for a layer that is not there.
+    Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
+    `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
+    does not fit the context with n + 1 items or with its answer, and a layer that is not there.
     """
-    form, mitigation_by_name = tasks.task(task), _checked_mitigations(mitigations)
-    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
-    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
-    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
-    plan = StudyPlan(
-        form=form,
-        lengths=length_list,
-        seeds=seed_list,
-        dtypes=dtype_list,
-        chat=chat,
-        sensitivity_lengths=_spread(length_list, sensitivity_lengths),
-        elicitation=resolved,
-    )
+    mitigation_by_name = _checked_mitigations(mitigations)
+    plan = _plan(model, tasks.task(task), lengths, seeds, dtypes, elicitation, chat, sensitivity_lengths)
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(length_list[-1], seed_list[0])
+        arm.status(plan.lengths[-1], plan.seeds[0])
     _measure_all([plain, *arms.values()], progress)
     verdict_level = judging.corrected(level, len(arms))
     frame = _frame(arms, plain, metadata_of(model).trained_lengths)
@@ -147,22 +133,32 @@ def study(
     provenance = Provenance.collect(
         model,
         measurement="study",
-        task=tasks.label(form),
         mitigations=list(arms),
-        lengths=length_list,
-        seeds=seed_list,
-        dtypes=list(dtype_list),
-        chat=plain.questions[length_list[0], seed_list[0]].chat,
-        elicitation=resolved,
-        level=level,
-        verdict_level=verdict_level,
-        resamples=judging.RESAMPLES,
-        sensitivity_lengths=plan.sensitivity_lengths,
-        bound=BOUND,
+        **plan.parameters,
+        chat=plain.questions[plan.lengths[0], plan.seeds[0]].chat,
+        **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
         runs={name: arm.account for name, arm in every_arm.items()},
     )
     verdicts = judging.verdicts(effects, verdict_level)
     return Study(frame, provenance, effects, verdicts, pd.DataFrame(collapse_verdicts))
+
+
+def _plan(
+    model: TransformerBridge,
+    form: Task,
+    lengths: Iterable[int],
+    seeds: Sequence[int],
+    dtypes: Sequence[str],
+    elicitation: str | None,
+    chat: bool | None,
+    sensitivity_lengths: int,
+) -> StudyPlan:
+    """The arguments, checked."""
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
+    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
+    close_lengths = _spread(length_list, sensitivity_lengths)
+    return StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
 
 
 def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:

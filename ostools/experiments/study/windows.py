@@ -42,6 +42,10 @@ ONE_MORE_DIGIT = "one-more-digit"
 MOST = 24
 """Number of windows where none are named."""
 _LEVEL = 0.95
+COLUMNS = [
+    *("window", "length", "seed", "status", "correct", "log_probability", "distance", "rounding"),
+    "within_training",
+]
 _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
@@ -109,47 +113,45 @@ def windows(
     questions = [render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in seed_list]
     longest = max(len(question.prompt.ids) for question in questions)
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked_sizes(windows)
-    # Built and tried before anything is measured: what does not fit the model is refused at once.
-    arms: dict[int | None, Mitigation | None] = {None: None} | {size: _window(size, layers, sinks) for size in sizes}
     compared = _pairs(model, form, pairs, chat, length_list, seed_list)
-    for arm in arms.values():
-        acts(model, arm, compared.extended[length_list[-1], compared.seeds[0]])
+    arms = _arms(model, sizes, layers, sinks, compared)
     in_chat = questions[0].chat  # without worked examples: a window is compared on one prompt
+    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat}
     tables = []
     for index, (size, arm) in enumerate(arms.items()):
         tell(progress, index, len(arms))
-        answers: Any = evaluate(model, form, lengths=length_list, seeds=seed_list, mitigation=arm, chat=in_chat).frame
+        answers: Any = evaluate(model, form, mitigation=arm, **asked).frame
         table = _with_distances(model, arm, answers, compared)
         tables.append(table.assign(window=pd.NA if size is None else size).astype({"window": "Int64"}))
     tell(progress, len(arms), len(arms))
     frame: Any = pd.concat(tables, ignore_index=True)
-    provenance = Provenance.collect(
-        model,
-        measurement="windows",
-        task=tasks.label(form),
-        pairs=compared.name,
-        lengths=length_list,
-        seeds=seed_list,
-        windows=list(sizes),
-        layers=layers,
-        sinks=sinks,
-        chat=in_chat,
-        longest_prompt=longest,
-        beyond_training=not bool(frame["within_training"].fillna(True).any()),
-    )
-    columns = ["window", "length", "seed", "status", "correct", "log_probability", "distance", "rounding"]
-    return WindowStudy(frame[[*columns, "within_training"]], provenance, summarise(frame))
+    asked |= {"windows": list(sizes), "layers": layers, "sinks": sinks, "longest_prompt": longest}
+    beyond = not bool(frame["within_training"].fillna(True).any())
+    names = {"measurement": "windows", "task": tasks.label(form), "pairs": compared.name}
+    provenance = Provenance.collect(model, **names, **asked, beyond_training=beyond)
+    return WindowStudy(frame[COLUMNS], provenance, summarise(frame))
+
+
+def _arms(
+    model: TransformerBridge,
+    sizes: Sequence[int],
+    layers: Literal["all", "alternate"] | Sequence[int],
+    sinks: int,
+    compared: _Compared,
+) -> dict[int | None, Mitigation | None]:
+    """The windows by size, after none; built and tried before anything is measured: what does not fit is refused at once."""
+    from mitigations.window import SlidingWindow
+
+    arms: dict[int | None, Mitigation | None] = {None: None}
+    arms |= {size: SlidingWindow(size, layers, sinks) for size in sizes}
+    for arm in arms.values():
+        acts(model, arm, compared.extended[compared.lengths[-1], compared.seeds[0]])
+    return arms
 
 
 def _checked_sizes(window_sizes: Iterable[int]) -> list[int]:
     """Sizes in ascending order, without doubles."""
     return sorted(whole_numbers("windows", window_sizes, 1, example="range(2, 65)"))
-
-
-def _window(size: int, layers: Literal["all", "alternate"] | Sequence[int], sinks: int) -> Mitigation:
-    from mitigations.window import SlidingWindow
-
-    return SlidingWindow(size, layers, sinks)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ostools import tasks
 from ostools.ground.errors import RangeError
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
-from ostools.measure.passes.batches import cast_bytes, pass_bytes, patterns_bytes
+from ostools.measure.passes.batches import cast_bytes, pass_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.unloaded import Unloaded
@@ -253,8 +253,7 @@ def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *,
     chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
     streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
     logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
-    base_bytes = largest + 12 * 8 * max(chunks) + streams + logits
-    return base_bytes if layers == 1 else max(base_bytes, patterns_bytes(shape, pos, element=8))
+    return largest + 12 * 8 * max(chunks) + streams + logits
 
 
 def collapse_memory(

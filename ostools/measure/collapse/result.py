@@ -68,11 +68,6 @@ class Collapse(
 
     `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
 
-    `variation`: with `layers`, the total variation of the proof's attention, delta(alpha_n, alpha*_(n+1)) + alpha*_(n+1,n+1),
-    by seed, length, layer and head, in float64, with the columns of `AttentionVariation`. Layer l is the attention that reads
-    v^(l) and writes v^(l+1). None where it was not asked for, not stored, or could not be had; then
-    `provenance.parameters["variation"]` says why.
-
     Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
     final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
     2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
@@ -80,7 +75,6 @@ class Collapse(
 
     reference: pd.DataFrame
     reading: Reading | None = None
-    variation: pd.DataFrame | None = None
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -193,17 +187,11 @@ class Collapse(
 def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
     """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
 
-    Below it two vectors are the same to float64's own rounding.
+    Below it two vectors are the same to float64's own rounding; of a distance of 0, any size will do.
     """
     table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
-    return table.assign(rounding=float64_rounding(table))
-
-
-def float64_rounding(table: pd.DataFrame) -> Column:
-    """Up to which size each `distance` of the table is float64's rounding, from its `relative`; of a 0, any size will do."""
-    columns: Any = table
-    size = (columns["distance"] / columns["relative"]).where(columns["relative"] > 0, 1.0)
-    return SAME_IN_FLOAT64 * size
+    size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
+    return table.assign(rounding=SAME_IN_FLOAT64 * size)
 
 
 def exact_from(curve: pd.DataFrame) -> int | None:

@@ -9,7 +9,7 @@ encodings that decay with distance, the own weight by Lemma B.1. The printed del
 
 The bound is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too,
 and the sum is one part of what the induction needs; `collapse(layers="all")` has the distances
-themselves, and these numbers beside them.
+themselves.
 
 Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all
 lengths of a repeated token. The row of v's last token is row n of the same pass, as the model is
@@ -17,8 +17,7 @@ causal; where a family is unknown, where its rotation depends on the length, or 
 that acts in the pass, v has a pass of its own. Of each layer's pattern only these numbers are kept.
 Memory: the weights cast to float64 where they are read, and one layer's patterns beside a pass.
 
-The formula is `theory.distances.proof_variation`. `attention_variation` is this measurement alone,
-and `collapse` with `layers` puts it beside its distances.
+The formula is `theory.distances.proof_variation`.
 """
 
 from __future__ import annotations
@@ -59,27 +58,14 @@ PRECISION = Precision.of_name("float64")
 VariationTensor = Float[Tensor, "quantity layer head pair"]
 
 
-@dataclass(frozen=True)
-class Variation:
-    """A row per seed, length, layer and head, as `AttentionVariation` has them; and whether v was read out of v*'s pass."""
-
-    rows: pd.DataFrame
-    route: str
-
-
-def mean_over_heads(rows: Frame) -> Frame:
-    """The mean over heads and seeds of each quantity, by layer and length."""
-    return rows.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
-
-
-def variation_of(
+def _variation_of(
     model: TransformerBridge,
     sets: Sequence[PromptSet],
     task: str,
-    mitigation: Mitigation | None = None,
-    progress: Progress | None = None,
-) -> Variation:
-    """The total variation of every pair of the theorem in these sets, in every layer and head, in float64.
+    mitigation: Mitigation | None,
+    progress: Progress | None,
+) -> tuple[pd.DataFrame, str]:
+    """The rows of `AttentionVariation` of every pair of the theorem in these sets; and whether v was read out of v*'s pass.
 
     Raises `InputError` where no pair is of the theorem (its prompts end in other words: its last tokens' rows are of other
     tokens), and for attention weights that are not finite.
@@ -102,7 +88,7 @@ def variation_of(
             tell(progress, passes_done, sum(map(len, plans)))
             tables.append(_table(variations, prompts, pair_numbers, task))
     table: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
-    return Variation(table, "v and v* apart" if separate_passes else "v inside the pass of v*")
+    return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
 
 
 def _check_pairs(prompts: PromptSet, name: str) -> None:
@@ -203,7 +189,8 @@ class AttentionVariation(
 
     def over_heads(self) -> Frame:
         """The mean over heads and seeds of each quantity, by layer and length."""
-        return mean_over_heads(self.frame)
+        table: Any = self.frame
+        return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
 
 
 @measurement(
@@ -247,7 +234,7 @@ def attention_variation(
     checked = seeds_of(pairs, seeds)
     require_float64_views("attention_variation", model)
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
-    measured_variation = variation_of(model, sets, pairs.name, mitigation_object, progress)
+    rows, route = _variation_of(model, sets, pairs.name, mitigation_object, progress)
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -259,9 +246,9 @@ def attention_variation(
         lengths=length_list,
         seeds=checked,
         dtype=PRECISION.name,
-        route=measured_variation.route,
+        route=route,
     )
-    return AttentionVariation(measured_variation.rows, provenance)
+    return AttentionVariation(rows, provenance)
 
 
 def require_float64_views(caller: str, model: TransformerBridge) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import altair as alt
@@ -11,7 +10,6 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.variation import mean_over_heads
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
@@ -23,7 +21,6 @@ from ostools.results import Frame, frame_of
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
 _ZERO = "#d9d9d9"
-_VARIATION, _LINE = "δ + own weight", 110
 
 
 def collapse_result_chart(result: Collapse) -> Any:
@@ -48,9 +45,6 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
     such norm. Pale where the float64 distance lies below the rounding noise of the difference in that dtype at that layer, grey
     where the two are the same numbers: at the embedding, where nothing but a position can tell them apart.
-
-    The second panel is B.3's total variation of the attention, mean over heads and seeds, in float64: row l is the attention
-    that reads v^(l), so that the row of v^(L) is empty. Where the result has none and says why, a note says it.
     """
     frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
     last = int(frame["layer"].max())
@@ -60,20 +54,9 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
     notes = _notes(frame, norm, f", mean over {PIECES[per]}" if PIECES[per] else "")
-    variation = _variation_cells(result)
-    if variation is not None:
-        panels.insert(1, _layers_panel(variation, "attention, float64", _domain(variation), _VARIATION, last, "magma"))
-        notes.append(
-            "Attention: δ + own weight of Theorem B.3's proof (no factor 1/2), mean over heads. Row l reads v^(l); there is no "
-            f"attention after v^({last})."
-        )
-    elif words := str(result.provenance.parameters.get("variation", "")):
-        notes += textwrap.wrap(f"The attention's total variation was {words}", _LINE)
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
-    # Distances and variations have colours of their own; those of the distances have one domain.
-    colours = "shared" if variation is None else "independent"
     title = f"How far v and v* are apart after each block, {tasks}"
-    return draw.figure(draw.in_rows(panels, 2), title, notes, color=colours)
+    return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
 
 
 def _layers_title(norm: str) -> str:
@@ -86,31 +69,18 @@ def _domain(cells: Frame) -> list[float]:
     return [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
 
 
-def _variation_cells(result: Collapse) -> Frame | None:
-    """The attention's total variation as cells; None where there is none."""
-    if result.variation is None:
-        return None
-    means = mean_over_heads(result.variation)
-    axes.require_finite(means["total"], "a heat map of layers")
-    return _placed(means.assign(value=means["total"], hidden=False))
-
-
 def _cells(frame: Frame, norm: str) -> Frame:
-    """One row a cell: its value, and whether noise hides it."""
+    """One row a cell: its value, whether noise hides it, and the next layer and length, where it ends."""
     value = "mean" if norm == "cosine" else "relative"
     keys = ["pair", "dtype", "layer", "length"]
     means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("pair_noise", "mean")}
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
     axes.require_finite(cells["value"], "a heat map of layers")
-    return _placed(cells.assign(hidden=(cells["exact"] < cells["noise"]) & (cells["value"] > 0)))
-
-
-def _placed(cells: Frame) -> Frame:
-    """The cells with the next layer and the next length, where each ends."""
     lengths = np.sort(cells["length"].unique())
     ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
     end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
-    return cells.assign(end=end, top=cells["layer"] + 1)
+    hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
+    return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
 
 
 def _notes(frame: Frame, norm: str, over: str) -> list[str]:
@@ -126,7 +96,7 @@ def _notes(frame: Frame, norm: str, over: str) -> list[str]:
     return [*notes, " ".join(colours)] if colours else notes
 
 
-def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int, scheme: Any = "viridis") -> Any:
+def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int) -> Any:
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
     log = int(lengths.max()) >= 10 * int(lengths.min())
@@ -142,7 +112,7 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, las
         scale=alt.Scale(domain=[0, last + 1], nice=False),
         axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
     )
-    scale = alt.Scale(type="log", scheme=scheme, domain=domain)
+    scale = alt.Scale(type="log", scheme="viridis", domain=domain)
     hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
     tooltips, ends = ["layer:Q", "length:Q"], {"across": "end", "up": "top"}
     base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)

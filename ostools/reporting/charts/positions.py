@@ -89,13 +89,10 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     parts_present = [part for part in PARTS if (frame["part"] == part).any()]
     # Without a legend: the rows below name the parts.
     hues = alt.Scale(domain=parts_present, range=[theme.colour(part) for part in parts_present])
-    lines = frame["line"].astype("float64")
-    rows, y = log_rows(
-        token_rows(frame, series=frame["part"], line=lines, value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})"
-    )
+    rows, y = log_rows(token_rows(frame, series=frame["part"], value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})")
     hue = alt.Color("series:N", scale=hues, legend=None)
     x = axes.token_axis(frame["token"].map(str).tolist())
-    tooltips = ["position:Q", "token:N", "series:N", "line:Q"]
+    tooltips = ["position:Q", "token:N", "series:N"]
     tokens = draw.layers(
         *curve(rows, x, y, hue, width=0, points=22, tooltip=tooltips), width=_CHAIN_WIDTH, height=_CHAIN_HEIGHT
     )

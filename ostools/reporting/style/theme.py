@@ -73,9 +73,6 @@ COLOURS: dict[str, str] = {
     "no CoT": "#0072b2",
     "CoT zero-shot": "#d1491f",
     "CoT few-shot": "#178a5b",
-    # repeated tokens with the sink's token and without
-    "BOS present": "#0072b2",
-    "BOS absent": "#d1491f",
     # answers and verdicts
     "right": "#178a5b",
     "wrong": "#d1491f",

@@ -29,7 +29,6 @@ def _measure(model: TransformerBridge, cell: Cell) -> Rows:
         lengths=cell.lengths,
         dtypes=[cell.dtype],
         seeds=[cell.seed],
-        variation=False,
         mitigation=cell.mitigated,
         **cell.arguments,
     )

@@ -25,7 +25,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import pair_columns
-from ostools.measure.collapse.result import Collapse, as_rows, exact_from, float64_rounding, from_rows
+from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
 from ostools.measure.collapse.run import COLUMNS
 from ostools.measure.passes.last_tokens import batching_of, last_rows
 from ostools.measure.passes.trees import prefix_tree
@@ -94,33 +94,6 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
             assert set(select(rows, site="logits")["same_top_token"]) == {top_tokens[0] == top_tokens[1]}
 
 
-def test_frame_has_the_columns_and_no_made_up_numbers() -> None:
-    found = collapse(tiny_model("gemma2", seed=1), tasks.figure_5a(), lengths=[3, 5], dtypes=["bfloat16", "float64"])
-    frame = found.frame
-    assert list(frame.columns) == COLUMNS
-    assert set(zip(frame["site"], frame["per"], strict=True)) == {
-        ("residual", "vector"), ("residual", "head-chunk"), ("y", "vector"), ("y", "head-chunk"),
-        ("logits", "vector"), ("attention", "head-output"),
-    }  # fmt: skip
-    assert set(frame["norm"]) == {"l1", "l2", "linf", "cosine"}
-    assert len(frame) == 2 * 2 * 6 * 4
-    assert set(zip(frame["dtype"], frame["weights"], strict=True)) == {("bfloat16", "bfloat16"), ("float64", "given")}
-    assert every(frame.loc[frame["dtype"] == "float64", "weight_shift"] == 0)
-    assert every(frame.loc[frame["dtype"] == "bfloat16", "weight_shift"] > 0)
-    cosine, others = frame.query("norm == 'cosine'"), frame.query("norm != 'cosine'")
-    assert every(cosine[["relative", "ulps", "machine_line"]].isna())
-    assert every(others[["relative", "ulps", "machine_line"]].notna())
-    assert every(frame.loc[frame["dtype"] == "float64", "noise"].isna())
-    assert every(frame.loc[frame["dtype"] == "bfloat16", "noise"].notna())
-    said = ["total_variation", "same_top_token", "identical_logits"]
-    assert every(frame.loc[frame["site"] == "logits", said].notna())
-    assert every(frame.loc[frame["site"] != "logits", said].isna())
-    vectors, pieces = frame[frame["per"] == "vector"], frame[frame["per"] != "vector"]
-    assert every(vectors["minimum"] == vectors["maximum"])
-    assert every(pieces["minimum"] <= pieces["mean"])
-    assert every(pieces["mean"] <= pieces["maximum"])
-
-
 def test_floors_by_their_definitions() -> None:
     """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts' own."""
     model = tiny_model("llama", seed=2)
@@ -161,16 +134,6 @@ def test_floors_by_their_definitions() -> None:
     assert row["maximum"] == select(frame, site="y", per="vector", norm="linf")["mean"].item()
 
 
-def test_total_variation_and_identity_of_the_logits() -> None:
-    model = tiny_model("llama", seed=2)
-    frame = collapse(model, "figure-5c", lengths=[4], dtypes=["float32"]).frame
-    ids = tuple(encode(model, tasks.figure_5c().text(4)).ids.tolist())
-    p, q = (torch.softmax(last_token(model, x)["logits"].double(), -1) for x in (ids, (*ids, ids[-1])))
-    logits = select(frame, site="logits")
-    np.testing.assert_allclose(logits["total_variation"].astype(float), float((p - q).abs().sum()), rtol=1e-4)
-    assert every(~logits["identical_logits"])
-
-
 def test_relative_distances_are_relative_to_v() -> None:
     """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces."""
     from ostools.measure.collapse.distances import LastTokens, References, vector_distances
@@ -196,8 +159,8 @@ def test_relative_distances_are_relative_to_v() -> None:
 
 def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
-    table = pd.DataFrame({"distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
-    assert list(float64_rounding(table)) == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
+    table = pd.DataFrame({"site": "y", "weights": "given", "distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
+    assert reference_at_y(table)["rounding"].tolist() == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
     curve = pd.DataFrame({"relative": [0.1, 1.01e-6, 0.99e-6, 0.0]}, index=[3, 4, 5, 6])
     assert exact_from(curve) == 5
     assert exact_from(curve.iloc[:2]) is None
@@ -216,12 +179,6 @@ def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
     v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
     row = select(found.frame, length=5, site="y", per="vector", norm="l2")
     assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
-
-
-def test_an_unknown_architecture_takes_the_loop() -> None:
-    model = tiny_model("llama", seed=1, fresh=True)
-    model.cfg.architecture = "SomethingForCausalLM"
-    assert "SomethingForCausalLM is not a family" in batching_of(model, [prefix_tree([(1, 2)])]).reason
 
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,35 +226,6 @@ def test_seeds_are_digit_streams() -> None:
     alone = collapse(model, tasks.figure_5b(), lengths=[5, 9], dtypes=["float32"], seeds=[1])
     expected = select(alone.frame, site="y", per="vector", norm="l2", length=9)["mean"].item()
     assert select(y, seed=1)["mean"].item() == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_progress_rises_to_the_end_when_the_way_changes_midway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second seed's packed pass does not fit, so that the first seed's is done again, by the loop."""
-    from ostools.measure.passes import last_tokens
-
-    true_mask = last_tokens.PrefixTree.visible
-    trees: list[Any] = []
-
-    def seen(tree: Any, group: Any) -> torch.Tensor:
-        trees.extend([tree] if all(tree is not known for known in trees) else [])
-        return true_mask(tree, group) if tree is trees[0] else torch.ones_like(true_mask(tree, group))
-
-    monkeypatch.setattr(last_tokens.PrefixTree, "visible", seen)
-    told: list[tuple[int, int]] = []
-    found = collapse(
-        tiny_model("llama", seed=1),
-        "figure-5b",
-        lengths=range(1, 12),
-        dtypes=["float32", "bfloat16"],
-        seeds=[0, 1, 2],
-        progress=lambda *now: told.append(now),
-    )
-    assert len(trees) == 2
-    assert found.provenance.parameters["route"] == "loop"
-    assert {total for _, total in told} == {told[-1][0]}
-    done = [steps for steps, _ in told]
-    assert done == sorted(done)
 
 
 def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Collapse:
@@ -455,11 +383,6 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_longest_length_that_is_said_to_fit_fits() -> None:
-    found = collapse(tiny_model("llama"), "figure-5a", lengths=[215], dtypes=["float32"])
-    assert set(found.frame["tokens"]) == {255}  # and its pair has the 256 of the context
-
-
 def test_an_active_edit_is_refused() -> None:
     model = tiny_model("llama")
     message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
@@ -493,12 +416,6 @@ def test_a_dtype_that_overflows_has_rows_without_numbers_and_the_others_stand() 
     assert set(said["verdict"]) == {"not finite"}
     assert "residual at length 1 is not finite; float16 holds numbers up to 6.55e+04" in found.overflowing()["float16"]
     pd.testing.assert_frame_equal(from_rows(as_rows(found), found.provenance).verdicts(), verdicts)
-
-
-def test_weights_that_a_dtype_cannot_hold_overflow_too() -> None:
-    found = collapse(loud(1e7), "figure-5a", lengths=[1, 2], dtypes=["float32", "float16", "float8_e4m3fn-weights"])
-    assert set(found.overflowing()) == {"float16", "float8_e4m3fn-weights"}
-    assert set(found.measured()["dtype"]) == {"float32"}
 
 
 def test_numbers_that_are_not_finite_anywhere_else_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,6 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
-from ostools.measure.collapse.variation import attention_variation
 from ostools.measure.collapse.verdicts import Reading
 from ostools.models import encode
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
@@ -120,31 +118,6 @@ def test_layers_come_back_out_of_stored_rows() -> None:
 def test_other_layers_are_refused(layers: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], layers=layers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mitigation", [None, SlidingWindow(3)])
-def test_the_attentions_variation_stands_beside_to_the_last_bit(mitigation: Mitigation | None) -> None:
-    model = tiny_model("gemma3", seed=1, n_layers=3)
-    found = collapse(model, "figure-5b", lengths=LENGTHS, seeds=(0, 3), layers=[1], mitigation=mitigation)
-    alone = attention_variation(model, "figure-5b", lengths=LENGTHS, seeds=(0, 3), mitigation=mitigation)
-    assert found.variation is not None
-    pd.testing.assert_frame_equal(found.variation, alone.frame, check_exact=True)
-    assert found.provenance.parameters["variation"] == alone.provenance.parameters["route"]
-
-
-def test_where_there_is_no_variation_the_distances_stand_and_say_why() -> None:
-    model = tiny_model("llama")
-    pairs = collapse(model, "count-ones", lengths=(2, 3), layers="all")
-    assert pairs.variation is None
-    assert (
-        "left out: count-ones: expected pairs of which v* is v with its last token"
-        in pairs.provenance.parameters["variation"]
-    )
-    assert "The attention's total variation was left out" in json.dumps(pairs.plot().to_dict())
-    plain = collapse(model, "figure-5a", lengths=(2, 3))
-    assert plain.variation is None
-    assert "variation" not in plain.provenance.parameters
 
 
 def test_pieces_that_a_site_does_not_have_are_refused() -> None:

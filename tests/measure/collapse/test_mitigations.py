@@ -16,9 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
 from mitigations.temperature import AttentionTemperature
-from mitigations.upcast import Upcast
 from mitigations.window import SlidingWindow
-from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from
@@ -148,21 +146,6 @@ def test_a_chat_template_is_around_the_pair() -> None:
     collapse(model, AppendixTask("copy"), lengths=[4], dtypes=["float32"], chat=True)
 
 
-def test_task_pairs_are_the_questions() -> None:
-    """By name, as pairs and as a task: the same prompts."""
-    model = tiny_model("llama", seed=1, context=512)
-    one, two, three = (
-        collapse(model, task, lengths=[3, 7], dtypes=["float32"], bos=False)
-        for task in ("copy-last", tasks.task_pairs("copy-last"), COPY)
-    )
-    # The same prompts in the same pass.
-    pd.testing.assert_frame_equal(one.frame, two.frame)
-    pd.testing.assert_frame_equal(one.frame, three.frame)
-    assert one.provenance.token_ids == three.provenance.token_ids
-    spec = collapse(model, "copy-last:uniform=true", lengths=[3], seeds=[0, 1], dtypes=["float32"])
-    assert set(spec.frame["task"]) == {"copy-last:uniform=True"}
-
-
 @dataclass(frozen=True)
 class Broken(Mitigation):
     """Promises what it does not keep, in 16 bits alone."""
@@ -222,17 +205,3 @@ def test_refusals(arguments: dict[str, Any], error: type[ValueError], message: s
     with pytest.raises(error, match=message) as caught:
         collapse(model, arguments.pop("task"), **arguments)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_upcast_parts_of_a_16_bit_run_are_compared_like_any_others() -> None:
-    model = tiny_model("gemma2")
-    parts = ("attention", "mlp", "norms", "residual")
-    asked = {"lengths": [3, 4], "dtypes": ["bfloat16"]}
-    plain, upcast = (
-        collapse(model, "copy-last", **asked, mitigation=mitigation) for mitigation in (None, Upcast(parts))
-    )
-    whole = [curve.frame.query("site == 'y' and per == 'vector' and norm == 'l2'") for curve in (plain, upcast)]
-    assert (whole[1]["noise"].to_numpy() < 0.2 * whole[0]["noise"].to_numpy()).all()
-    with pytest.raises(InputError, match="changes the unembedding itself"):
-        collapse(model, "copy-last", **asked, mitigation=Upcast())

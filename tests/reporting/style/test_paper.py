@@ -101,7 +101,6 @@ TOGETHER = (
     ("right", "wrong"),
     ("helps", "hurts"),
     ("copy-first", "copy-last"),
-    ("BOS present", "BOS absent"),
     ("opening", "sequence", "question"),
     ("vectors", "weights"),
 )
