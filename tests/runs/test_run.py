@@ -311,7 +311,7 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
     assert "2 cells measured, 0 were there, 0 failed" in shown
     code, shown, _ = run("sweep", "results", "out")
     assert code == 0
-    assert "2 cells, 75 rows" in shown
+    assert "2 of 2 cells measured, 75 rows" in shown
     code, shown, _ = run("sweep", "results", "out", "--out", "table.csv")
     assert code == 0
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
