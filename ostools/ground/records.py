@@ -34,6 +34,7 @@ class Record:
     hosted: a function of `ostools.cli.verbs.hosted` that makes the questions for a model that runs elsewhere.
     of_questions: the parameters that such a model leaves to choose.
     pairs: its tasks are pairs of prompts, which its check knows.
+    sweep: what a sweep does with it, an `ostools.measure.swept.Swept` written "module:NAME"; "" where no sweep can ask it.
     """
 
     command: str = ""
@@ -46,6 +47,7 @@ class Record:
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     pairs: bool = False
+    sweep: str = ""
 
 
 @cache

@@ -21,6 +21,7 @@ from ostools.ground.errors import INTERRUPTS
 from ostools.ground.memory import available_memory
 from ostools.measure.answers.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.measure.passes.batches import LongestPrompt
+from ostools.measure.swept import Cell
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
@@ -32,8 +33,6 @@ from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import count_tokens, require_chat, required
 from ostools.runs.cells import to_load
 from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.measurements.evaluate import EVALUATION
-from ostools.runs.measurements.record import Cell
 from ostools.runs.sweep_file import form_of
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
@@ -130,7 +129,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     kind = device.partition(":")[0]
     try:
         model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
-        work = MEASUREMENTS[cell.measurement].memory(model.shape, cell, _longest_of(cell, source))
+        work = MEASUREMENTS[cell.measurement].swept.memory(model.shape, cell, _longest_of(cell, source))
         return model.forecast(work)
     except INTERRUPTS:
         raise
@@ -140,7 +139,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
 
 def _longest_of(cell: Cell, source: Source) -> LongestPrompt:
     elicitation = None
-    if cell.measurement == EVALUATION.name:
+    if cell.measurement == "evaluate":
         elicitation = _elicitation(tasks.task(cell.task), source, cell.arguments.get("elicitation"), None)
     return _longest_of_cell(replace(cell, model="", dtype="", options=""), source.tokenizer, elicitation)
 
@@ -148,7 +147,7 @@ def _longest_of(cell: Cell, source: Source) -> LongestPrompt:
 @lru_cache(maxsize=256)
 def _longest_of_cell(cell: Cell, directory: Path, elicitation: Elicitation | None) -> LongestPrompt:
     """Of a cell without what changes no token."""
-    form, pairs = form_of(cell.task, cell.measurement), MEASUREMENTS[cell.measurement].pairs
+    form, pairs = form_of(cell.task, cell.measurement), MEASUREMENTS[cell.measurement].swept.pairs
     how: Any = {"seed": cell.seed, "mitigation": cell.mitigated, "pairs": pairs, "elicitation": elicitation}
     return longest_prompt(form, directory, max(cell.lengths), **how)
 

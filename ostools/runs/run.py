@@ -10,12 +10,12 @@ from pathlib import Path
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
+from ostools.measure.swept import Rows
 from ostools.models.files.sources import locate
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess
 from ostools.runs.forecast import forecast
-from ostools.runs.measurements.record import Rows
 from ostools.runs.store import Failure, Store
 from ostools.runs.sweep_file import Sweep
 

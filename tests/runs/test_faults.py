@@ -17,11 +17,11 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import Sweep, executor, results, run, store, sweep_of
 from ostools.runs import forecast as forecasting
 from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Terms
-from ostools.runs.measurements.record import Cell
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 

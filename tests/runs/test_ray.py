@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.swept import Cell
 from ostools.runs import RayCluster, plan, ray_cluster, ray_connection, read_sweep, results, run, sweep_of
 from ostools.runs.executor import Terms
 from ostools.runs.forecast import Forecast
-from ostools.runs.measurements.record import Cell
 from ostools.runs.ray_cluster import Needs, Worker
 from ostools.runs.store import Store
 from tests.runs.test_run import CELLS, asked, table

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import results
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 

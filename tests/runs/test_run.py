@@ -405,17 +405,17 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     for name in ("probe", "probe-intervention"):
         theirs: Any = getattr(ost, name.replace("-", "_"))(model, both["tasks"], seeds=range(12, 24), **how)
         rows: Any = kept.rows(name)
-        mine: Any = MEASUREMENTS[name].read(rows, theirs.provenance)
+        mine: Any = MEASUREMENTS[name].swept.read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)
         if name == "probe":
             pd.testing.assert_frame_equal(mine.steps, theirs.steps)
             two = rows.assign(mitigation=["none", *rows["mitigation"][1:]])
             with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
-                MEASUREMENTS[name].read(two, theirs.provenance)
+                MEASUREMENTS[name].swept.read(two, theirs.provenance)
         else:
             assert set(rows["over_lengths"]) == {"1, 2, 3, 4, 5"}
             assert set(rows["length"]) == {5}
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
-    assert len(re.findall(r'id="decodable-\d', page)) == 1
+    assert len(re.findall(r'id="probe-\d', page)) == 1
     assert len(re.findall(r'id="probe-intervention-\d', page)) == 1
     assert "from what is stored" not in page

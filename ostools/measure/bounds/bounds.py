@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from pydantic import AfterValidator
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -43,6 +44,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.prompts import PROFILE, PromptResults, by_token, join_results, token_columns
+from ostools.measure.swept import Swept
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
@@ -123,6 +125,7 @@ def bounds(
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
+    sweep="measure.bounds.bounds:SWEPT",
 )
 @in_smaller_chunks
 def bounds(
@@ -299,3 +302,10 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], values: Float[Tens
             "value": flat_values,
         }
     )
+
+
+SWEPT = Swept(
+    memory=lambda shape, cell, longest: bounds_bytes(shape, longest.tokens, cell.arguments["variants"]),
+    read=Bounds,
+    options={"variants": AfterValidator(checked_variants)},
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -32,9 +32,19 @@ from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
-from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes
+from ostools.measure.probes.probe import COLUMNS as PROBED
+from ostools.measure.probes.probe import (
+    FLOAT32,
+    POSITION,
+    SWEPT_SEQUENCES,
+    Decodability,
+    ProbeTask,
+    probe,
+    probes_bytes,
+)
 from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.swept import Cell, Rows, Swept
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
@@ -128,6 +138,7 @@ class FailureStage(Result, chart="components:failure_stage_chart"):
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=("measure.probes.probe:probe",),
     check="seeds_drawn",
+    sweep="measure.probes.failure_stage:SWEPT",
 )
 @in_smaller_chunks
 def failure_stage(
@@ -383,3 +394,36 @@ def failure_stage_bytes(
     pos = longest.tokens + longest.answer
     answer_bytes = batch_bytes(shape, lengths * seeds, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
     return max(probes, answer_bytes, collapse_bytes(shape, pos, lengths, dtypes))
+
+
+def _swept(model: TransformerBridge, cell: Cell) -> Rows:
+    """The verdict of each length, under the cell's mitigation alone: the arm without one is another cell."""
+    target = cell.arguments["target"]
+    probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated, None)
+    result = arm(probe_task, [cell.dtype])
+    provenance = result.probes.provenance
+    parameters = {**provenance.parameters, "measurement": "failure-stage"}
+    return result.frame[list(COLUMNS)].astype(COLUMNS), replace(provenance, parameters=parameters)
+
+
+def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
+    """The verdicts; what probes said place by place is not stored."""
+    none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
+    places = pd.DataFrame({"site": [], "layer": [], "depth": []})
+    probes = Decodability(none, provenance, places, pd.DataFrame())
+    return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
+
+
+def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    counts = {"lengths": len(cell.lengths), "seeds": len(cell.seeds)}
+    return failure_stage_bytes(shape, longest, [cell.dtype], **counts, random=False)
+
+
+SWEPT = Swept(
+    memory=_swept_bytes,
+    read=_from_rows,
+    options={**SWEPT_SEQUENCES, "target": (Literal["number", "token"] | None, None)},
+    measure=_swept,
+    casts=True,
+    depends_on_lengths=True,
+)

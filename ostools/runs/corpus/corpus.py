@@ -23,6 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
+from ostools.measure.swept import Cell
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance
@@ -32,7 +33,6 @@ from ostools.runs.corpus.measures import Measure
 from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse
 from ostools.runs.corpus.result import KIND, Corpus, assembled, bins_of, read_corpus
 from ostools.runs.corpus.windows import Window, WindowSet, draw, read_texts, texts_hash
-from ostools.runs.measurements.record import Cell
 from ostools.runs.store import Store
 
 TOKENS_PER_CELL = 1024

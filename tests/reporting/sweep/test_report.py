@@ -14,12 +14,12 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
@@ -121,14 +121,6 @@ def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, t
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
     ost.report(run=sweep, out=tmp_path / "r.html")
     assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
-
-
-def test_every_measurement_of_a_sweep_has_a_section() -> None:
-    from ostools.reporting.sweep.report import SECTIONS
-    from ostools.runs.measurements import MEASUREMENTS
-
-    assert SECTIONS.keys() == MEASUREMENTS.keys()
-    assert all(SECTIONS[name].measurement is one for name, one in MEASUREMENTS.items())
 
 
 def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> KeyedCell:
