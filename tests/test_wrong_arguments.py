@@ -30,7 +30,7 @@ one = dict(model=model, prompt=prompt)
 SOUND = {
     ost.attribution: one, ost.untrained_baselines: {**one, "seeds": [0]}, ost.untrained_model: dict(model=model),
     ost.faithfulness: dict(model=model, profiles=measured),
-    ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8], bins=4, measure="attention"),
+    ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8]),
     ost.sensitivity: one, ost.bounds: one, ost.spectra: one,
     ost.compare: dict(first=measured, second=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
