@@ -107,7 +107,7 @@ class Swept:
         """The rows of a cell: of one call at all its lengths, or of one a length for what takes one prompt."""
         if self.measure is not None:
             return self.measure(model, cell)
-        options = {name: value for name, value in cell.arguments.items() if name != SEQUENCES} | self.fixed
+        options = {name: value for name, value in {**cell.arguments, **self.fixed}.items() if name != SEQUENCES}
         names = inspect.signature(function).parameters
         if "lengths" not in names:
             return _each_prompt(function, model, cell, options | ({"seed": cell.seed} if "seed" in names else {}))

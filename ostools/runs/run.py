@@ -87,9 +87,7 @@ def plan_of(
             failed.append(failure)
         else:
             memory = (
-                Forecast(0)
-                if located is None
-                else forecast(cell, located[cell.model], terms.device, terms.device_map)
+                Forecast(0) if located is None else forecast(cell, located[cell.model], terms.device, terms.device_map)
             )
             pending.append(Job(missing_cell, memory))
     return Plan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)

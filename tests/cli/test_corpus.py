@@ -31,7 +31,10 @@ def _texts(tmp_path: Path) -> None:
             (*COMMAND, "--dtype", "bfloat16"),
             ("--dtype: expected it with --measure collapse alone; --load-dtype loads",),
         ),
-        ((*COMMAND, "--measure", "collapse", "--method", "exact"), ("method: expected it with measure 'sensitivity' alone",)),
+        (
+            (*COMMAND, "--measure", "collapse", "--method", "exact"),
+            ("method: expected it with measure 'sensitivity' alone",),
+        ),
         (
             (*COMMAND, "--mitigation", "hint"),
             ("expected a mitigation of the forward pass, found hint, which rewrites",),

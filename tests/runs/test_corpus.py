@@ -23,9 +23,7 @@ from ostools.runs import read_corpus
 from ostools.runs.corpus.measures import PAIRS, Measure
 from ostools.runs.corpus.result import _pairs
 from ostools.runs.corpus.texts import draw, read_texts, texts_hash
-from ostools.runs.reading import read
 from ostools.runs.store import Store
-from ostools.tasks import RepeatedIds
 from ostools.theory.profiles import binned, shares
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
@@ -72,38 +70,17 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
 
 
 @pytest.mark.parametrize("mitigation", [None, "sliding-window:window=4"])
-@pytest.mark.parametrize("measure", ["sensitivity", PAIRS])
 def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(
-    model: TransformerBridge, measure: str, mitigation: str | None
+    model: TransformerBridge, mitigation: str | None
 ) -> None:
     how: dict[str, Any] = {"mitigation": mitigation, "progress": False}
-    found = measured_corpus(model, texts(3), lengths=[12], measure=measure, **how)
+    found = measured_corpus(model, texts(3), lengths=[12], **how)
     (window_set,) = draw(tokenizer_of(model), texts(3), [12], count=None, seed=0)
     for number, rows in found.windows.groupby("window"):
-        ids, value = window_set.windows[number].ids, "value"
-        if measure == "sensitivity":
-            sensitivity: Any = ost.sensitivity(
-                model, ost.Prompt.from_ids(model, ids), linearisations=["full"], method="exact", **how
-            )
-            alone = sensitivity.frame["operator_norm"]
-        else:
-            task = RepeatedIds(ids, name="window")
-            frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **how).frame
-            alone = frame.query("per == 'vector' and norm == 'l2' and site == 'y'")["mean"]
-            value = "distance"
-        np.testing.assert_allclose(rows[value], alone, rtol=1e-6, atol=1e-9)
+        prompt = ost.Prompt.from_ids(model, window_set.windows[number].ids)
+        alone: Any = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", **how)
+        np.testing.assert_allclose(rows["value"], alone.frame["operator_norm"], rtol=1e-6, atol=1e-9)
     assert found.provenance.parameters.get("mitigation") == mitigation
-
-
-def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = SHORT | {"lengths": [12]}
-    under = asked | {"mitigation": "sliding-window:window=4"}
-    found = measured_corpus(model, texts(3), **under, out=tmp_path / "x")
-    equal(measured_corpus(model, texts(3), **under), found)
-    with pytest.raises(InputError, match="found another corpus or sweep"):
-        measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
-    (other,) = {cell.keyed_cell.cell.mitigation for cell in read(tmp_path / "x").cells}
-    assert other == "sliding-window:window=4"
 
 
 @pytest.mark.parametrize("measure", ["sensitivity", PAIRS])
@@ -221,16 +198,6 @@ def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers(
     assert (row["texts"], row["too_short"]) == (3, 4)
 
 
-def test_a_broken_cell_is_measured_again(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = SHORT | {"out": tmp_path / "x"}
-    whole = measured_corpus(model, texts(3), **asked)
-    (file,) = (tmp_path / "x" / "cells").iterdir()
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match="its bytes are not those that were written"):
-        read_corpus(tmp_path / "x")
-    equal(whole, measured_corpus(model, texts(3), **asked))
-
-
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
     asked = SHORT | {"out": tmp_path / "x"}
     measured_corpus(model, texts(3), **asked)
@@ -264,8 +231,7 @@ def test_windows_are_pieces_of_their_texts_and_the_same_for_the_same_seed(length
 def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> None:
     tokenizer, given = make_tokenizer(), texts(9, 12)
     all_of_them, some = (
-        draw(tokenizer, given, lengths, count=count, seed=4)
-        for lengths, count in (([8, 9], None), ([9], 4))
+        draw(tokenizer, given, lengths, count=count, seed=4) for lengths, count in (([8, 9], None), ([9], 4))
     )
     assert some[0].windows == all_of_them[1].windows[:4]
     (whole,) = draw(tokenizer, given, [9], count=None, seed=4)
@@ -303,18 +269,12 @@ def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content:
         read_texts(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        ({"txt": ["a"]}, "unknown field 'text': did you mean 'txt'"),
-        ({"text": [1]}, "expected a column of text"),
-        ({"text": ["a", None]}, "found none in row 1"),
-    ],
-)
-def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[str, Any], said: str) -> None:
-    pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(InputError, match=said):
-        read_texts(tmp_path / "x.parquet")
+def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"did you mean 'txt'": {"txt": ["a"]}, "expected a column of text": {"text": [1]}}
+    for said, column in {**wrong, "found none in row 1": {"text": ["a", None]}}.items():
+        pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
+        with pytest.raises(InputError, match=said):
+            read_texts(tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize(

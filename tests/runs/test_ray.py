@@ -292,12 +292,6 @@ def test_an_address_of_a_wrong_form_is_refused(wrong: str) -> None:
         RayCluster(wrong)
 
 
-@pytest.mark.parametrize("number", ["workers", "cpus"])
-def test_numbers_of_workers_and_threads_are_positive(number: str) -> None:
-    with pytest.raises(InputError, match=f"{number}: expected 1 or more, found 0"):
-        RayCluster(None, **{number: 0})  # pyright: ignore[reportArgumentType]
-
-
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there; somebody who says nothing; somebody who says something else."""
 
@@ -394,34 +388,3 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
     assert (len(left.pending), left.failed) == (len(left.keyed_cells) - kept, ())
     assert 0 < kept < len(left.keyed_cells)
-
-
-# --- the page about clusters
-
-
-def block(language: str) -> str:
-    (found,) = re.findall(
-        rf"```{language}\n(.*?)```", (HERE / "docs" / "cluster.md").read_text("utf-8"), flags=re.DOTALL
-    )
-    return found
-
-
-def test_the_script_for_slurm_is_one_and_names_options_that_exist(request: pytest.FixtureRequest) -> None:
-    script = block("bash")
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    _, help_, _ = request.getfixturevalue("run")("sweep", "run", "--help")
-    command = script[script.index("ostools sweep run") :]
-    assert set(re.findall(r"--[\w-]+", command)) == {"--out", "--ray-address"} <= set(re.findall(r"--[\w-]+", help_))
-
-
-def test_the_file_for_kubernetes_describes_a_ray_cluster() -> None:
-    import yaml
-
-    found = yaml.safe_load(block("yaml"))
-    assert (found["apiVersion"], found["kind"]) == ("ray.io/v1", "RayCluster")
-    groups = [found["spec"]["headGroupSpec"], *found["spec"]["workerGroupSpecs"]]
-    for pod in (group["template"]["spec"] for group in groups):
-        (container,) = pod["containers"]
-        mounted = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounted == {volume["name"] for volume in pod["volumes"]}
-        assert container["resources"]["limits"] == container["resources"]["requests"]

@@ -171,15 +171,6 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_p
     assert results(tmp_path)["length"].tolist() == [3, 3]
 
 
-def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "copy")
-    names = [str(written), str(tmp_path / "copy")]
-    one = asked(written, models=names, tasks="copy-last", mitigations="none", dtypes="float32", measurements="evaluate")
-    run(sweep_of(one), tmp_path / "out")
-    found = results(tmp_path / "out")
-    assert found.groupby("model", sort=False)["length"].apply(list).to_dict() == {name: [3, 4, 5] for name in names}
-
-
 def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

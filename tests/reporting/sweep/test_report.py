@@ -185,13 +185,6 @@ def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) 
     pd.testing.assert_frame_equal(back.verdicts(), result.verdicts())
 
 
-def test_rows_without_a_reference_give_no_verdict(sweep: Path, tmp_path: Path) -> None:
-    rows = made_collapse(lambda n: 1 / n)
-    back = from_rows(rows.frame.drop(columns="float64_distance"), rows.provenance)
-    assert back.reference.empty
-    assert back.verdicts().empty
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

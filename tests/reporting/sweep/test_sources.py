@@ -12,7 +12,7 @@ import pytest
 import ostools.runs
 from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
-from ostools.reporting.sweep.sections import section_of
+from ostools.reporting.sweep.sections import LOOKS, section_of
 from ostools.results import Provenance
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
@@ -144,3 +144,13 @@ def test_failures_of_a_cell_that_misses_lengths_are_told(tmp_path: Path) -> None
     assert "1 are still to be measured (1 of them failed at other lengths)" in told
     assert "no room at all" in told
     assert "Lengths that failed" in told
+
+
+def test_a_measurement_that_has_no_look_of_its_own_is_shown_by_its_chart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, cell("bounds"), sums(), source())
+    monkeypatch.delitem(LOOKS, "bounds")
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["bounds"])
+    assert (section.title, len(section.parts)) == ("Bounds", 1)
+    assert section.parts[0].figure is not None
