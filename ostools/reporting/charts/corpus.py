@@ -125,10 +125,12 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     tooltips = ["row:N", "dtype:N", "texts:Q", alt.Tooltip("mean:Q", format=".3g")]
     marks = bars(rows, names, value, hue, intervals=intervals, offset=offset, size=40, tooltip=tooltips)
     panel = draw.layers(*marks, width=320, height=alt.Step(26))
-    notes = [
-        f"{row['length']} tokens, {row['dtype']}: {_count_words(row['texts'], 'text')}; distance at y {row['mean']:.3g}, noise "
-        f"{row['pair_noise']:.2g}."
-        for row in frame.to_dict("records")
-    ]
+    notes = []
+    for dtype, of_dtype in frame.groupby("dtype", sort=False):
+        at_lengths = [
+            f"{row['mean']:.3g}, noise {row['pair_noise']:.2g} at {row['length']} tokens"
+            for row in of_dtype.to_dict("records")
+        ]
+        notes.append(f"Mean distance at y, {dtype}: {'; '.join(at_lengths)}.")
     title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
     return draw.figure([[panel]], title, notes, spacing=34)
