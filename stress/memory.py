@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import torch
 
+from ostools.measure.swept import Cell
 from ostools.models.files.sources import locate
 from ostools.runs import sweep_of
 from ostools.runs.cells import cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import Bench, Terms
-from ostools.runs.measurements.record import Cell
 from tests.checkpoints import write_checkpoint
 
 CASES = 1000

@@ -30,7 +30,7 @@ task = dict(model=model, task="count-ones", lengths=[3])
 SOUND = {
     ost.untrained_model: dict(model=model),
     ost.faithfulness: dict(model=model, profiles=measured),
-    ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8], bins=4, measure="attention"),
+    ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8]),
     ost.compare: dict(first=measured, second=paths),
     ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
     ost.attention: dict(model=model, task="count-ones", length=3),

@@ -196,7 +196,7 @@ lines = [
     "In the beginning God created the heaven and the earth. And the earth was without form, and void.",
     "No one would have believed in the last years of the nineteenth century that this world was being watched keenly.",
 ]
-profiles = ost.corpus(model, lines, lengths=24, bins=8, out=Path(workplace.name) / "profiles", progress=False)
+profiles = ost.corpus(model, lines, lengths=24, out=Path(workplace.name) / "profiles", progress=False)
 assert profiles.summary["texts"].item() == len(lines)
 profiles.shapes[["kept", "verdict", "start_contrast", "end_contrast", "end_contrast_low", "end_contrast_high"]].round(2)
 

@@ -196,18 +196,15 @@ def figure_5(arguments: Arguments) -> None:
 def corpus(arguments: Arguments) -> None:
     """Texts that can be read, and a measure with options of its own."""
     from mitigations import optional
-    from ostools.runs.corpus.measures import Measure
-    from ostools.runs.corpus.pairs import PAIRS
-    from ostools.runs.corpus.result import bins_of
-    from ostools.runs.corpus.windows import read_texts
+    from ostools.runs.corpus.measures import PAIRS, PROFILES, Measure
+    from ostools.runs.corpus.texts import read_texts
     from ostools.runs.store import Store
 
-    measure, dtypes = arguments.get("measure", "sensitivity"), arguments.get("dtypes")
+    measure, dtypes = arguments.get("measure", PROFILES), arguments.get("dtypes")
     if dtypes and measure != PAIRS:
         raise InputError(f"--dtype: expected it with --measure {PAIRS} alone; --load-dtype loads the model in a dtype")
     method = (arguments.get("linearisation"), arguments.get("method"), dtypes)
     Measure.from_options(measure, *method, 1, optional(arguments.get("mitigation")))
-    bins_of(arguments.get("bins"), measure, arguments.get("lengths", (64,)))
-    read_texts(arguments["texts"], arguments.get("field", "text"))
+    read_texts(arguments["texts"])
     if "out" in arguments:
         Store(Path(arguments["out"])).require_ours()

@@ -161,7 +161,7 @@ UNMEASURED = (
     ),
     Command(
         "sweep results",
-        ("sweep --out table.csv", "sweep --follow"),
+        ("sweep --out table.csv",),
         target="cli.verbs.sweeps:results",
         loads_model=True,
         draws=False,

@@ -24,7 +24,7 @@ from ostools.cli.signature import UNKNOWN, Parameter, signature_of
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.whole_numbers import parse_lengths
 
-SUPPLIED = ("progress", "say", "interrupted", "max_memory")
+SUPPLIED = ("progress", "say", "max_memory")
 """Parameters that the command line gives itself."""
 _WHOLE_TEXTS = ("logit", "mitigation", "mitigations", "task", "tasks", "prompts", "reasoning")
 """Lists whose items may hold a comma."""

@@ -40,12 +40,7 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
         imported(command.function)(**arguments)
         return
     _check(command, arguments)
-    if "interrupted" in signature_of(command.function).names:
-        from ostools.ground.signals import ended_by_signals
-
-        ended_by_signals(lambda flag: _measure(command, arguments, values, interrupted=flag))
-    else:
-        _measure(command, arguments, values)
+    _measure(command, arguments, values)
 
 
 def _check(command: Command, arguments: Mapping[str, Any]) -> None:
@@ -59,8 +54,8 @@ def _check(command: Command, arguments: Mapping[str, Any]) -> None:
         getattr(checks, command.check)(arguments)
 
 
-def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any], **more: Any) -> None:
-    function, fixed = imported(command.function), {**command.fixed, **more}
+def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
+    function, fixed = imported(command.function), dict(command.fixed)
     result = None
     if command.hosted is not None:
         hosted_result = imported("ostools.cli.verbs.hosted:hosted_result")  # verbs import this module

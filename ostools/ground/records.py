@@ -38,6 +38,7 @@ class Record:
     pairs: its tasks are pairs of prompts, which its check knows.
     memory: the function of ostools that says how many bytes it holds beside a model (`measure.unloaded`).
     parameters: the names of the function's parameters, which are read with the rest.
+    sweep: what a sweep does with it, an `ostools.measure.swept.Swept` written "module:NAME"; "" where no sweep can ask it.
     """
 
     command: str = ""
@@ -52,6 +53,7 @@ class Record:
     pairs: bool = False
     memory: str = ""
     parameters: tuple[str, ...] = ()
+    sweep: str = ""
 
 
 @cache

@@ -1,8 +1,8 @@
 """Sweeps: a file asks for many measurements. They are run cell by cell, resumed by the same command, and read as one table."""
 
 from ostools.runs.corpus.corpus import corpus as corpus
-from ostools.runs.corpus.pairs import CorpusCollapse as CorpusCollapse
 from ostools.runs.corpus.result import Corpus as Corpus
+from ostools.runs.corpus.result import CorpusCollapse as CorpusCollapse
 from ostools.runs.corpus.result import read_corpus as read_corpus
 from ostools.runs.executor import Executor as Executor
 from ostools.runs.ray_cluster import RayCluster as RayCluster

@@ -22,14 +22,14 @@ import hooks
 import mitigations
 from mitigations.named import NONE
 from ostools import tasks
+from ostools.measure.swept import Cell
 from ostools.models.files.checks import TEMPLATES
 from ostools.models.files.sources import Source
 from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.measurements.record import Cell
 from ostools.runs.sweep_file import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements")
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements.py")
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")
@@ -72,7 +72,7 @@ class KeyedCell:
 
 def to_load(cell: Cell) -> tuple[str, str]:
     """The model of a cell, and the dtype to load it in."""
-    return cell.model, "float32" if MEASUREMENTS[cell.measurement].casts else cell.dtype
+    return cell.model, "float32" if MEASUREMENTS[cell.measurement].swept.casts else cell.dtype
 
 
 def cells_of(sweep: Sweep) -> list[Cell]:
@@ -113,7 +113,7 @@ def _label_or_spec(label: str, mitigation: object, spec: str) -> str:
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
     """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its lengths where a row depends on
-    the others (`Measurement.depends_on_lengths`).
+    the others (`Swept.depends_on_lengths`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
@@ -124,7 +124,7 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].depends_on_lengths else None,
+            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].swept.depends_on_lengths else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),

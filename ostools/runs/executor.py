@@ -24,6 +24,7 @@ from ostools.ground.out_of_memory import (
     held_to_what_is_free,
     is_out_of_memory,
 )
+from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import Forecast
 from ostools.models import load_model
 from ostools.models.files.sources import locate
@@ -32,7 +33,6 @@ from ostools.models.shape import enough_threads
 from ostools.runs.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
 from ostools.runs.forecast import forecast
 from ostools.runs.measurements import measure
-from ostools.runs.measurements.record import Cell, Rows
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 Numbers are those of one process: in float32 on CPUs, with one CPU a worker, to the bit. Cost: seconds until the workers have
 begun, milliseconds a cell; one process is the cheaper choice for a sweep of a minute.
 
-Workers are actors that keep a model between cells. Ray's own retries are not used: tasks that found a model in a process's
-cache would hold memory that Ray does not count, and a restarted actor tells nobody that it lost its cell and its model. Here a
-lost cell goes back into the queue, is told, and is measured by whichever worker is free.
+Workers are actors that keep a model between cells. A cell whose worker is lost is measured by another worker.
 """
 
 from __future__ import annotations
@@ -14,26 +12,22 @@ import os
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from ostools.ground.errors import InputError
 from ostools.models.load import resolve_device
 from ostools.runs.cells import KeyedCell, code_version, to_load
-from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Terms
-from ostools.runs.measurements.record import Rows
-from ostools.runs.ray_connection import AUTO, alive, checked_address, connected, import_ray
+from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
+from ostools.runs.ray_connection import AUTO, alive, checked_address, connected
 
 RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be what ends its workers."""
-_FALSE_STARTS = 10  # how many workers in a row may be lost before they have begun
 _PATIENCE = 60.0  # seconds to wait for a node with room for a worker where none is left
-_TICK = 1.0
-_Loads: TypeAlias = tuple[str, str]
 
 
 class RayCluster(Executor):
@@ -47,7 +41,6 @@ class RayCluster(Executor):
         cpus: how many CPUs a worker asks for, and how many threads it computes with. It also asks for a GPU if the device is
             cuda (with `device_map: auto`, for all GPUs of a node), and otherwise for the memory that the largest cell is
             forecast to take.
-        say: called with one line for every worker that is lost, and for every cell that is tried again.
 
     Every node needs the same versions, plugins and checkpoints, and this is checked: other code ends the run, and another
     checkpoint or plugin fails the cell. A cell whose worker or node is lost is tried again, twice at most. A cell that raises
@@ -55,20 +48,18 @@ class RayCluster(Executor):
     worker.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        workers: int | None = None,
-        cpus: int = 1,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
+    def __init__(self, address: str | None = None, *, workers: int | None = None, cpus: int = 1) -> None:
         for name, value in (("workers", workers), ("cpus", cpus)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: expected 1 or more, found {value}")
-        self.ray = import_ray()
+        try:
+            import ray
+            import ray.exceptions
+        except ImportError:
+            raise InputError("expected Ray, found none: pip install 'oversquashing-tools[ray]'") from None
+        self.ray: Any = ray
         self.address = None if address is None else checked_address(address)
-        self.workers, self.cpus, self.say = workers, cpus, say
+        self.workers, self.cpus = workers, cpus
 
     def device(self, device: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
@@ -89,14 +80,13 @@ class RayCluster(Executor):
             return
         with connected(self.ray, self.address):
             gpus = self._gpus(terms)
-            fitting, too_large = self._fitting(jobs, gpus)
-            yield from too_large
+            largest = self._largest_memory(Needs(self.cpus, gpus, 0))
+            for job in jobs:
+                if not gpus and job.forecast.memory > largest:
+                    yield job.keyed_cell, _too_large(job, largest)
+            fitting = [job for job in jobs if gpus or job.forecast.memory <= largest]
             memory = 0 if gpus else max((job.forecast.memory for job in fitting), default=0)
-            crew = _Crew(self.ray, fitting, terms, Needs(self.cpus, gpus, memory), self.workers, self.say)
-            try:
-                yield from crew.measure()
-            finally:
-                crew.dismiss_all()
+            yield from self._measure(fitting, terms, Needs(self.cpus, gpus, memory))
 
     def _gpus(self, terms: Terms) -> int:
         """GPUs of a worker: one; all that a node has, where a model's weights may lie on several."""
@@ -104,9 +94,9 @@ class RayCluster(Executor):
             return 0
         return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in alive(self.ray))
 
-    def _fitting(self, jobs: Sequence[Job], gpus: int) -> tuple[list[Job], list[CellOutcome]]:
-        """The jobs that some node has the memory for, and the others as failures. Raises `InputError` where no worker fits."""
-        needs, everywhere = Needs(self.cpus, gpus, 0), alive(self.ray)
+    def _largest_memory(self, needs: Needs) -> float:
+        """The most memory of a node that has the CPUs and GPUs of a worker. Raises `InputError` where there is none."""
+        everywhere = alive(self.ray)
         nodes = [node for node in everywhere if needs.room([node])]
         if not nodes:
             node_words = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in everywhere)
@@ -116,37 +106,96 @@ class RayCluster(Executor):
                 f"{self.workers} workers of {needs}: expected at most {most} on this machine; give fewer, or the address "
                 "of a cluster"
             )
-        largest = max(node.get("memory", 0) for node in nodes)
-        too_large = [job for job in jobs if not gpus and job.forecast.memory > largest]
-        failures: list[CellOutcome] = [
-            (
-                job.keyed_cell,
-                f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
-                f"more than {largest / 2**30:.2f} GiB for workers",
-            )
-            for job in too_large
-        ]
-        return [job for job in jobs if gpus or job.forecast.memory <= largest], failures
+        return max(node.get("memory", 0) for node in nodes)
+
+    def _measure(self, jobs: Sequence[Job], terms: Terms, needs: Needs) -> Iterator[CellOutcome]:
+        """Every job once. Those of one model follow each other: a worker mostly keeps the model that it has."""
+        queue = deque(sorted(jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory)))
+        working: dict[Any, tuple[Any, Job]] = {}  # workers and their cells, by the references of the results
+        tries: Counter[KeyedCell] = Counter()
+        has_room = time.monotonic()
+
+        def start(worker: Any) -> None:
+            job = queue.popleft()
+            working[worker.measure.remote(job)] = worker, job
+
+        try:
+            while queue or working:
+                room = needs.room(alive(self.ray))
+                for _ in range(min(room, self.workers or room) - len(working)):
+                    if queue:
+                        start(self._worker(terms, needs))
+                if room:
+                    has_room = time.monotonic()
+                elif time.monotonic() - has_room > _PATIENCE:
+                    raise InputError(
+                        f"expected a node with room for a worker, found none for {_PATIENCE:g} seconds: "
+                        f"{len(queue) + len(working)} cells are left; the same command goes on with them"
+                    )
+                if not working:
+                    time.sleep(1.0)
+                    continue
+                for ref in self.ray.wait(list(working), timeout=1.0)[0]:
+                    worker, job = working.pop(ref)
+                    rows, lost = self._rows(ref)
+                    if lost:
+                        self._dismiss(worker)
+                        tries[job.keyed_cell] += 1
+                        if tries[job.keyed_cell] <= RETRIES:
+                            queue.appendleft(job)
+                            continue
+                        rows = f"its worker was lost {tries[job.keyed_cell]} times: {rows}"
+                    elif queue:  # its next cell is under way before this one is stored
+                        start(worker)
+                    else:
+                        self._dismiss(worker)
+                    yield job.keyed_cell, rows
+        finally:
+            for worker, _ in working.values():
+                self._dismiss(worker)
+
+    def _rows(self, ref: Any) -> tuple[Any, bool]:
+        """What came of a cell; or why its worker was lost, and that it was. Raises `InputError` for a node with other code."""
+        try:
+            return self.ray.get(ref), False
+        except self.ray.exceptions.RayTaskError as error:  # what a cell raises comes back as its rows
+            raise InputError(_cause(error)) from error
+        except self.ray.exceptions.RayError as error:
+            return _cause(error), True
+
+    def _worker(self, terms: Terms, needs: Needs) -> Any:
+        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
+        kind = self.ray.remote(Worker).options(**options, max_restarts=0, scheduling_strategy="SPREAD")
+        return kind.remote(terms, os.getcwd(), needs.cpus)
+
+    def _dismiss(self, worker: Any) -> None:
+        with suppress(Exception):  # it is gone already, or the cluster is
+            self.ray.kill(worker, no_restart=True)
+
+
+def _too_large(job: Job, largest: float) -> str:
+    return (
+        f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has more than "
+        f"{largest / 2**30:.2f} GiB for workers"
+    )
 
 
 class Worker:
-    """A process of the cluster, with a model and `cpus` threads."""
+    """A process of the cluster, with a model and `cpus` threads. Relative names mean what they mean in `directory`."""
 
-    def begin(self, terms: Terms, directory: str, cpus: int) -> str | None:
-        """None, or why this process may not measure. Relative names of models mean what they mean in `directory`."""
+    def __init__(self, terms: Terms, directory: str, cpus: int) -> None:
         with suppress(OSError):  # not on this node: then a relative name is refused when it is looked for
             os.chdir(directory)
         torch.set_num_threads(cpus)
         self._bench = Bench(terms)
-        if code_version() != terms.code:
-            return (
+
+    def measure(self, job: Job) -> Rows | str:
+        """The rows of a cell, or what went wrong. Raises `InputError` where this node has other code: the run ends."""
+        if code_version() != self._bench.terms.code:
+            raise InputError(
                 "expected the code and versions that the sweep was planned with on every node, found others on "
                 f"{os.uname().nodename}: install the same there"
             )
-        return None
-
-    def measure(self, job: Job) -> Rows | str:
-        """The rows of a cell, or what went wrong."""
         return self._bench.measure_planned(job.keyed_cell)
 
 
@@ -168,133 +217,6 @@ class Needs:
         return sum(
             min(int(node.get(name, 0) // amount) for name, amount in amounts.items() if amount) for node in nodes
         )
-
-
-@dataclass(eq=False)
-class _Member:
-    """A worker, the model that it holds, and its cell: None while it begins."""
-
-    actor: Any
-    loads: _Loads | None = None
-    job: Job | None = None
-
-
-class _Crew:
-    """The workers of one run. `say` is told of every worker that is lost."""
-
-    def __init__(
-        self,
-        ray: Any,
-        jobs: Sequence[Job],
-        terms: Terms,
-        needs: Needs,
-        workers: int | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self.ray, self.terms, self.needs, self.workers, self.say = ray, terms, needs, workers, say
-        self._queues: dict[_Loads, deque[Job]] = {}
-        for job in sorted(jobs, key=lambda job: job.forecast.memory, reverse=True):  # a long one is not left to the end
-            self._queues.setdefault(to_load(job.keyed_cell.cell), deque()).append(job)
-        self._members: dict[Any, _Member] = {}  # by the reference of what each is doing
-        self._tries: Counter[KeyedCell] = Counter()
-        self._false_starts = 0
-        self._kind = ray.remote(Worker)
-
-    @property
-    def _jobs_left(self) -> int:
-        return sum(map(len, self._queues.values()))
-
-    def measure(self) -> Iterator[CellOutcome]:
-        """Every job once. A worker's next cell is under way before its last one is stored: at most one result a worker."""
-        progressed = time.monotonic()
-        while self._jobs_left or any(member.job for member in self._members.values()):
-            self._hire()
-            if self._members:
-                progressed = time.monotonic()
-            elif time.monotonic() - progressed > _PATIENCE:
-                raise InputError(
-                    f"expected a node with room for a worker, found none for {_PATIENCE:g} seconds: {self._jobs_left} "
-                    "cells are left; the same command goes on with them"
-                )
-            else:
-                time.sleep(_TICK)
-                continue
-            for ref in self.ray.wait(list(self._members), num_returns=1, timeout=_TICK)[0]:
-                outcome = self._finish(ref)
-                if outcome is not None:
-                    yield outcome
-
-    def dismiss_all(self) -> None:
-        for member in self._members.values():
-            self._dismiss(member)
-        self._members.clear()
-
-    def _hire(self) -> None:
-        """Start workers while there is room and work for them."""
-        room = self.needs.room(alive(self.ray))
-        most = room if self.workers is None else min(room, self.workers)
-        starting = sum(member.job is None for member in self._members.values())
-        for _ in range(min(most - len(self._members), self._jobs_left - starting)):
-            actor = self._kind.options(
-                num_cpus=self.needs.cpus,
-                num_gpus=self.needs.gpus,
-                memory=self.needs.memory,
-                max_restarts=0,  # a cell is not bound to its worker: it is tried again on whichever is free
-                scheduling_strategy="SPREAD",
-            ).remote()
-            self._members[actor.begin.remote(self.terms, os.getcwd(), self.needs.cpus)] = _Member(actor)
-
-    def _finish(self, ref: Any) -> CellOutcome | None:
-        """What came of the cell of a worker, which has its next one by then; None where it only began, or was lost."""
-        member = self._members.pop(ref)
-        rows: Any
-        try:
-            rows = self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:  # not of the cell: what a cell raises is given back in words
-            rows = _cause(error)
-        except self.ray.exceptions.RayError as error:
-            self._dismiss(member)
-            return self._lost(member.job, _cause(error))
-        job, member.job = member.job, None
-        outcome = None if job is None else (job.keyed_cell, rows)
-        if job is None:
-            if rows is not None:
-                raise InputError(str(rows))
-            self._false_starts = 0
-        self._occupy(member)
-        return outcome
-
-    def _lost(self, job: Job | None, why: str) -> CellOutcome | None:
-        if job is None:
-            self._false_starts += 1
-            if self._false_starts > _FALSE_STARTS:
-                mode = os.environ.get("RAY_AUTH_MODE")
-                hint = f"; RAY_AUTH_MODE is {mode!r} here, and has to be that of every node" if mode else ""
-                raise InputError(f"the workers of the cluster do not begin: {why}{hint}")
-            return None
-        keyed_cell = job.keyed_cell
-        self._tries[keyed_cell] += 1
-        if self._tries[keyed_cell] > RETRIES:
-            return keyed_cell, f"its worker was lost {self._tries[keyed_cell]} times: {why}"
-        self._queues[to_load(keyed_cell.cell)].appendleft(job)
-        self.say(f"{keyed_cell.cell}: {why}; it is tried again")
-        return None
-
-    def _occupy(self, member: _Member) -> None:
-        """Give a worker its next cell: of the model that it holds, else of the one with most cells for each that holds it."""
-        if member.loads is None or not self._queues[member.loads]:
-            holders = Counter(other_member.loads for other_member in self._members.values())
-            pending = {loads: len(queue) / (1 + holders[loads]) for loads, queue in self._queues.items() if queue}
-            if not pending:
-                self._dismiss(member)
-                return
-            member.loads = max(pending, key=pending.__getitem__)
-        member.job = self._queues[member.loads].popleft()
-        self._members[member.actor.measure.remote(member.job)] = member
-
-    def _dismiss(self, member: _Member) -> None:
-        with suppress(Exception):  # it is gone already, or the cluster is
-            self.ray.kill(member.actor, no_restart=True)
 
 
 def _cause(error: Exception) -> str:

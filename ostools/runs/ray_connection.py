@@ -21,19 +21,22 @@ _SECONDS = 5.0  # how long a cluster has to answer; Ray itself would wait for ev
 _OBJECTS = 128 << 20  # bytes of shared memory of a cluster of our own: results are tables of kilobytes
 
 
-def import_ray() -> Any:
-    """The library. Raises `InputError` where it is not installed."""
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError:
-        raise InputError("expected Ray, found none: pip install 'oversquashing-tools[ray]'") from None
-    return ray
-
-
 def alive(ray: Any) -> list[dict[str, float | int]]:
     """What each node of the cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def checked_address(address: str) -> str:
+    """ "auto" or host:port. Raises `InputError`."""
+    port = address.rpartition(":")[2]
+    if address != AUTO and not (
+        re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16
+    ):
+        raise InputError(
+            f"Ray address {address!r}: expected auto, or HOST:PORT as `ray start --head` says it, such as 10.0.0.1:6379; "
+            "ray:// is for programs outside of the cluster: run on a node of it"
+        )
+    return address
 
 
 @contextmanager
@@ -66,11 +69,12 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
     else:
         options |= {"address": _answering(address)}
     token, umask = Path.home() / ".ray" / "auth_token", os.umask(0o077)
+    is_main = threading.current_thread() is threading.main_thread()
+    at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if address is None and token.is_file():  # of an earlier cluster: whoever reads it runs code as this user
             token.chmod(0o600)
-        with _own_sigterm():
-            ray.init(**options)
+        ray.init(**options)
     except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
         where = "on this machine" if address in (None, AUTO) else f"at {address!r}"
         start = "; `ray start --head` starts one, HOST:PORT names another" if address == AUTO else ""
@@ -79,19 +83,8 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
         ) from error
     finally:
         os.umask(umask)
-
-
-def checked_address(address: str) -> str:
-    """ "auto" or host:port. Raises `InputError`."""
-    port = address.rpartition(":")[2]
-    if address != AUTO and not (
-        re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16
-    ):
-        raise InputError(
-            f"Ray address {address!r}: expected auto, or HOST:PORT as `ray start --head` says it, such as 10.0.0.1:6379; "
-            "ray:// is for programs outside of the cluster: run on a node of it"
-        )
-    return address
+        if is_main:  # Ray takes the signal, to exit with 15; who runs the sweep keeps it
+            signal.signal(signal.SIGTERM, at_sigterm)
 
 
 def _answering(address: str) -> str:
@@ -114,24 +107,6 @@ def _answering(address: str) -> str:
             "`ray start --head`"
         ) from error
     return address
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """`ray.init` takes the signal, to exit with 15; who runs the sweep keeps it, and gets one that came meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler, came = signal.getsignal(signal.SIGTERM), False
-    try:
-        yield
-    except SystemExit:
-        came = True
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        if came:
-            signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

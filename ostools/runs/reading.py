@@ -45,21 +45,6 @@ class AskedCell:
     failures: tuple[Failure, ...] = ()
     sources: tuple[Mapping[str, Any], ...] = ()
 
-    @classmethod
-    def of(
-        cls, keyed_cell: KeyedCell, lengths: Iterable[int], failures: Iterable[Failure], sources: Iterable[Any] = ()
-    ) -> AskedCell:
-        """What there is of a cell, with files of these lengths: a failure counts for what no file has."""
-        have = set(lengths)
-        measured = tuple(length for length in keyed_cell.cell.lengths if length in have)
-        lacking_lengths = set(keyed_cell.cell.lengths) - have
-        return cls(
-            keyed_cell,
-            measured,
-            tuple(record for record in failures if lacking_lengths & set(record.lengths)),
-            tuple(sources),
-        )
-
     @property
     def missing(self) -> tuple[int, ...]:
         """The lengths that are neither measured nor recorded as failed."""
@@ -143,7 +128,9 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
     store = Store(require_sweep(directory), say)
     keyed_cells = store.planned_cells()
-    failures = by_base(store.failures())
+    failures: dict[str, list[Failure]] = defaultdict(list)
+    for record in store.failures():
+        failures[record.base].append(record)
     files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
         loaded = list(
@@ -159,7 +146,11 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
             else:
                 lengths |= file.lengths
                 sources.append(file.source)
-        cells.append(AskedCell.of(keyed_cell, lengths, failures.get(keyed_cell.base, ()), sources))
+        asked = keyed_cell.cell.lengths
+        # A failure counts for what no file has.
+        failed = [record for record in failures[keyed_cell.base] if (set(asked) - lengths) & set(record.lengths)]
+        measured = tuple(length for length in asked if length in lengths)
+        cells.append(AskedCell(keyed_cell, measured, tuple(failed), tuple(sources)))
     return Reading(store.directory, tuple(cells), tables.joined(keyed_cells))
 
 
@@ -170,13 +161,6 @@ def require_sweep(directory: str | Path) -> Path:
         raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
     Store(target).require_ours()
     return target
-
-
-def by_base(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
-    failures_by_base: dict[str, list[Failure]] = defaultdict(list)
-    for record in failures:
-        failures_by_base[record.base].append(record)
-    return failures_by_base
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,12 @@ from pathlib import Path
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.models.files.sources import locate
+from ostools.measure.swept import Rows
+from ostools.models.files.sources import Source, locate
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
 from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess
-from ostools.runs.forecast import forecast
-from ostools.runs.measurements.record import Rows
+from ostools.runs.forecast import Forecast, forecast
 from ostools.runs.store import Failure, Store
 from ostools.runs.sweep_file import Sweep
 
@@ -58,13 +58,25 @@ def plan(
 
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
     store.require_ours()
-    sources = {name: locate(name, None) for name in sweep.models}
-    hashes = {name: checkpoint_hash(source) for name, source in sources.items()}
+    located = {name: locate(name, None) for name in sweep.models}
+    hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    keyed_cells = tuple(KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep))
+    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep)]
+    failures = [] if retry_failed else store.failures()
+    return plan_of(store, keyed_cells, terms, failures, located)
+
+
+def plan_of(
+    store: Store,
+    keyed_cells: Sequence[KeyedCell],
+    terms: Terms,
+    failures: Sequence[Failure] = (),
+    located: Mapping[str, Source] | None = None,
+) -> Plan:
+    """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the models, for the forecasts."""
     stored = store.stored()
-    failure_by_key = {} if retry_failed else {(record.base, record.lengths): record for record in store.failures()}
+    failure_by_key = {(record.base, record.lengths): record for record in failures}
     pending, failed = [], []
     for keyed_cell in keyed_cells:
         missing_cell = keyed_cell.missing(stored.get(keyed_cell.base, []))
@@ -74,8 +86,11 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
         if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
             failed.append(failure)
         else:
-            pending.append(Job(missing_cell, forecast(cell, sources[cell.model], terms.device, terms.device_map)))
-    return Plan(keyed_cells, tuple(pending), tuple(failed), terms)
+            memory = (
+                Forecast(0) if located is None else forecast(cell, located[cell.model], terms.device, terms.device_map)
+            )
+            pending.append(Job(missing_cell, memory))
+    return Plan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
 
 @checked_arguments(InputError)
@@ -105,16 +120,29 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        if replaced := store.ask(list(plan.keyed_cells)):
-            say(
-                f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
-                "device: the tables leave them out now"
-            )
-        for record in plan.failed:
-            say(f"failed before: {record}")
-        # Closed here and now, however it ends: an executor may hold workers.
-        with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-            failed = _store_all(store, cells_done, plan, say, progress, interrupted)
+        return measure_missing(store, plan, executor, say=say, progress=progress, interrupted=interrupted)
+
+
+def measure_missing(
+    store: Store,
+    plan: Plan,
+    executor: Executor,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Measure and store every cell of a plan that is pending, under the lock of its directory."""
+    if replaced := store.ask(list(plan.keyed_cells)):
+        say(
+            f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
+            "device: the tables leave them out now"
+        )
+    for record in plan.failed:
+        say(f"failed before: {record}")
+    # Closed here and now, however it ends: an executor may hold workers.
+    with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
+        failed = _store_all(store, cells_done, plan, say, progress, interrupted)
     present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
 

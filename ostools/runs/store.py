@@ -21,10 +21,10 @@ from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_bytes
+from ostools.measure.swept import Cell
 from ostools.results import write_atomically
 from ostools.runs.cell_file import UNREADABLE, CellFile, file_hash, why_broken
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"

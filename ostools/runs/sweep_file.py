@@ -23,8 +23,7 @@ from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.models.files.offload import NAMED_MAPS
-from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.measurements.record import Names, Options, Strict, listed
+from ostools.runs.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task
 
 MOST_CELLS = 100_000
@@ -101,7 +100,7 @@ class Sweep(Strict):
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measurement in self.measurements:
-            casts = MEASUREMENTS[measurement.name].casts
+            casts = MEASUREMENTS[measurement.name].swept.casts
             dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
             for name in measurement.dtypes or self.dtypes:
                 checked_name(f"dtype of {measurement.name}", name, dtype_names)
@@ -125,7 +124,7 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
-    if MEASUREMENTS[measurement].pairs and spec in tasks.COLLAPSE_TASKS:
+    if MEASUREMENTS[measurement].swept.pairs and spec in tasks.COLLAPSE_TASKS:
         return tasks.task(spec, CollapseTask)
     if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
         raise InputError(

@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.special import stdtr, stdtrit
 from scipy.stats import spearmanr
 
@@ -183,7 +183,7 @@ BINS = 32
 """Of relative position, unless asked for."""
 LEVEL = 0.95
 QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
-"""Of windows, by the names of their columns."""
+"""Of texts, by the names of their columns."""
 FEWEST_TOKENS = 15
 """Fewest tokens whose ends are held against their middle: five in each third."""
 
@@ -218,16 +218,6 @@ def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarr
     # Whole numbers, in units of 1 / (n B): where B divides n every part is exactly 0 or 1.
     start, stop = np.maximum(token * bins, place * pos), np.minimum((token + 1) * bins, (place + 1) * pos)
     return bins * (shares @ (np.clip(stop - start, 0, None) / bins))
-
-
-def text_means(
-    values: Float[np.ndarray, " window *rest"], texts: Int[np.ndarray, " window"]
-) -> Float[np.ndarray, " text *rest"]:
-    """The mean of the windows of each text, in the order of the texts' numbers."""
-    _, places, counts = np.unique(texts, return_inverse=True, return_counts=True)
-    total = np.zeros((len(counts), *values.shape[1:]))
-    np.add.at(total, places, values)
-    return total / counts.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def interval_of_mean(

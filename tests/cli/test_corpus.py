@@ -13,7 +13,7 @@ from ostools.runs import read_corpus
 from tests.cli.asking import NOTES, assert_refused
 
 TEXTS = ["the quick brown fox jumps over", "a lazy dog while it rains", "and nobody minds at all", "so"]
-COMMAND = ("sweep", "corpus", "--texts", "texts.jsonl", "--lengths", "8,12", "--bins", "4", "--measure", "attention")
+COMMAND = ("sweep", "corpus", "--texts", "texts.jsonl", "--lengths", "8,12")
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +26,15 @@ def _texts(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("sweep", "corpus", "--texts", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
-        ((*COMMAND, "--field", "txt"), ("texts.jsonl, line 1: unknown field 'txt': did you mean 'text'",)),
-        ((*COMMAND, "--measure", "atention"), ("unknown measure 'atention': did you mean 'attention'",)),
+        ((*COMMAND, "--measure", "colapse"), ("unknown measure 'colapse': did you mean 'collapse'",)),
         (
             (*COMMAND, "--dtype", "bfloat16"),
             ("--dtype: expected it with --measure collapse alone; --load-dtype loads",),
         ),
-        ((*COMMAND, "--method", "exact"), ("method: expected it with measure 'sensitivity' alone",)),
+        (
+            (*COMMAND, "--measure", "collapse", "--method", "exact"),
+            ("method: expected it with measure 'sensitivity' alone",),
+        ),
         (
             (*COMMAND, "--mitigation", "hint"),
             ("expected a mitigation of the forward pass, found hint, which rewrites",),
@@ -50,15 +52,14 @@ def test_what_cannot_be_done_is_one_line(
 
 def test_the_same_command_resumes_and_python_reads_what_it_kept(run, directory: str, tmp_path: Path) -> None:
     asked = (*COMMAND, "--model", directory, "--count", "3", "--cells", "kept", "--out", "x.parquet")
-    code, out, err = run(*asked)
+    code, out, _ = run(*asked)
     assert (code, out) == (0, "wrote x.parquet\n")
-    assert "too short and passed over" in err or err.count("\n") == 1
     first = pd.read_parquet(tmp_path / "x.parquet")
     files = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept" / "cells").iterdir()}
     assert run(*asked)[0] == 0
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept" / "cells").iterdir()} == files
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "x.parquet"), first, check_exact=True)
-    found: Any = read_corpus("kept", bins=4)
+    found: Any = read_corpus("kept")
     pd.testing.assert_frame_equal(found.frame, first, check_exact=True, check_like=False)
     assert found.summary["texts"].tolist() == [3, 3]
 
@@ -82,6 +83,6 @@ def test_it_shows_the_shape_of_profiles_and_what_each_dtype_hides(run, directory
     again = (*pairs.split(), "--model", directory, "--count", "2", "--cells", "kept")
     assert run(*again, "--out", "x.csv")[:2] == (0, "wrote x.csv\n")
     table = pd.read_csv(tmp_path / "x.csv")
-    rows = table[["length", "dtype", "windows"]].values.tolist()
+    rows = table[["length", "dtype", "texts"]].values.tolist()
     assert rows == [[6, "bfloat16", 2], [8, "bfloat16", 2]]
     assert run(*again)[1].startswith("Corpus collapse")

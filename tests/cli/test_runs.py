@@ -101,7 +101,7 @@ DEARER = [
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "undecodable", ""),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error", ""),
     ("reproduce figure 7 --lengths 2 --seeds 0 --max-new-tokens 2", "Figure 4, by answers", ""),
-    ("sweep corpus --texts t.txt --lengths 8 --measure attention --bins 4", "Corpus, summary|Corpus, shapes", ""),
+    ("sweep corpus --texts t.txt --lengths 8", "Corpus, summary|Corpus, shapes", ""),
 ]
 WITHOUT_A_MODEL = [
     ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),

@@ -111,7 +111,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Figure8": lambda: EXPERIMENTS.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: EXPERIMENTS.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
     "Corpus": lambda: ost.corpus(
-        model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12], bins=4
+        model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12]
     ),
     "CorpusCollapse": lambda: ost.corpus(
         model(),

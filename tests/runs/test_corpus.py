@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
@@ -19,23 +18,20 @@ import ostools as ost
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models.tokens import tokenizer_of
+from ostools.results import Provenance
 from ostools.runs import read_corpus
-from ostools.runs.corpus.measures import Measure
-from ostools.runs.corpus.pairs import PAIRS
-from ostools.runs.corpus.result import assembled
-from ostools.runs.corpus.windows import draw, read_texts, texts_hash
-from ostools.runs.reading import read
+from ostools.runs.corpus.measures import PAIRS, Measure
+from ostools.runs.corpus.result import _pairs
+from ostools.runs.corpus.texts import draw, read_texts, texts_hash
 from ostools.runs.store import Store
-from ostools.tasks import RepeatedIds
 from ostools.theory.profiles import binned, shares
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
-from tests.sets import quick
 
 MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
 measured_corpus: Any = ost.corpus
 """Its type is of both results: each test knows which one it asked for."""
-ATTENTION: dict[str, Any] = {"lengths": [8], "bins": 4, "measure": "attention", "progress": False}
+SHORT: dict[str, Any] = {"lengths": [8], "progress": False}
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
 
 
@@ -53,71 +49,43 @@ def texts(count: int, words: int = 24) -> list[str]:
 
 
 def equal(one: Any, other: Any) -> None:
-    """Every table to the last bit, but for the time that it took; and where the numbers come from."""
-    clock = ["seconds", "tokens_per_second"]
-    pd.testing.assert_frame_equal(one.frame, other.frame, check_exact=True)
-    pd.testing.assert_frame_equal(one.shapes, other.shapes, check_exact=True)
-    pd.testing.assert_frame_equal(one.windows, other.windows, check_exact=True)
-    pd.testing.assert_frame_equal(one.summary.drop(columns=clock), other.summary.drop(columns=clock), check_exact=True)
+    """Every table to the last bit; and where the numbers come from."""
+    for name in ("frame", "shapes", "windows", "summary"):
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True)
     assert one.provenance.parameters == other.provenance.parameters
     assert one.provenance.model == other.provenance.model
 
 
 def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: TransformerBridge) -> None:
-    found = measured_corpus(model, texts(1), lengths=16, bins=8, progress=False)
+    found = measured_corpus(model, texts(1), lengths=16, progress=False)
     prompt = ost.Prompt.from_ids(model, found.windows["token_id"].tolist())
     alone = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
     norms = alone.frame["operator_norm"].to_numpy()
     assert found.windows["value"].tolist() == norms.tolist()
     assert found.windows["share"].tolist() == shares(norms).tolist()
-    assert found.frame["mean"].tolist() == binned(shares(norms)[None], 8)[0].tolist()
+    assert found.frame["mean"].tolist() == binned(shares(norms)[None], 16)[0].tolist()
     assert np.isnan(found.frame[["low", "high"]].to_numpy()).all()
     assert found.summary["kind"].tolist() == ["measured"]
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
 
 @pytest.mark.parametrize("mitigation", [None, "sliding-window:window=4"])
-@pytest.mark.parametrize("measure", quick(["sensitivity", "attention", PAIRS], "sensitivity", "attention"))
 def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(
-    model: TransformerBridge, measure: str, mitigation: str | None
+    model: TransformerBridge, mitigation: str | None
 ) -> None:
     how: dict[str, Any] = {"mitigation": mitigation, "progress": False}
-    found = measured_corpus(model, texts(3), lengths=[12], measure=measure, bins=None if measure == PAIRS else 4, **how)
-    (window_set,) = draw(tokenizer_of(model), texts(3), [12], count=None, per_text=1, seed=0)
+    found = measured_corpus(model, texts(3), lengths=[12], **how)
+    (window_set,) = draw(tokenizer_of(model), texts(3), [12], count=None, seed=0)
     for number, rows in found.windows.groupby("window"):
-        ids, value = window_set.windows[number].ids, "value"
-        if measure == "sensitivity":
-            sensitivity: Any = ost.sensitivity(
-                model, ost.Prompt.from_ids(model, ids), linearisations=["full"], method="exact", **how
-            )
-            alone = sensitivity.frame["operator_norm"]
-        elif measure == "attention":
-            weights = ost.attention(model, ost.Prompt.from_ids(model, ids), mitigation=mitigation).last
-            alone = weights.double().mean((0, 1)).numpy()
-            assert mitigation is None or not alone[:-4].any()
-        else:
-            task = RepeatedIds(ids, name="window")
-            frame: Any = ost.collapse(model, task, lengths=[1], dtypes=["float32", "bfloat16"], **how).frame
-            alone = frame.query("per == 'vector' and norm == 'l2' and site == 'y'")["mean"]
-            value = "distance"
-        np.testing.assert_allclose(rows[value], alone, rtol=1e-6, atol=1e-9)
+        prompt = ost.Prompt.from_ids(model, window_set.windows[number].ids)
+        alone: Any = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", **how)
+        np.testing.assert_allclose(rows["value"], alone.frame["operator_norm"], rtol=1e-6, atol=1e-9)
     assert found.provenance.parameters.get("mitigation") == mitigation
-
-
-def test_a_corpus_under_a_mitigation_is_another_one_than_without(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = ATTENTION | {"lengths": [12]}
-    under = asked | {"mitigation": "sliding-window:window=4"}
-    found = measured_corpus(model, texts(3), **under, out=tmp_path / "x")
-    equal(measured_corpus(model, texts(3), **under), found)
-    with pytest.raises(InputError, match="found another corpus or sweep"):
-        measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
-    (other,) = {cell.keyed_cell.cell.mitigation for cell in read(tmp_path / "x").cells}
-    assert other == "sliding-window:window=4"
 
 
 @pytest.mark.parametrize("measure", ["sensitivity", PAIRS])
 def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
-    asked: dict[str, Any] = {"lengths": [12], "bins": None if measure == PAIRS else 4, "measure": measure}
+    asked: dict[str, Any] = {"lengths": [12], "measure": measure}
     width = 13 if measure == PAIRS else 12
     with pytest.raises(InputError, match=r"not change.*leave it out, or choose one that acts here"):
         measured_corpus(model, texts(3), **asked, mitigation=f"sliding-window:window={width}")
@@ -128,7 +96,7 @@ def test_an_estimate_is_that_of_the_seed_and_the_cell(
 ) -> None:
     """Other directions in every cell: an error of all cells alike would be in no interval over texts."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
-    found = measured_corpus(model, texts(4), lengths=12, method="estimate", bins=4, seed=5, progress=False)
+    found = measured_corpus(model, texts(4), lengths=12, method="estimate", seed=5, progress=False)
     for number in (0, 1):
         rows = found.windows[found.windows["window"].isin([2 * number, 2 * number + 1])]
         prompts = [ost.Prompt.from_ids(model, part["token_id"].tolist()) for _, part in rows.groupby("window")]
@@ -143,46 +111,43 @@ def test_an_estimate_is_that_of_the_seed_and_the_cell(
 def test_saved_is_loaded_and_interrupted_is_whole(
     model: TransformerBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off after every number of cells, the same call goes on, and measures nothing twice."""
+    """Cut off in any cell, the same call goes on, and measures nothing twice."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
-    asked: dict[str, Any] = {"lengths": [8, 12], "measure": "attention", "bins": 4, "per_text": 2, "progress": False}
+    asked: dict[str, Any] = {"lengths": [8, 12], "progress": False}
     whole = measured_corpus(model, texts(5), **asked, out=tmp_path / "whole")
     equal(whole, measured_corpus(model, texts(5), **asked))
-    kept: Any = read_corpus(tmp_path / "whole", bins=4)
-    equal(whole, kept)
+    equal(whole, read_corpus(tmp_path / "whole"))
     cells = len(Store(tmp_path / "whole").planned_cells())
-    assert cells == 9  # 10 windows of 8 in threes, 10 of 12 in twos
+    assert cells == 5  # 5 windows of 8 in threes, 5 of 12 in twos
+    own = Measure.rows
     for after in (0, cells - 2):
         calls, directory = itertools.count(), tmp_path / str(after)
+
+        def interrupted(*args: Any) -> Any:
+            if next(calls) == after:  # noqa: B023
+                raise KeyboardInterrupt
+            return own(*args)
+
+        monkeypatch.setattr(Measure, "rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            measured_corpus(model, texts(5), **asked, out=directory, interrupted=lambda: next(calls) == after)  # noqa: B023
+            measured_corpus(model, texts(5), **asked, out=directory)
         assert sum(map(len, Store(directory).files().values())) == after
         with pytest.raises(InputError, match=rf"{cells - after} of {cells} cells are missing; the same command"):
-            read_corpus(directory, bins=4)
-        measured: list[int] = []
-        own = Measure.values
-
-        def counted(self: Measure, *args: Any, **options: Any) -> Any:
-            measured.append(1)  # noqa: B023
-            return own(self, *args, **options)  # noqa: B023
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Measure, "values", counted)
-            equal(whole, measured_corpus(model, texts(5), **asked, out=directory))
-        assert len(measured) == cells - after
+            read_corpus(directory)
+        equal(whole, measured_corpus(model, texts(5), **asked, out=directory))
+        assert next(calls) == cells + 1
 
 
 def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: TransformerBridge, tmp_path: Path) -> None:
     """To the bit, in both dtypes; what was stored is what was measured; every text counts once."""
-    asked: dict[str, Any] = {"lengths": [8, 20], "measure": PAIRS, "per_text": 2, "progress": False}
+    asked: dict[str, Any] = {"lengths": [8, 20], "measure": PAIRS, "progress": False}
     given = [texts(1, 24)[0], "ab cd ef gh"]
     found: Any = measured_corpus(model, given, **asked, out=tmp_path / "x")
     kept: Any = read_corpus(tmp_path / "x")
     for table, again in ((found.frame, kept.frame), (found.windows, kept.windows)):
         pd.testing.assert_frame_equal(table, again, check_exact=True)
-    drawn = draw(model.tokenizer, given, [8, 20], count=None, per_text=2, seed=0)
-    counts = {one.length: len(one.windows) for one in drawn}
-    assert counts == {8: 3, 20: 2}
+    drawn = draw(model.tokenizer, given, [8, 20], count=None, seed=0)
+    assert [len(one.windows) for one in drawn] == [2, 1]
     for one in drawn:
         for number, window in enumerate(one.windows):
             rows = found.windows[(found.windows["length"] == one.length) & (found.windows["window"] == number)]
@@ -200,9 +165,9 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
     table: Any = found.windows
     for row in found.frame.to_dict("records"):
         own = table[(table["length"] == row["length"]) & (table["dtype"] == row["dtype"])]
-        assert row["mean"] == pytest.approx(own.groupby("text")["float64_distance"].mean().mean(), rel=1e-12)
+        assert row["mean"] == pytest.approx(own["float64_distance"].mean(), rel=1e-12)
         assert row["median"] == own["float64_distance"].median()
-        assert row["windows"] == len(own) == counts[row["length"]]
+        assert row["texts"] == len(own)
 
 
 @pytest.mark.parametrize(
@@ -217,61 +182,30 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
 def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers(
     distance: float, apart: float, noise: float, pair_noise: float, hidden: bool
 ) -> None:
-    """Beside a window that is not hidden, of another text, and two of a third text that are half hidden."""
+    """Beside a window that is not hidden, and one that is."""
     one = {"length": 8, "window": 0, "text": 0, "start": 0, "token_id": 1, "compared": "bfloat16", "distance": distance}
     one |= {"relative": 0.1, "float64_distance": apart, "noise": noise, "pair_noise": pair_noise, "weight_shift": 0.0}
     plain = one | {"distance": 9.0, "float64_distance": 9.0, "noise": 1.0, "pair_noise": 1.0, "same_top_token": False}
     below = plain | {"noise": 10.0, "pair_noise": 10.0}
-    rows = [one | {"same_top_token": True}, plain | {"text": 1}, plain | {"text": 2}, below | {"text": 2}]
+    rows = [one | {"same_top_token": True}, plain | {"text": 1}, below | {"text": 2}]
     told = {"lengths": [8], "dtypes": ["bfloat16"], "too_short": {"8": 4}, "measure": PAIRS}
-    source = {"model": {}, "versions": {}, "edits": [], "time": "", "parameters": {"corpus": told}}
-    found: Any = assembled(pd.DataFrame(rows), {8: 2.0}, source, None)
+    found: Any = _pairs(pd.DataFrame(rows), Provenance({}, told, None, {}))
     assert bool(found.windows["hidden"][0]) is hidden
     (row,) = found.frame.to_dict("records")
-    assert row["hidden_share"] == pytest.approx((hidden + 0 + 0.5) / 3)
-    assert (row["hidden_low"], row["hidden_high"]) == wilson(hidden + 0.5, 3)
+    assert row["hidden_share"] == pytest.approx((hidden + 1) / 3)
+    assert (row["hidden_low"], row["hidden_high"]) == wilson(hidden + 1, 3)
     assert row["same_top_token_share"] == pytest.approx(1 / 3)
-    assert (row["texts"], row["windows"], row["too_short"], row["tokens_per_second"]) == (3, 4, 4, 16.0)
-
-
-def test_a_text_counts_once_however_many_windows_it_has(model: TransformerBridge) -> None:
-    """Against a plain loop: the mean over texts of the mean over their windows; quantiles are of windows."""
-    given = [*texts(3, 6), *texts(2, 40)]
-    found = measured_corpus(model, given, lengths=[20], per_text=4, measure="attention", bins=5, progress=False)
-    table: Any = found.windows
-    of_text: dict[int, list[np.ndarray]] = {}
-    for (text, _), rows in table.groupby(["text", "window"]):
-        of_text.setdefault(text, []).append(rows["share"].to_numpy().reshape(5, 4).sum(1) * 5)
-    assert sorted(map(len, of_text.values())) == [1, 1, 1, 4, 4]
-    means = np.stack([np.mean(profiles, axis=0) for profiles in of_text.values()])
-    np.testing.assert_allclose(found.frame["mean"], means.mean(0), rtol=1e-12)
-    every = np.concatenate([np.stack(profiles) for profiles in of_text.values()])
-    np.testing.assert_allclose(found.frame["median"], np.median(every, axis=0), rtol=1e-12)
-    (row,) = found.summary.to_dict("records")
-    assert (row["texts"], row["windows"], row["too_short"]) == (5, 11, 0)
-    first = table[table["position"] == 0]
-    assert row["sink_share"] == pytest.approx(first.groupby("text")["share"].mean().mean(), rel=1e-12)
-
-
-def test_a_broken_cell_is_measured_again(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = ATTENTION | {"out": tmp_path / "x"}
-    whole, said = measured_corpus(model, texts(3), **asked), []
-    (file,) = (tmp_path / "x" / "cells").iterdir()
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match="its bytes are not those that were written"):
-        read_corpus(tmp_path / "x", bins=4)
-    equal(whole, measured_corpus(model, texts(3), **asked, say=said.append))
-    assert "measured again" in said[0]
+    assert (row["texts"], row["too_short"]) == (3, 4)
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = ATTENTION | {"out": tmp_path / "x"}
+    asked = SHORT | {"out": tmp_path / "x"}
     measured_corpus(model, texts(3), **asked)
     null = ost.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
     for other in (
         lambda: measured_corpus(model, texts(4), **asked),
         lambda: measured_corpus(null, texts(3), **asked),
-        lambda: measured_corpus(model, texts(3), **{**asked, "measure": "sensitivity"}),
+        lambda: measured_corpus(model, texts(3), **{**asked, "measure": PAIRS}),
     ):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
             other()
@@ -281,44 +215,37 @@ def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) 
 @pytest.mark.parametrize("length", [5, 9, 17])
 def test_windows_are_pieces_of_their_texts_and_the_same_for_the_same_seed(length: int) -> None:
     tokenizer, given = make_tokenizer(), [*texts(9, 6), "", "a", " "]
-    (drawn,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=4)
-    (again,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=4)
-    assert drawn == again
-    (other,) = draw(tokenizer, given, [length], count=None, per_text=3, seed=5)
-    assert drawn.windows != other.windows
+    (drawn,) = draw(tokenizer, given, [length], count=None, seed=4)
+    assert draw(tokenizer, given, [length], count=None, seed=4) == [drawn]
+    assert draw(tokenizer, given, [length], count=None, seed=5)[0].windows != drawn.windows
     ids = [tokenizer(text, add_special_tokens=False).input_ids for text in given]
-    taken: dict[int, list[int]] = {}
     for window in drawn.windows:
         assert len(window.ids) == length
         assert window.ids[0] == tokenizer.bos_token_id
         assert list(window.ids[1:]) == ids[window.text][window.start : window.start + length - 1]
-        taken.setdefault(window.text, []).append(window.start)
-    for text, starts in taken.items():
-        assert len(starts) == min(3, len(ids[text]) // (length - 1))
-        assert all(b - a >= length - 1 for a, b in itertools.pairwise(sorted(starts)))
-    assert drawn.too_short == sum(len(one) < length - 1 for one in ids)
-    assert len(taken) + drawn.too_short == len(given)
+    long_enough = {place for place, one in enumerate(ids) if len(one) >= length - 1}
+    assert sorted(window.text for window in drawn.windows) == sorted(long_enough)
+    assert drawn.too_short == len(given) - len(long_enough)
 
 
 def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> None:
     tokenizer, given = make_tokenizer(), texts(9, 12)
     all_of_them, some = (
-        draw(tokenizer, given, lengths, count=count, per_text=1, seed=4)
-        for lengths, count in (([8, 9], None), ([9], 4))
+        draw(tokenizer, given, lengths, count=count, seed=4) for lengths, count in (([8, 9], None), ([9], 4))
     )
     assert some[0].windows == all_of_them[1].windows[:4]
-    (whole,) = draw(tokenizer, given, [9], count=None, per_text=1, seed=4)
-    (without,) = draw(tokenizer, [*given[:3], "", *given[4:]], [9], count=None, per_text=1, seed=4)
+    (whole,) = draw(tokenizer, given, [9], count=None, seed=4)
+    (without,) = draw(tokenizer, [*given[:3], "", *given[4:]], [9], count=None, seed=4)
     assert without.windows == tuple(window for window in whole.windows if window.text != 3)
 
 
 def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     given = ["one\ntwo", "déjà vu", "three"]
-    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"body": text, "n": 1}) for text in given) + "\n\n")
-    pd.DataFrame({"body": given}).to_parquet(tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"text": text, "n": 1}) for text in given) + "\n\n")
+    pd.DataFrame({"text": given}).to_parquet(tmp_path / "x.parquet")
     (tmp_path / "x.txt").write_text("one\ntwo\n\n\ndéjà vu\n \nthree", encoding="utf-8")
     for name in ("x.jsonl", "x.parquet", "x.txt"):
-        assert read_texts(tmp_path / name, "body") == given
+        assert read_texts(tmp_path / name) == given
     assert read_texts(given) == given
     assert len({texts_hash(one) for one in (given, given[::-1], ["one\ntwodéjà vu", "three"], [*given, ""])}) == 4
 
@@ -342,57 +269,48 @@ def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content:
         read_texts(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        ({"txt": ["a"]}, "unknown field 'text': did you mean 'txt'"),
-        ({"text": [1]}, "expected a column of text"),
-        ({"text": ["a", None]}, "found none in row 1"),
-    ],
-)
-def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path, column: dict[str, Any], said: str) -> None:
-    pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(InputError, match=said):
-        read_texts(tmp_path / "x.parquet")
+def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"did you mean 'txt'": {"txt": ["a"]}, "expected a column of text": {"text": [1]}}
+    for said, column in {**wrong, "found none in row 1": {"text": ["a", None]}}.items():
+        pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
+        with pytest.raises(InputError, match=said):
+            read_texts(tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"measure": "sensitivty"}, "unknown measure 'sensitivty': did you mean 'sensitivity'"),
-        ({"measure": PAIRS}, "bins: expected it with a measure of profiles, found 'collapse': leave it out"),
         (
-            {"measure": PAIRS, "bins": None, "dtypes": ["float64"]},
+            {"measure": PAIRS, "dtypes": ["float64"]},
             "dtypes: expected ones that are held against float64",
         ),
-        ({"measure": PAIRS, "bins": None, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
+        ({"measure": PAIRS, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
         (
             {"mitigation": "separator:every=3"},
             "expected a mitigation of the forward pass, found separator, which rewrites",
         ),
-        ({"dtypes": ["bfloat16"]}, "dtypes: expected them with measure 'collapse' alone, found 'sensitivity'"),
-        ({"measure": "attention", "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
+        ({"dtypes": ["bfloat16"]}, "dtypes: expected it with measure 'collapse' alone, found 'sensitivity'"),
+        ({"measure": PAIRS, "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
         ({"method": "exat"}, "unknown method 'exat': did you mean 'exact'"),
         ({"lengths": [64]}, "expected a text of at least 63 tokens for windows of 64, found 3 texts of at most"),
         ({"lengths": [65]}, r"at most 64 tokens \(the context\), found 65"),
-        ({"lengths": [1], "bins": 1}, "expected room for text beside 1 special tokens, found 1"),
-        ({"lengths": [8], "bins": 9}, "bins: expected at most 8, the tokens of the shortest, found 9"),
-        ({"per_text": 0}, "per_text: expected a whole number"),
+        ({"lengths": [1]}, "expected room for text beside 1 special tokens, found 1"),
+        ({"count": 0}, "count: expected a whole number"),
         ({"seed": 2**31}, "seed: expected at most"),
         ({"texts": []}, "expected at least one text"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model: TransformerBridge, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        measured_corpus(model, **{"texts": texts(3, 6), "lengths": [8], "bins": 8, "progress": False, **asked})
+        measured_corpus(model, **{"texts": texts(3, 6), "lengths": [8], "progress": False, **asked})
 
 
 def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = ATTENTION
+    asked = SHORT
     with hooks.scale_scores(model, 0.0):
         with pytest.raises(InputError, match="expected a model without edits where cells are stored"):
             measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
         found = measured_corpus(model, texts(3), **asked)
     assert not (tmp_path / "x").exists()
-    assert torch.tensor(found.windows["value"]).allclose(torch.tensor(1 / 8, dtype=torch.float64))
     assert found.provenance.edits

@@ -17,11 +17,11 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import Sweep, executor, results, run, store, sweep_of
 from ostools.runs import forecast as forecasting
 from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Terms
-from ostools.runs.measurements.record import Cell
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
@@ -184,18 +184,6 @@ def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Pa
         pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
 
 
-@pytest.mark.parametrize("kind", ["directory", "fifo"])
-def test_no_file_under_the_name_of_a_cell_or_a_failure_is_read(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "out"
-    quick(out, failing="copy-first")
-    expected = table(out)
-    for victim in [min((out / "cells").iterdir()), *(out / "failed").iterdir()]:
-        odd = victim.with_name("0" * 16 + victim.name[16:])
-        odd.mkdir() if kind == "directory" else os.mkfifo(odd)
-    pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
-    assert quick(out).present == 2
-
-
 @pytest.mark.parametrize(
     "content", ['{"form": 2, "cells": []}', '{"cells": []}', "[" * 10**5, '{"form": 1, "cells": [1e999]}', "{"]
 )
@@ -303,34 +291,6 @@ def test_an_executor_is_closed_however_a_run_ends(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(sweep_of(SWEEP), tmp_path, executor=Held(), interrupted=lambda: True)
     assert closed == [3]
-
-
-def races(directory: str, begin: Any, verdicts: Any) -> None:
-    begin.wait()
-    try:
-        quick(Path(directory))
-        verdicts.put("ran")
-    except InputError as error:
-        verdicts.put(str(error))
-
-
-@pytest.mark.slow
-def test_of_runners_that_start_together_each_runs_alone_or_is_refused(tmp_path: Path) -> None:
-    context = ready()
-    for index in range(5):
-        out, begin, verdicts = str(tmp_path / str(index)), context.Event(), context.SimpleQueue()
-        racing = [context.Process(target=races, args=(out, begin, verdicts)) for _ in range(2)]
-        for process in racing:
-            process.start()
-        begin.set()
-        said = {verdicts.get() for _ in racing}
-        for process in racing:
-            process.join()
-        refused = f"{out}: another run is writing there; wait for it, or give another --out"
-        assert "ran" in said
-        assert said <= {"ran", refused}
-        assert len(results(out)) == 6
-        assert strays(Path(out)) == []
 
 
 @pytest.mark.slow

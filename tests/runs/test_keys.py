@@ -12,6 +12,7 @@ import pytest
 
 import hooks
 import mitigations
+from ostools.ground.records import records
 from ostools.models.files.sources import locate
 from ostools.reporting.reproduction.reproduce import _MEASURING
 from ostools.runs import cells, run, sweep_of
@@ -29,7 +30,8 @@ def defining() -> set[Path]:
     files = house.modules()
     found = house.imports(files)
     seen: set[str] = set()
-    wanted = [name for name in files if name.startswith("ostools.runs.measurements")]
+    swept = [record.sweep.partition(":")[0] for record in records().values() if record.sweep]
+    wanted = ["ostools.runs.measurements", *(f"ostools.{module}" for module in swept)]
     while wanted:
         name = wanted.pop()
         if name in seen or name in ("ostools", "ostools.runs"):

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.swept import Cell
 from ostools.measure.unloaded import Forecast
 from ostools.runs import RayCluster, plan, ray_cluster, ray_connection, read_sweep, results, run, sweep_of
 from ostools.runs.executor import Terms
-from ostools.runs.measurements.record import Cell
 from ostools.runs.ray_cluster import Needs, Worker
 from ostools.runs.store import Store
 from tests.runs.test_run import CELLS, asked, table
@@ -175,14 +175,12 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr("ostools.runs.ray_cluster.RETRIES", 1)
     sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
-    said: list[str] = []
-    done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster), say=said.append))
+    done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster)))
     assert done.measured == 1
     (failed,) = done.failed
     assert "under lethal" in failed
     assert "its worker was lost 2 times: ActorDiedError: " in failed
     assert "worker process has died" in failed
-    assert [line.endswith("; it is tried again") for line in said] == [True]
     assert results(tmp_path / "out")["mitigation"].tolist() == ["none"]
     assert run(sweep, tmp_path / "out").failed[0].endswith(failed)
 
@@ -198,14 +196,12 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
         return Forecast(1 << 50 if cell.dtype == "bfloat16" else 1 << 20)
 
     monkeypatch.setattr(PLANNING, "forecast", huge)
-    said: list[str] = []
-    done = run(sweep, tmp_path / "ray", executor=RayCluster(address(cluster), say=said.append))
+    done = run(sweep, tmp_path / "ray", executor=RayCluster(address(cluster)))
     too_large, too_long = done.failed
     assert too_long in local.failed
     assert "tokens" in too_long
     assert "bfloat16" in too_large
     assert "forecast to take 1048576.00 GiB of memory, and no node of the cluster has more than " in too_large
-    assert said == []
 
 
 # --- what must be the same on every node
@@ -233,10 +229,7 @@ def test_a_worker_with_another_plugin_or_checkpoint_measures_nothing(
 ) -> None:
     monkeypatch.setattr(PLANNING, name, lambda *_: "0" * 16)
     found = plan(sweep_of(asked(written, **FEW)), tmp_path)
-    worker = Worker()
-    assert worker.begin(found.terms, os.getcwd(), 1) is None
-    said = worker.measure(found.pending[0])
-    assert re.search(message, str(said))
+    assert re.search(message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0])))
 
 
 def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
@@ -245,12 +238,9 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
     monkeypatch.chdir(written.parent)
     found = plan(sweep_of({**asked(written, **FEW), "models": "./tiny"}), tmp_path)
     monkeypatch.chdir(tmp_path)
-    worker = Worker()
-    assert worker.begin(found.terms, str(tmp_path / "nowhere"), 1) is None
-    said = worker.measure(found.pending[0])
+    said = Worker(found.terms, str(tmp_path / "nowhere"), 1).measure(found.pending[0])
     assert "expected a directory with a Hugging Face model, or a GGUF file, at './tiny'" in str(said)
-    assert worker.begin(found.terms, str(written.parent), 1) is None
-    measured: Any = worker.measure(found.pending[0])
+    measured: Any = Worker(found.terms, str(written.parent), 1).measure(found.pending[0])
     assert set(measured[0]["model"]) == {"./tiny"}
 
 
@@ -300,12 +290,6 @@ def test_room_is_counted_node_by_node() -> None:
 def test_an_address_of_a_wrong_form_is_refused(wrong: str) -> None:
     with pytest.raises(InputError, match=r"Ray address .*: expected auto, or HOST:PORT as `ray start --head` says it"):
         RayCluster(wrong)
-
-
-@pytest.mark.parametrize("number", ["workers", "cpus"])
-def test_numbers_of_workers_and_threads_are_positive(number: str) -> None:
-    with pytest.raises(InputError, match=f"{number}: expected 1 or more, found 0"):
-        RayCluster(None, **{number: 0})  # pyright: ignore[reportArgumentType]
 
 
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,34 +388,3 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
     assert (len(left.pending), left.failed) == (len(left.keyed_cells) - kept, ())
     assert 0 < kept < len(left.keyed_cells)
-
-
-# --- the page about clusters
-
-
-def block(language: str) -> str:
-    (found,) = re.findall(
-        rf"```{language}\n(.*?)```", (HERE / "docs" / "cluster.md").read_text("utf-8"), flags=re.DOTALL
-    )
-    return found
-
-
-def test_the_script_for_slurm_is_one_and_names_options_that_exist(request: pytest.FixtureRequest) -> None:
-    script = block("bash")
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    _, help_, _ = request.getfixturevalue("run")("sweep", "run", "--help")
-    command = script[script.index("ostools sweep run") :]
-    assert set(re.findall(r"--[\w-]+", command)) == {"--out", "--ray-address"} <= set(re.findall(r"--[\w-]+", help_))
-
-
-def test_the_file_for_kubernetes_describes_a_ray_cluster() -> None:
-    import yaml
-
-    found = yaml.safe_load(block("yaml"))
-    assert (found["apiVersion"], found["kind"]) == ("ray.io/v1", "RayCluster")
-    groups = [found["spec"]["headGroupSpec"], *found["spec"]["workerGroupSpecs"]]
-    for pod in (group["template"]["spec"] for group in groups):
-        (container,) = pod["containers"]
-        mounted = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounted == {volume["name"] for volume in pod["volumes"]}
-        assert container["resources"]["limits"] == container["resources"]["requests"]

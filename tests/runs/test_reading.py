@@ -14,12 +14,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from ostools.ground.errors import InputError
+from ostools.measure.swept import Cell
 from ostools.reporting.report.report import report
 from ostools.results import Provenance
 from ostools.runs import results
 from ostools.runs.cell_file import file_hash, file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 

@@ -1,26 +1,22 @@
-"""The table of a sweep, read whole, in part and broken; and a run that is followed by another process."""
+"""The table of a sweep, read whole and in part."""
 
 from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import pytest
 
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
-from ostools.runs import following, results
+from ostools.runs import results
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 
@@ -121,139 +117,3 @@ def test_a_table_says_where_its_numbers_come_from(
     assert json.loads((tmp_path / "table.json").read_text())["provenance"] == told
     code, shown, _ = run("sweep", "results", ".", "--json")
     assert (code, json.loads(shown)["provenance"]) == (0, told)
-
-
-def test_a_run_is_counted_while_its_files_appear(store: Store) -> None:
-    watch = following.Following(store.directory)  # before anything is asked: the lock is there
-    assert (watch.look().cell_count, watch.look().over) == (0, False)
-    one, other = wanted(0), wanted(1)
-    store.ask([one, other])
-    assert (watch.look().remaining_count, watch.look().running) == (2, True)
-    keep(store, one, (3, 4))
-    assert watch.look().measured == 0  # half of its lengths
-    keep(store, one, (5,))
-    store.fail(other, "no\x1b[31m")
-    seen = watch.look()
-    assert (seen.measured, seen.failed, seen.remaining_count) == (1, 1, 0)
-    assert not seen.over  # the run still holds the directory, and may try again
-    keep(store, other)
-    assert (watch.look().measured, watch.look().failures) == (2, ())
-
-
-def test_a_look_reads_new_files_only_and_touches_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [wanted(seed) for seed in range(5)]
-    store.ask(cells)
-    for one in cells[:4]:
-        keep(store, one)
-    (store.cells / next(store.cells.iterdir()).name).write_bytes(b"")  # broken: to be measured again
-    read_now: list[Path] = []
-    real = following.parquet.read_schema
-    monkeypatch.setattr(following.parquet, "read_schema", lambda path: (read_now.append(path), real(path))[1])
-    watch, before = following.Following(store.directory), sorted(store.directory.rglob("*"))
-    assert watch.look().measured == 3
-    assert len(read_now) == 4
-    keep(store, cells[4])
-    assert watch.look().measured == 4
-    assert len(read_now) == 5
-    assert len(sorted(store.directory.rglob("*"))) == len(before) + 1
-
-
-def made_sweep(directory: Path, failing: bool) -> None:
-    store = Store(directory)
-    with store.locked():
-        store.ask([wanted(0), wanted(1)])
-        keep(store, wanted(0))
-        if failing:
-            store.fail(wanted(1), "ValueError: no\nroom \x1b[31m")
-        else:
-            keep(store, wanted(1))
-
-
-@pytest.mark.parametrize("failing", [False, True])
-def test_following_ends_by_itself_and_its_exit_code_says_how(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, failing: bool
-) -> None:
-    made_sweep(tmp_path, failing)
-    code, shown, err = run("sweep", "results", ".", "--follow")
-    assert (code, shown.count("\n")) == (int(failing), 1)
-    assert shown.startswith("1 of 2 cells measured, 1 failed" if failing else "2 of 2 cells measured")
-    assert err.count("\n") == int(failing)
-    assert "\x1b" not in shown + err
-    code, shown, _ = run("sweep", "results", ".", "--follow", "--json")
-    last = json.loads(shown.splitlines()[-1])
-    assert (code, last["measured"], last["failed"], last["left"]) == (int(failing), 2 - failing, int(failing), 0)
-
-
-def test_a_run_that_died_is_not_waited_for_in_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from ostools.cli.verbs.sweeps import GLOBALS, follow_run
-
-    for name in ("quiet", "json"):
-        monkeypatch.setattr(GLOBALS, name, False)
-    store = Store(tmp_path)
-    with store.locked():
-        store.ask([wanted(0), wanted(1), wanted(2)])
-        keep(store, wanted(0))
-    now, resumed = [0.0], iter([wanted(1), wanted(2)])
-
-    def sleep(seconds: float) -> None:
-        now[0] += 30.0
-        if now[0] > 60:
-            keep(store, next(resumed))
-
-    assert follow_run(tmp_path, sleep=sleep, clock=lambda: now[0]) is False
-    out, err = capfd.readouterr()
-    assert err.count("no process seen from here holds") == 1
-    assert out.splitlines() == [
-        "1 of 3 cells measured",
-        "2 of 3 cells measured; 0.667 cells a minute, about 90 s left",
-        "3 of 3 cells measured",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((".",), "found no sweep.json"), (("none",), "found no sweep.json"), ((".", "--out", "x.csv"), "one of the two")],
-)
-def test_following_nothing_is_refused(
-    run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], words: str
-) -> None:
-    code, shown, err = run("sweep", "results", *arguments, "--follow")
-    assert (code, shown, err.count("\n")) == (2, "", 1)
-    assert words in err
-
-
-def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with store.locked():
-        store.ask([wanted(0)])
-        keep(store, wanted(0))
-        watch = following.Following(tmp_path)
-        with mock.patch.object(following.parquet, "read_schema", side_effect=OSError("Input/output error")):
-            assert watch.look().measured == 0
-        assert watch.look().measured == 1
-
-
-@pytest.mark.slow
-def test_a_run_of_another_process_is_followed_to_its_end(directory: str, tmp_path: Path) -> None:
-    file, out = tmp_path / "sweep.yaml", tmp_path / "out"
-    asked = {"models": directory, "tasks": ["copy-last", "count-ones"], "lengths": [3, 4], "measurements": "evaluate"}
-    file.write_text(json.dumps({**asked, "seeds": 0, "dtypes": ["float32", "bfloat16"]}))
-    command = [sys.executable, "-c", "from ostools.cli import main; main()"]
-    with subprocess.Popen([*command, "sweep", "run", str(file), "--out", str(out), "--quiet"]) as running:
-        until = time.monotonic() + 300
-        while not (out / ".lock").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        followed = subprocess.run(
-            [*command, "sweep", "results", str(out), "--follow", "--json"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert running.wait(60) == 0
-    seen = [json.loads(line) for line in followed.stdout.splitlines()]
-    assert (followed.returncode, followed.stderr) == (0, "")
-    assert (seen[-1]["cell_count"], seen[-1]["measured"], seen[-1]["failed"]) == (4, 4, 0)
-    assert [look["measured"] for look in seen] == sorted(look["measured"] for look in seen)

@@ -171,15 +171,6 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_p
     assert results(tmp_path)["length"].tolist() == [3, 3]
 
 
-def test_one_checkpoint_under_two_names_is_two_models(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "copy")
-    names = [str(written), str(tmp_path / "copy")]
-    one = asked(written, models=names, tasks="copy-last", mitigations="none", dtypes="float32", measurements="evaluate")
-    run(sweep_of(one), tmp_path / "out")
-    found = results(tmp_path / "out")
-    assert found.groupby("model", sort=False)["length"].apply(list).to_dict() == {name: [3, 4, 5] for name in names}
-
-
 def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -311,7 +302,7 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
     assert "2 cells measured, 0 were there, 0 failed" in shown
     code, shown, _ = run("sweep", "results", "out")
     assert code == 0
-    assert "2 cells, 75 rows" in shown
+    assert "2 of 2 cells measured, 75 rows" in shown
     code, shown, _ = run("sweep", "results", "out", "--out", "table.csv")
     assert code == 0
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
@@ -405,17 +396,17 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     for name in ("probe", "probe-intervention"):
         theirs: Any = getattr(ost, name.replace("-", "_"))(model, both["tasks"], seeds=range(12, 24), **how)
         rows: Any = kept.rows(name)
-        mine: Any = MEASUREMENTS[name].read(rows, theirs.provenance)
+        mine: Any = MEASUREMENTS[name].swept.read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)
         if name == "probe":
             pd.testing.assert_frame_equal(mine.steps, theirs.steps)
             two = rows.assign(mitigation=["none", *rows["mitigation"][1:]])
             with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
-                MEASUREMENTS[name].read(two, theirs.provenance)
+                MEASUREMENTS[name].swept.read(two, theirs.provenance)
         else:
             assert set(rows["over_lengths"]) == {"1, 2, 3, 4, 5"}
             assert set(rows["length"]) == {5}
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
-    assert len(re.findall(r'id="decodable-\d', page)) == 1
+    assert len(re.findall(r'id="probe-\d', page)) == 1
     assert len(re.findall(r'id="probe-intervention-\d', page)) == 1
     assert "from what is stored" not in page

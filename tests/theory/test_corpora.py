@@ -31,20 +31,9 @@ def test_every_token_counts_in_a_bin_by_the_part_of_it_that_lies_there(pos: int,
     np.testing.assert_allclose(found, [float(value) for value in expected], rtol=1e-14)
 
 
-def test_a_text_counts_once_however_many_windows_it_has() -> None:
-    values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, 0.25]])
-    means = profiles.text_means(values, np.array([7, 7, 7, 3]))
-    assert means.tolist() == [[0.5, 0.25], [3.0, 4.0]]
-    assert profiles.text_means(values[:, 0], np.array([0, 1, 0, 1])).tolist() == [3.0, 1.75]
-
-
 def test_the_interval_is_over_texts() -> None:
-    """A hundred windows of a text that are all the same are no hundred draws: the interval is that of the texts."""
     texts = np.random.default_rng(0).normal(size=(9, 4))
     low, high = profiles.interval_of_mean(texts)
-    many = profiles.text_means(np.repeat(texts, 100, axis=0), np.repeat(np.arange(9), 100))
-    again = profiles.interval_of_mean(many)
-    np.testing.assert_allclose(again, (low, high), rtol=1e-12)
     error = texts.std(0, ddof=1) / 3 * stats.t.ppf(0.975, 8)
     np.testing.assert_allclose((high - low) / 2, error, rtol=0.25)
     assert np.isnan(profiles.interval_of_mean(texts[:2])).all()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +11,14 @@ import click
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.limits import in_time
 from ostools.ground.errors import InputError
 from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools import runs
     from ostools.runs.executor import Job
-    from ostools.runs.following import HowFar
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
-_INTERVAL = 0.5
-"""Seconds between two looks at a run; more where a look takes long."""
-_SILENCE = 60.0
-"""Seconds without a change after which a note says so."""
 
 
 def run(
@@ -102,7 +92,7 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
         if worker_cpus is not None:
             raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
         return None
-    return RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1, say=note)
+    return RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1)
 
 
 def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
@@ -153,23 +143,13 @@ def _fit(size: int, device: str, at_least: bool) -> str:
 # ---- results
 
 
-def results(directory: Path, *, out: Path | None = None, follow: bool = False) -> None:
-    """Show the tidy table of a sweep, finished or not; or how far its run is.
-
-    --follow reads the directory only: cells measured and failed, the rate, the time left; one line
-    a change, or one JSON object. Exit code 0 when every cell is measured, 1 when some failed.
+def results(directory: Path, *, out: Path | None = None) -> None:
+    """Show the tidy table of a sweep, finished or not: what there is of each cell.
 
     Args:
         directory: what --out was of `ostools sweep run`.
         out: all rows, as .parquet, .csv or .json; else what there is of each cell.
-        follow: show how far a run is that goes on elsewhere, until it is over.
     """
-    if follow:
-        if out is not None:
-            raise InputError("--follow shows how a run goes, and --out writes its table: give one of the two")
-        if follow_run(directory):
-            raise click.exceptions.Exit(1)
-        return
     from ostools import runs
     from ostools.results import TABLES, checked_output, save_table, table_as_json
 
@@ -181,90 +161,15 @@ def results(directory: Path, *, out: Path | None = None, follow: bool = False) -
     elif GLOBALS.json:
         terminal.print_json(table_as_json(table, provenance))
     else:
-        _show_cells(table)
+        _show_cells(table, provenance["cells"])
 
 
-def _show_cells(table: Any) -> None:
+def _show_cells(table: Any, counts: dict[str, int]) -> None:
     """Print a row a cell; its options where a measurement has several."""
     many_options = len(table) > 0 and (table.groupby("measurement")["options"].nunique() > 1).any()
     names = [*_CELL_COLUMNS, "options"] if many_options else _CELL_COLUMNS
     cells = table.groupby(names, sort=False) if len(table) else ()
     rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
-    title = f"{len(rows)} cells, {len(table)} rows"
+    title = f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows"
+    title += "".join(f", {counts[state]} cells {state}" for state in ("failed", "missing") if counts[state])
     terminal.print_table(title, [*names, "lengths", "rows"], rows, text_columns=len(names))
-
-
-def follow_run(
-    directory: Path,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> bool:
-    """Show every change until all cells are measured or failed; return whether some failed."""
-    from ostools.runs.following import Following
-
-    watch = Following(directory)
-    has_bar = sys.stderr.isatty() and not GLOBALS.json
-    before: HowFar | None = None
-    first: tuple[float, int] | None = None
-    changed, silence_noted = clock(), False
-    with terminal.progress("measured elsewhere") as progress:
-        while True:
-            start = clock()
-            state = watch.look()
-            count = state.measured + state.failed
-            first = first or (start, count)
-            if state != before:
-                _show_state(state, before, _rate(first, (clock(), count)), directory, lines=not has_bar)
-                changed, silence_noted = clock(), False
-            if state.cell_count:
-                progress(count, state.cell_count)
-            if state.over:
-                break
-            if state.running is None and not silence_noted and clock() - changed > _SILENCE:
-                terminal.note(
-                    f"nothing has changed for {_SILENCE:.0f} s, and this system does not say whether a run is under way"
-                )
-                silence_noted = True
-            before = state
-            sleep(max(_INTERVAL, 10 * (clock() - start)))
-    if has_bar:
-        terminal.print_text([_in_words(state, None)])
-    return state.failed > 0
-
-
-def _rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
-    """Cells a second between two looks; None before a cell was done."""
-    seconds, count = last[0] - first[0], last[1] - first[1]
-    return count / seconds if count > 0 and seconds > 0 else None
-
-
-def _show_state(state: HowFar, before: HowFar | None, rate: float | None, directory: Path, lines: bool) -> None:
-    """Print what is new: the counts, failures, and that nobody is seen to measure."""
-    failures = [text for text in state.failures if before is None or text not in before.failures]
-    remaining = state.remaining_count
-    if GLOBALS.json:
-        seconds = remaining / rate if rate else None
-        counts = {**asdict(state), "failures": failures, "left": remaining}
-        counts |= {"cells_per_second": rate, "seconds_left": seconds}
-        print(json.dumps(counts, allow_nan=False), flush=True)
-        return
-    for text in failures:
-        terminal.note(f"failed: {text}")
-    if state.running is False and remaining and (before is None or before.running is not False):
-        terminal.note(
-            f"no process seen from here holds {directory}: its run has ended, or goes on elsewhere; "
-            "the same `ostools sweep run` command resumes it"
-        )
-    if lines and (before is None or _in_words(state, None) != _in_words(before, None)):
-        print(_in_words(state, rate), flush=True)
-
-
-def _in_words(state: HowFar, rate: float | None) -> str:
-    if not state.cell_count:
-        return "nothing is asked yet: the run is beginning"
-    words = f"{state.measured} of {state.cell_count} cells measured"
-    words += f", {state.failed} failed" if state.failed else ""
-    if rate is None or not state.remaining_count:
-        return words
-    return f"{words}; {60 * rate:.3g} cells a minute, about {in_time(state.remaining_count / rate)} left"

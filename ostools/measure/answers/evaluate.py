@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pandas as pd
 import torch
+from pydantic import Field
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -45,13 +46,16 @@ from ostools.measure.answers.probability import (
     spare,
 )
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
-from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, elicit, elicitation_for
+from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, Elicitation, elicit, elicitation_for
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.passes.sampling import require_temperature
+from ostools.measure.swept import Cell, Swept
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
-from ostools.results import Provenance, Result
+from ostools.models.shape import Shape
+from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
@@ -131,6 +135,7 @@ class Evaluation(
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
     memory="measure.answers.evaluate:evaluate_memory",
+    sweep="measure.answers.evaluate:SWEPT",
 )
 @in_smaller_chunks
 def evaluate(
@@ -421,3 +426,41 @@ def evaluate_memory(
     new_tokens = max_new_tokens or longest.answer + spare(reasons, asked == FEW_SHOT)
     per_length = len(seeds) * samples
     return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)
+
+
+def _require_samples_that_differ(options: Any) -> None:
+    if options.samples > 1 and options.temperature == 0:
+        raise InputError(
+            f"at temperature 0 all {options.samples} samples would be the same; give a temperature, such as 1"
+        )
+
+
+def _from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
+    try:
+        random = tasks.task(str(rows["task"].iloc[0])).random
+    except InputError:  # of a distribution that is not installed here
+        random = rows["seed"].nunique() > 1
+    sampled = float(provenance.parameters["temperature"]) > 0
+    return Evaluation(rows, provenance, summarise(rows, random=random, sampled=sampled))
+
+
+def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    options = cell.arguments
+    most, samples = options["max_new_tokens"], options["samples"]
+    return answers_bytes(shape, longest, most, lengths=len(cell.lengths), per_length=samples)
+
+
+SWEPT = Swept(
+    memory=_swept_bytes,
+    read=_from_rows,
+    options={
+        "temperature": Field(ge=0, allow_inf_nan=False),
+        "samples": Field(ge=1, le=10_000),
+        "elicitation": (Elicitation | None, None),
+        # One limit for all lengths, as a row may not depend on which others stand beside it. The paper's answer line takes
+        # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
+        "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
+    },
+    check=_require_samples_that_differ,
+    draws=lambda options: "by sample" if options.temperature > 0 else None,
+)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from pydantic import AfterValidator
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -53,6 +54,7 @@ from ostools.measure.prompts import (
     prompt_named,
     token_columns,
 )
+from ostools.measure.swept import Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
@@ -115,6 +117,7 @@ class PromptBounds(Result, PromptResults[Bounds], chart="corpus:several_chart"):
     command="bounds",
     examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
     memory="measure.bounds.bounds:bounds_memory",
+    sweep="measure.bounds.bounds:SWEPT",
 )
 @in_smaller_chunks
 def bounds(
@@ -314,3 +317,10 @@ def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:
 def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:
     """Bytes of a prompt's path sums."""
     return bounds_bytes(model.shape, pos, checked_variants(variants))
+
+
+SWEPT = Swept(
+    memory=lambda shape, cell, longest: bounds_bytes(shape, longest.tokens, cell.arguments["variants"]),
+    read=Bounds,
+    options={"variants": AfterValidator(checked_variants)},
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,20 @@ from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
-from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes, seeds_asked
+from ostools.measure.probes.probe import COLUMNS as PROBED
+from ostools.measure.probes.probe import (
+    FLOAT32,
+    POSITION,
+    SWEPT_SEQUENCES,
+    Decodability,
+    ProbeTask,
+    probe,
+    probes_bytes,
+    seeds_asked,
+)
 from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -139,6 +150,7 @@ class FailureStage(
     lines_of=("measure.probes.probe:probe",),
     check="seeds_drawn",
     memory="measure.probes.failure_stage:failure_stage_memory",
+    sweep="measure.probes.failure_stage:SWEPT",
 )
 @in_smaller_chunks
 def failure_stage(
@@ -409,3 +421,36 @@ def failure_stage_memory(
     form = tasks.task(task)
     counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
     return failure_stage_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)
+
+
+def _swept(model: TransformerBridge, cell: Cell) -> Rows:
+    """The verdict of each length, under the cell's mitigation alone: the arm without one is another cell."""
+    target = cell.arguments["target"]
+    probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated, None)
+    result = arm(probe_task, [cell.dtype])
+    provenance = result.probes.provenance
+    parameters = {**provenance.parameters, "measurement": "failure-stage"}
+    return result.frame[list(COLUMNS)].astype(COLUMNS), replace(provenance, parameters=parameters)
+
+
+def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
+    """The verdicts; what probes said place by place is not stored."""
+    none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
+    places = pd.DataFrame({"site": [], "layer": [], "depth": []})
+    probes = Decodability(none, provenance, places, pd.DataFrame())
+    return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
+
+
+def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    counts = {"lengths": len(cell.lengths), "seeds": len(cell.seeds)}
+    return failure_stage_bytes(shape, longest, [cell.dtype], **counts, random=False)
+
+
+SWEPT = Swept(
+    memory=_swept_bytes,
+    read=_from_rows,
+    options={**SWEPT_SEQUENCES, "target": (Literal["number", "token"] | None, None)},
+    measure=_swept,
+    casts=True,
+    depends_on_lengths=True,
+)

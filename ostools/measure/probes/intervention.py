@@ -29,10 +29,11 @@ from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.prefilled import PrefilledPrompt
-from ostools.measure.probes.probe import FLOAT32, ProbeTask
+from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, swept_probes_bytes
 from ostools.measure.probes.ridge import Probe, fitted
+from ostools.measure.swept import Cell, Swept, the_one
 from ostools.models.tokenizer_calls import decoded
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
@@ -90,6 +91,7 @@ class ProbeIntervention(
     lines_of=("measure.probes.probe:probe",),
     check="seeds_drawn",
     memory="measure.probes.probe:probe_memory",
+    sweep="measure.probes.intervention:SWEPT",
 )
 @in_smaller_chunks
 def probe_intervention(
@@ -333,3 +335,25 @@ def _row(output: _Output, representations: Captured, place: Place, probe: Probe,
     row |= {"arrived": arrived_share, "predicted": float(output.gaps.mean())}
     cosine = float(largest_cosine(step[None], outputs))
     return row | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | answer_columns
+
+
+def _swept_rows(result: ProbeIntervention, cell: Cell) -> Frame:
+    """A number is of all lengths together: it stands at the longest, and `over_lengths` says of which it is."""
+    return result.frame.assign(length=max(cell.lengths), over_lengths=", ".join(map(str, cell.lengths)))
+
+
+def _from_rows(rows: Frame, provenance: Provenance) -> ProbeIntervention:
+    """Of one task, mitigation and seed. Raises `InputError` for rows of several."""
+    for name in ("task", "mitigation"):
+        the_one(rows, name)
+    return ProbeIntervention(rows[list(COLUMNS)].astype(COLUMNS), provenance)
+
+
+SWEPT = Swept(
+    memory=swept_probes_bytes,
+    read=_from_rows,
+    options=SWEPT_SEQUENCES,
+    rows=_swept_rows,
+    casts=True,
+    depends_on_lengths=True,
+)

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
+from pydantic import Field
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -29,11 +30,13 @@ from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
 from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
+from ostools.measure.probes.splits import FEWEST_GROUPS
 from ostools.measure.prompts import checked_layers
+from ostools.measure.swept import SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.models.untrained import untrained_model
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -95,6 +98,7 @@ class Decodability(
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     check="seeds_drawn",
     memory="measure.probes.probe:probe_memory",
+    sweep="measure.probes.probe:SWEPT",
 )
 @in_smaller_chunks
 def probe(
@@ -335,3 +339,49 @@ def probe_memory(
     form = tasks.task(task)
     counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
     return probes_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)
+
+
+def _swept_rows(result: Decodability, cell: Cell) -> Frame:
+    """The predictions: what is said of all prompts together, with its intervals, is made of them when they are read. A row's
+    seed is the sweep's: that of the drawn sequence stands beside it."""
+    target = result.provenance.parameters["target"]
+    return result.predictions.rename(columns={"seed": "sequence"}).assign(target=target)
+
+
+def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
+    """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of several."""
+    names = {name: the_one(rows, name) for name in ("task", "mitigation", "target")}
+    columns = [name for name in rows if name in _PREDICTION_COLUMNS]
+    predictions: Any = rows[columns].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
+    # The length alone is in no dtype: every cell has the same rows of it.
+    of_length = predictions["site"] == LENGTH.site
+    alone = predictions[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
+    predictions = pd.concat([alone, predictions[~of_length]], ignore_index=True)
+    return of_predictions(predictions, names, tasks.task(names["task"]).random, provenance)
+
+
+_PREDICTION_COLUMNS = (
+    *("dtype", "test", "length", "sequence", "group", "label", "said", "right", "common", "trained", "penalty"),
+    *("control", "depth", "site", "layer"),
+)
+SWEPT_SEQUENCES = {SEQUENCES: (Annotated[int, Field(ge=FEWEST_GROUPS, le=10_000)], 24)}
+
+
+def swept_probes_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
+    """What a cell holds that probes."""
+    random = bool(cell.arguments.get("random_weights", False))
+    return probes_bytes(shape, longest, [cell.dtype], lengths=len(cell.lengths), seeds=len(cell.seeds), random=random)
+
+
+SWEPT = Swept(
+    memory=swept_probes_bytes,
+    read=_from_rows,
+    options={
+        **SWEPT_SEQUENCES,
+        "target": (Literal["number", "token", "position"] | None, None),
+        "random_weights": None,
+    },
+    rows=_swept_rows,
+    casts=True,
+    depends_on_lengths=True,
+)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from ostools.ground.words import short_name
 from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
-from ostools.reporting.forms import BAND, curve, log_rows, share_axis
+from ostools.reporting.forms import BAND, bars, curve
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 from ostools.runs import CorpusCollapse
@@ -26,25 +25,21 @@ _STATISTICS = ["mean", "low", "high", "q10", "median", "q90"]
 
 
 def corpus_chart(result: Corpus) -> Any:
-    """Shares over the even share. A band from the 10th to the 90th percentile of the windows, the 95% interval of the mean
+    """Shares over the even share. A band from the 10th to the 90th percentile of the texts, the 95% interval of the mean
     over texts, where there are three texts, and the mean."""
     table: Any = frame_of(result)
     axes.require_finite(table["mean"], "a profile over relative position")
     settings = result.provenance.parameters
-    hue = alt.value(
-        theme.colour(str(settings["linearisation"] if settings["measure"] == "sensitivity" else settings["measure"]))
-    )
+    hue = alt.value(theme.colour(str(settings["linearisation"])))
     rows, y = _share_rows(table[["length", "start", "end", *_STATISTICS]], _STATISTICS)
     bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
     panels = []
     for row in result.summary.to_dict("records"):
-        title = (
-            f"{row['length']} tokens: {_count_words(row['windows'], 'window')} of {_count_words(row['texts'], 'text')}"
-        )
+        title = f"{row['length']} tokens: {_count_words(row['texts'], 'text')}"
         group = rows[rows["length"] == row["length"]]
         panels.append(_position_panel(group, y, hue, title, "relative position in the window", (260, 220), bands=bands))
     kind = theme.KINDS[str(settings["kind"])]
-    words = f"{_measure_words(settings)} of {short_name(result.provenance.model)} over a corpus, {kind}"
+    words = f"Sensitivity ({settings['linearisation']}) of {short_name(result.provenance.model)} over a corpus, {kind}"
     return draw.figure(draw.in_rows(panels, _PANELS), words, _corpus_notes(result), spacing=30, between=24)
 
 
@@ -99,22 +94,11 @@ def _position_panel(
     return draw.layers(*even, *marks, width=size[0], height=size[1], title=draw.heading(title))
 
 
-def _measure_words(settings: Any) -> str:
-    """What is measured, with which derivative."""
-    if settings["measure"] == "attention":
-        return "Attention of the last token"
-    return (
-        f"Sensitivity ({settings['linearisation']})"
-        if settings["measure"] == "sensitivity"
-        else f"{settings['measure']}"
-    )
-
-
 def _corpus_notes(result: Corpus) -> list[str]:
     """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
     interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
     note_lines = [
-        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of windows; dotted: an even share."
+        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of texts; dotted: an even share."
     ]
     shapes: Any = result.shapes
     for length, rows in shapes.groupby("length"):
@@ -127,79 +111,26 @@ def _count_words(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-_WINDOW = "window length (tokens)"
-_RATIO = "distance / noise of its own window"
-
-
 def corpus_collapse_chart(result: CorpusCollapse) -> Any:
-    """A panel a dtype: which share of the windows of each length lies at most so many times above its noise (left of 1 the two
-    are hidden). With several lengths one panel before them: the median distance, its windows from the 10th to the 90th
-    percentile, and the median noise of each dtype (dashed)."""
+    """The share of texts whose pair is hidden, with its 95% interval, by length and dtype; in a line below, how far apart the
+    pairs are, and the noise."""
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "a distance over a corpus")
-    lengths, dtypes = list(dict.fromkeys(frame["length"])), list(dict.fromkeys(frame["dtype"]))
-    panels: list[Any] = [_over_lengths(frame, dtypes)] if len(lengths) > 1 else []
-    panels += [_over_windows(result, dtype, lengths) for dtype in dtypes]
-    title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
-    counts = _counts(frame.drop_duplicates("length"))
-    notes = [f"L2 distance at y, measured; {counts}. In brackets: the 95% interval over texts.", *_hidden(frame)]
-    return draw.figure([panels], title, notes, spacing=34, color="independent")
-
-
-def _counts(rows: Frame) -> str:
-    of_length = [f"{row['windows']} windows of {row['length']} tokens" for row in rows.to_dict("records")]
-    return ", ".join(of_length)
-
-
-def _hidden(frame: Frame) -> list[str]:
-    """What is hidden, in a line a dtype, with its interval over texts."""
-    lines = []
-    for dtype, rows in frame.groupby("dtype", sort=False):
-        shares = [
-            f"{row['hidden_share']:.0%} [{row['hidden_low']:.1%}, {row['hidden_high']:.1%}] at {row['length']} tokens"
-            for row in rows.to_dict("records")
+    rows = frame.assign(value=frame["hidden_share"], row=[f"{length} tokens" for length in frame["length"]])
+    names = alt.Y("row:N", sort=None, title="window")
+    hue = draw.hue("dtype", {name: theme.colour(name) for name in dict.fromkeys(frame["dtype"])})
+    value = {"title": "share of texts whose pair is hidden", "scale": alt.Scale(domain=[0, 1])}
+    offset = alt.YOffset("dtype:N", sort=None)
+    intervals = [("hidden_low", "hidden_high", 1.4)]
+    tooltips = ["row:N", "dtype:N", "texts:Q", alt.Tooltip("mean:Q", format=".3g")]
+    marks = bars(rows, names, value, hue, intervals=intervals, offset=offset, size=40, tooltip=tooltips)
+    panel = draw.layers(*marks, width=320, height=alt.Step(26))
+    notes = []
+    for dtype, of_dtype in frame.groupby("dtype", sort=False):
+        at_lengths = [
+            f"{row['mean']:.3g}, noise {row['pair_noise']:.2g} at {row['length']} tokens"
+            for row in of_dtype.to_dict("records")
         ]
-        lines.append(f"{dtype} hides {', '.join(shares)}.")
-    return lines
-
-
-def _over_lengths(frame: Frame, dtypes: list[str]) -> Any:
-    """The distance hardly differs between dtypes: it is drawn of the first, and the noise of each."""
-    first: Any = frame[frame["dtype"] == dtypes[0]].rename(columns={"median": "value"})
-    noise: Any = frame[["length", "dtype", "pair_noise"]].rename(columns={"pair_noise": "value"})
-    lowest = float(first["value"].min()) / 100
-    first = first[["length", "value", "q10", "q90"]].assign(q10=first["q10"].clip(lower=lowest))
-    floors = noise.assign(series="noise in " + noise["dtype"]).drop(columns="dtype")
-    reach = [*first["q10"], *first["q90"], *floors["value"]]
-    rows, y = log_rows(first, "L2 distance at y", ("q10", "q90"), [value for value in reach if value > 0])
-    floors = floors.assign(shown=floors["value"].clip(lower=min(value for value in reach if value > 0)))
-    x = axes.length_axis(frame["length"], _WINDOW)
-    hue = draw.hue("series", {f"noise in {name}": theme.colour(name) for name in dtypes})
-    bands, tooltips = [("q10", "q90", 0.2)], ["length:Q", "q10:Q", "q90:Q"]
-    marks = curve(rows, x, y, alt.value(theme.INK), bands=bands, points=22, tooltip=tooltips)
-    marks += curve(floors, x, y, hue, points=18, tooltip=["series:N", "length:Q"], strokeDash=[5, 3])
-    return draw.layers(*marks, width=240, height=220, title=draw.heading("Median and 10% to 90% of windows"))
-
-
-def _over_windows(result: CorpusCollapse, dtype: str, lengths: list[int]) -> Any:
-    windows: Any = result.windows
-    parts = []
-    for length in lengths:
-        rows = windows[(windows["length"] == length) & (windows["dtype"] == dtype)]
-        # The same numbers in both are hidden whatever the noise is.
-        ratio = (
-            (rows["float64_distance"] / rows["pair_noise"]).where(rows["distance"] > 0, 0.0).sort_values().to_numpy()
-        )
-        share = [(index + 1) / len(ratio) for index in range(len(ratio))]
-        parts.append(pd.DataFrame({"series": f"{length} tokens", "ratio": ratio, "value": share}))
-    rows: Any = pd.concat(parts, ignore_index=True)
-    least = min([float(value) for value in rows["ratio"] if value > 0] + [1.0]) / 2
-    rows = rows.assign(ratio=rows["ratio"].clip(lower=least, upper=1e300))
-    names = [f"{length} tokens" for length in lengths]
-    hue = draw.hue("series", dict(zip(names, theme.ordered(len(names)), strict=True)))
-    x = alt.X("ratio:Q", **axes.log_channel(pd.concat([rows["ratio"], pd.Series([1.0])]), _RATIO))
-    tooltips = ["series:N", alt.Tooltip("ratio:Q", format=".3g")]
-    looks: dict[str, Any] = {"width": 1.8, "interpolate": "step-after", "tooltip": tooltips}
-    marks = [*draw.line_at("x", "ratio", 1.0), *curve(rows, x, share_axis("share of windows"), hue, **looks)]
-    heading = draw.heading(f"{dtype}: left of the line it is hidden")
-    return draw.layers(*marks, width=240, height=220, title=heading)
+        notes.append(f"Mean distance at y, {dtype}: {'; '.join(at_lengths)}.")
+    title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
+    return draw.figure([[panel]], title, notes, spacing=34)

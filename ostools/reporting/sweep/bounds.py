@@ -11,9 +11,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
-from ostools.ground.words import number
 from ostools.measure import Bounds, Comparison, Sensitivity
-from ostools.measure.bounds.variants import VARIANTS
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.page.section import Part, Table, table_from
@@ -23,8 +21,6 @@ from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, groups, provenance_of, require_finite, sources_of
 from ostools.results import Frame, Provenance
 from ostools.runs.cell_file import UNREADABLE
-from ostools.runs.measurements.bounds import BOUNDS
-from ostools.runs.measurements.sensitivity import SENSITIVITY
 from ostools.runs.reading import MADE_BY, Reading, distinct
 
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
@@ -34,14 +30,13 @@ NOT_MEASURED = (
 
 
 def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
-    """The longest prompt as a chart; tables of every prompt: medians, and variants beside the norms."""
+    """The longest prompt as a chart; a table of the variants beside the norms of every prompt."""
     comparisons, reasons = _comparisons(cells)
     more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
     notes = [f"Not compared: {reasons[0]}{more}"] if reasons else []
     notes += [NOT_MEASURED] if cells.sweep.rows("sensitivity").empty else []
-    tables = [_medians(cells.rows, cells.value("task"))]
-    if comparisons:
-        tables.append(_verdicts([comparison for _, _, comparison in comparisons], cells.value("task")))
+    all_compared = [comparison for _, _, comparison in comparisons]
+    tables = [_verdicts(all_compared, cells.value("task"))] if comparisons else []
     try:
         require_finite(cells.rows, ["value"])
     except InputError as error:
@@ -52,17 +47,13 @@ def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
         if int(rows["length"].iloc[0]) == length:
             part = sensitivity_block(norms, comparison, name)
             figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
-            sentences = [
-                _on_all([comparison for _, _, comparison in comparisons]),
-                *(f"On the {title}: {sentence}" for sentence in part.findings),
-            ]
+            sentences = [_on_all(all_compared), *(f"On the {title}: {sentence}" for sentence in part.findings)]
             tables, notes = [*tables, *part.tables], [*part.notes, *notes]
             return replace(part, figure=figure, findings=sentences, tables=tables, notes=notes)
     rows = cells.rows[cells.rows["length"] == length]
     rows = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
-    paths, caption = BOUNDS.read(rows, _prompt_provenance(cells.sweep, rows)), f"Path sums of Theorem 5.1, {title}"
-    aloud = "The tables below have the medians over tokens."
-    return block(paths, name, caption, [], aloud=aloud, tables=tables, notes=notes)
+    longest, caption = Bounds(rows, _prompt_provenance(cells.sweep, rows)), f"Path sums of Theorem 5.1, {title}"
+    return block(longest, name, caption, [], tables=tables, notes=notes)
 
 
 def _on_all(comparisons: Sequence[Comparison]) -> str:
@@ -76,25 +67,6 @@ def _on_all(comparisons: Sequence[Comparison]) -> str:
     more = f", and one is undecided on {undecided}" if undecided else ""
     words = "CERTIFIED BOUNDS FAIL" if fails else "A certified bound fails"
     return f"{words} on {fails or 'none'} of {len(verdicts)} prompts with measured norms{more}."
-
-
-def _medians(rows: Frame, task: str) -> Table:
-    """A row for each variant: the median over tokens and seeds at the shortest and longest length."""
-    rows = rows[np.isfinite(rows["value"].astype(float))]
-    ends = sorted({int(rows["length"].min()), int(rows["length"].max())}) if len(rows) else []
-    medians = rows.groupby(["kind", "variant", "norm", "length"], sort=False)["value"].median()
-    unscaled = {name for name, variant in VARIANTS.items() if not variant.scaled}
-    columns: dict[str, Any] = {
-        "kind": lambda key: KINDS[str(key[0])],
-        "variant": lambda key: key[1],
-        "norm": lambda key: "scale unknown" if key[1] in unscaled else NORMS.get(str(key[2]), key[2]),
-    }
-    for length in ends:
-        columns[f"median at {length} items"] = lambda key, length=length: (
-            number(float(medians[(*key, length)])) if (*key, length) in medians.index else "–"
-        )
-    keys: Any = dict.fromkeys(key[:3] for key in medians.index)
-    return table_from(f"Path sums, {task}", keys, columns)
 
 
 def _comparisons(cells: Cells) -> tuple[list[tuple[Frame, Sensitivity, Comparison]], list[str]]:
@@ -125,8 +97,8 @@ def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity
     columns = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
     if not all(np.isfinite(column.astype(float)).all() for column in (paths["value"], *columns)):
         raise InputError("values that are not finite")
-    measured = SENSITIVITY.read(norms, _prompt_provenance(sweep, norms))
-    return measured, compare(measured, BOUNDS.read(paths, _prompt_provenance(sweep, paths)))
+    measured = Sensitivity(norms, _prompt_provenance(sweep, norms))
+    return measured, compare(measured, Bounds(paths, _prompt_provenance(sweep, paths)))
 
 
 def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:

@@ -11,7 +11,6 @@ import numpy as np
 from ostools.ground.errors import InputError
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
-from ostools.runs.measurements.record import Measurement
 from ostools.runs.reading import MADE_BY, Reading
 
 
@@ -72,9 +71,9 @@ class Cells:
         return place == (int(longest["length"].iloc[0]), int(longest["seed"].min()))
 
 
-def cells_of(sweep: Reading, measurement: Measurement[Any], by: tuple[str, ...]) -> Iterator[Cells]:
+def cells_of(sweep: Reading, measurement: str, by: tuple[str, ...]) -> Iterator[Cells]:
     """The rows of a measurement, one `Cells` a result, in their order."""
-    all_rows = sweep.rows(measurement.name)
+    all_rows = sweep.rows(measurement)
     for _, rows in groups(all_rows, "model", "task", *by, "options", *MADE_BY):
         yield Cells(sweep, rows, all_rows, by)
 

@@ -32,18 +32,17 @@ from ostools.reporting.sections.measurements import Measurements
 from ostools.reporting.style import theme
 from ostools.reporting.summary.summary import headlines, verdicts
 from ostools.reporting.sweep.cells import groups, provenance_of, rows_where
-from ostools.reporting.sweep.sections import SECTIONS as SECTIONS
+from ostools.reporting.sweep.sections import sections_of
 from ostools.results import Frame, checked_output, write_atomically
 from ostools.runs.cell_file import UNREADABLE
-from ostools.runs.measurements.collapse import COLLAPSE
-from ostools.runs.measurements.evaluate import EVALUATION
+from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.reading import MADE_BY, STATES, AskedCell, Reading, distinct, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
 MOST_CONDITIONS = 16
 """The most models under mitigations that the first section compares."""
-_ALIKE = {EVALUATION: ("dtype", "options", *MADE_BY), COLLAPSE: ("options", *MADE_BY)}
+_ALIKE = {"evaluate": ("dtype", "options", *MADE_BY), "collapse": ("options", *MADE_BY)}
 """The columns in which results with one headline are alike, beside model and mitigation."""
 
 
@@ -65,7 +64,7 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
 
 def render_run(sweep: Reading, broken: Sequence[str], command: Sequence[str]) -> str:
     """The page of a sweep."""
-    measured = [section for name in SECTIONS if (section := _section(name, sweep)) is not None]
+    measured = list(sections_of(sweep))
     sections = [spelled(section) for section in (_state(sweep, broken, measured), _origin(sweep), *measured)]
     lead = (
         f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
@@ -74,15 +73,6 @@ def render_run(sweep: Reading, broken: Sequence[str], command: Sequence[str]) ->
     title = f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}"
     again = again_section(" ".join(map(quoted, command)))
     return render_sections(title, lead, [*sections, reading_section(), again])
-
-
-def _section(measurement: str, sweep: Reading) -> Section | None:
-    """The section of a measurement; where its rows cannot be shown, the reason."""
-    try:
-        return SECTIONS[measurement].of(sweep)
-    except UNREADABLE as error:
-        why = f"This could not be shown from what is stored: {type(error).__name__}: {error}"
-        return Section(measurement, measurement, measurement, "", [Part(title=measurement, findings=[why])])
 
 
 def _count(sweep: Reading) -> str:
@@ -222,7 +212,7 @@ def _model(
 
 def _condition_parts(sweep: Reading) -> list[Part]:
     """The verdicts and headlines of every model under every mitigation; empty for one condition."""
-    rows = {measurement.name: sweep.rows(measurement.name) for measurement in _ALIKE}
+    rows = {measurement: sweep.rows(measurement) for measurement in _ALIKE}
     pairs = [pair for table in rows.values() for pair, _ in groups(table, "model", "mitigation")]
     conditions = list(dict.fromkeys(pairs))
     if len(conditions) < 2:
@@ -260,11 +250,11 @@ def _condition(sweep: Reading, rows: dict[str, Frame], model: str, mitigation: s
 def _results(sweep: Reading, rows: dict[str, Frame]) -> Iterator[tuple[list[Any], str]]:
     """Results that were made alike, with the words that tell them from the others of their condition."""
     for measurement, names in _ALIKE.items():
-        table = rows[measurement.name]
+        table, read_back = rows[measurement], MEASUREMENTS[measurement].swept.read
         by = ("model", "task", "mitigation", *(["dtype"] if "dtype" in names else []))
         for key, _ in groups(table, *names):
             task_rows = [group for _, group in groups(rows_where(table, names, key), "task")]
-            results = [measurement.read(group, provenance_of(sweep, group, *by)) for group in task_rows]
+            results: list[Any] = [read_back(group, provenance_of(sweep, group, *by)) for group in task_rows]
             # Without float64 nothing is said of a collapse.
             exact = [item for item in results if not isinstance(item, Collapse) or not item.reference.empty]
             if exact:

@@ -1,4 +1,9 @@
-"""What is measured of a window: `MEASURES`, by name; its values over the window's tokens, and what they hold."""
+"""What is measured of a window: its profile of sensitivity, or how far it is from itself with its last token once more.
+
+The pairs are those of Theorem 4.2 on text that people wrote, which differs from window to window: the theorem says that the
+two come together as windows grow longer, whatever stands in them. Cost: `ost.sensitivity` of a window, or `ost.collapse` of one
+pair, times the windows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -14,27 +18,30 @@ import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.names import METHOD_KINDS, checked_name
-from ostools.ground.progress import Progress
-from ostools.measure.attention.attention import attention
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.collapse.verdicts import VECTOR
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
-from ostools.measure.passes.batches import patterns_bytes
+from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame
-from ostools.runs.corpus.pairs import PAIRS, checked_dtypes, pair_rows, pairs_bytes
-from ostools.runs.corpus.windows import Window
+from ostools.runs.corpus.texts import Window
+from ostools.tasks.repeats import RepeatedIds
 
-MEASURES = ("sensitivity", "attention", PAIRS)
+PROFILES, PAIRS = MEASURES = ("sensitivity", "collapse")
+DTYPES = ("float32", "bfloat16")
+_DISTANCES = ["distance", "relative", "float64_distance", "noise", "pair_noise", "weight_shift"]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured: a name out of `MEASURES`, of which derivative, and of the sensitivity how ("" where there is none); of
-    pairs in which dtypes; and under which mitigation of the forward pass."""
+    """What is measured: the sensitivity in which linearisation and by which method ("" of pairs), or pairs in which dtypes; and
+    under which mitigation of the forward pass."""
 
     name: str
     linearisation: str = ""
@@ -55,106 +62,85 @@ class Measure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
         checked_name("measure", name, MEASURES)
-        pass_mitigation = of_the_pass(
-            "corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite"
-        )
-        if dtypes is not None and name != PAIRS:
-            raise InputError(f"dtypes: expected them with measure {PAIRS!r} alone, found {name!r}: leave them out")
-        if name != "sensitivity":
-            for option, value in (("linearisation", linearisation), ("method", method)):
-                if value is not None:
-                    raise InputError(
-                        f"{option}: expected it with measure 'sensitivity' alone, found {name!r}: leave it out"
-                    )
-            dtype_names = checked_dtypes(dtypes) if name == PAIRS else ()
-            return cls(name, "", "", dtype_names, pass_mitigation)
+        acting = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
+        options = {"linearisation": linearisation, "method": method}
+        options, other = ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
+        for option, value in options.items():
+            if value is not None:
+                raise InputError(f"{option}: expected it with measure {other!r} alone, found {name!r}: leave it out")
+        if name == PAIRS:
+            return cls(name, dtypes=_checked_dtypes(dtypes), mitigation=acting)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method not in (None, *METHOD_KINDS):
             raise unknown_name("method", method, METHOD_KINDS)
-        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=pass_mitigation)
-
-    @property
-    def kind(self) -> str:
-        """Whether its values are measured or estimated."""
-        return METHOD_KINDS[self.method] if self.method else "measured"
-
-    @property
-    def quantity(self) -> str:
-        """What its values are, in words: the operator norm is known of exact Jacobians alone."""
-        if self.name == PAIRS:
-            return "L2 distance at y"
-        if self.name == "attention":
-            return "attention weight, mean over layers and heads"
-        return "operator norm" if self.method == "exact" else "Frobenius norm"
+        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=acting)
 
     @property
     def as_dict(self) -> dict[str, Any]:
-        """Its fields and what they make of its values."""
+        """Its fields; whether its values are measured or estimated; and what they are: the operator norm is known of exact
+        Jacobians alone."""
+        norm = "operator norm" if self.method == "exact" else "Frobenius norm"
         columns = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
         columns |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
         columns |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
-        return {**columns, "kind": self.kind, "quantity": self.quantity}
+        kind = METHOD_KINDS[self.method] if self.method else "measured"
+        return {**columns, "kind": kind, "quantity": "L2 distance at y" if self.name == PAIRS else norm}
 
-    def rows(
-        self,
-        model: TransformerBridge,
-        windows: Sequence[Window],
-        first: int,
-        *,
-        seed: int,
-        max_memory: int | None,
-        progress: Progress | None,
-    ) -> Frame:
-        """Of windows of one length, the first of which is number `first`: a row a token; of pairs a row a window and dtype."""
-        if self.name == PAIRS:
-            return pair_rows(model, windows, first, self.dtypes, self.mitigation, progress)
-        prompts = [Prompt.from_ids(model, window.ids) for window in windows]
-        values = self.values(model, prompts, seed=seed, max_memory=max_memory, progress=progress)
-        tables = [
-            pd.DataFrame(
-                {
-                    "length": len(window.ids),
-                    "window": first + index,
-                    "text": window.text,
-                    "start": window.start,
-                    "position": range(len(window.ids)),
-                    "token_id": window.ids,
-                    "value": value,
-                }
-            )
-            for index, (window, value) in enumerate(zip(windows, values, strict=True))
-        ]
+    def rows(self, model: TransformerBridge, windows: Sequence[Window], first: int, seed: int) -> Frame:
+        """Of windows of one length, the first of which is number `first`: a row a token; of pairs a row a window and dtype.
+
+        `seed`: of an estimate's directions. Raises `InactiveMitigationError` for a mitigation that does not change a logit of
+        one of them.
+        """
+        tables = self._pairs(model, windows) if self.name == PAIRS else self._profiles(model, windows, seed)
+        for index, (table, window) in enumerate(zip(tables, windows, strict=True)):
+            columns = {"length": len(window.ids), "window": first + index, "text": window.text, "start": window.start}
+            for place, (name, value) in enumerate(columns.items()):
+                table.insert(place, name, value)
         return pd.concat(tables, ignore_index=True)
 
-    def values(
-        self,
-        model: TransformerBridge,
-        prompts: Sequence[Prompt],
-        *,
-        seed: int,
-        max_memory: int | None,
-        progress: Progress | None,
-    ) -> list[np.ndarray]:
-        """Of every window, which have one length, a value for each of its tokens. `seed`: of an estimate's directions.
+    def _profiles(self, model: TransformerBridge, windows: Sequence[Window], seed: int) -> list[Any]:
+        prompts = [Prompt.from_ids(model, window.ids) for window in windows]
+        how: Any = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
+        results = sensitivity(model, prompts, **how, mitigation=self.mitigation, progress=False)
+        column = "operator_norm" if self.method == "exact" else "frobenius_norm"
+        return [
+            pd.DataFrame({"position": range(len(window.ids)), "token_id": window.ids, "value": result.frame[column]})
+            for window, result in zip(windows, results, strict=True)
+        ]
 
-        Raises `InactiveMitigationError` for a mitigation that does not change a logit of one of them.
-        """
-        if self.name == "sensitivity":
-            how: dict[str, Any] = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
-            how |= {"mitigation": self.mitigation, "max_memory": max_memory, "progress": progress or False}
-            results = sensitivity(model, list(prompts), **how)
-            column = "operator_norm" if self.method == "exact" else "frobenius_norm"
-            return [result.frame[column].to_numpy(dtype=float) for result in results]
-        with MitigatedPrompts.of("corpus", model, prompts, self.mitigation).acting(model):
-            return [attention(model, prompt).last.double().mean((0, 1)).numpy() for prompt in prompts]
+    def _pairs(self, model: TransformerBridge, windows: Sequence[Window]) -> list[Any]:
+        """What `ost.collapse` says of y, in L2, and whether the two have the same top token."""
+        if self.mitigation is not None:
+            longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
+            MitigatedPrompts.of("corpus", model, longer, self.mitigation).require_acting(model)
+        tasks = [RepeatedIds(window.ids, name=f"window {index}") for index, window in enumerate(windows)]
+        dtypes = list(self.dtypes)
+        tables = []
+        results = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=self.mitigation, progress=False)
+        for window, result in zip(windows, results, strict=True):
+            result.require_finite("corpus")
+            frame: Any = result.frame
+            vectors = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")].rename(columns={"mean": "distance"})
+            at_y, logits = (vectors[vectors["site"] == site].set_index("dtype").loc[dtypes] for site in ("y", "logits"))
+            table = at_y[_DISTANCES].reset_index(names="compared")
+            table.insert(0, "token_id", window.ids[-1])
+            tables.append(table.assign(same_top_token=logits["same_top_token"].to_numpy(dtype=bool)))
+        return tables
 
     def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:
         """Bytes that a window of so many tokens holds beside the model."""
         if self.name == PAIRS:
-            return pairs_bytes(shape, length, self.dtypes, self.mitigation)
-        if self.name == "sensitivity":
+            held_bytes, length = collapse_bytes(shape, length + 1, 1, self.dtypes), length + 1
+        else:
             kinds = (self.linearisation,)
             held_bytes = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
-        else:
-            held_bytes = patterns_bytes(shape, length)
         return max(held_bytes, acting_bytes(shape, length, self.mitigation))
+
+
+def _checked_dtypes(dtypes: Sequence[str] | None) -> tuple[str, ...]:
+    """Their names; float64 is what every one is held against, and cannot be one of them."""
+    names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
+    if "float64" in names:
+        raise InputError("dtypes: expected ones that are held against float64, found 'float64' itself: leave it out")
+    return names

@@ -1,11 +1,11 @@
-"""The table of a corpus: profiles of all windows over relative position, and what they say together.
+"""The tables of a corpus: what all windows say together. Every text has one window of each length and counts once.
 
-Read back from a directory (`read_corpus`) it is the same to the last bit. Cost: one read of every cell.
+Read back from a directory (`read_corpus`) they are the same to the last bit. Cost: one read of every cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,19 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
-from ostools.runs.corpus.pairs import PAIRS, CorpusCollapse, assembled_pairs
+from ostools.runs.corpus.measures import PAIRS
 from ostools.runs.reading import read
 from ostools.theory import profiles
-from ostools.theory.profiles import BINS, checked_bins, effective_tokens
-from ostools.theory.statistics.intervals import FEWEST
+from ostools.theory.profiles import BINS, effective_tokens
+from ostools.theory.statistics.intervals import FEWEST, wilson
 
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
+_COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +38,14 @@ class Corpus(
         TableHead("shapes"),
     ),
 ):
-    """Profiles of many windows over relative position.
+    """Profiles of windows of many texts over relative position.
 
-    `frame`, one row a length and bin: length, bin, start, end (of the bin, as parts of the window), then the share of the
-    bin's tokens over its even share (1: as much as if all tokens were equal): mean over texts with low and high (95%
-    bootstrap over texts), and over windows q10, q25, median, q75, q90.
+    `frame`, one row a length and bin (32, or as many as the shortest window has tokens): length, bin, start, end (of the bin,
+    as parts of the window), then the share of the bin's tokens over its even share (1: as much as if all tokens were equal):
+    mean over texts with low and high (95% bootstrap over texts), and q10, q25, median, q75, q90 of the texts.
 
-    `summary`, one row a length: length, texts, windows, too_short (texts that were passed over), measure, linearisation,
-    method, kind (measured | estimated), quantity; means over texts of sink_share (of the first token), last_share
-    and effective_tokens; seconds, tokens_per_second (of the windows, while they were measured).
+    `summary`, one row a length: length, texts, too_short (texts that were passed over), measure, linearisation, method, kind
+    (measured | estimated), quantity; means over texts of sink_share (of the first token), last_share and effective_tokens.
 
     `shapes`, one row a length and choice of tokens (`kept`: without the sink | without sink and last), in decades: verdict,
     start_contrast and end_contrast (mean over texts of that third's mean log10 minus the middle one's), each with _low,
@@ -59,10 +60,28 @@ class Corpus(
     windows: pd.DataFrame
 
 
-def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | CorpusCollapse:
-    """The corpus that `ost.corpus(..., out=directory)` measured, read without its model. `bins`: of profiles, 32 by default.
+@dataclass(frozen=True, eq=False)
+class CorpusCollapse(Result, chart="corpus:corpus_collapse_chart"):
+    """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
 
-    Raises `InputError` for a directory without a corpus, for one that is not complete, and for bins of a corpus of pairs.
+    `frame`, one row a length and dtype: length, dtype, texts, too_short (texts that were passed over); of the distance in
+    float64 with the weights as that dtype stores them: mean over texts with low and high (95% bootstrap over texts), and q10,
+    q25, median, q75, q90 of the texts; pair_noise (the median of what running in that dtype does to y - y*); hidden_share
+    (texts whose distance is below this noise of their own, or is 0) with hidden_low and hidden_high (95%, Wilson's),
+    same_top_token_share.
+
+    `windows`, one row a window and dtype: length, window, text (its place in the corpus), start (the piece's first token among
+    the text's own), token_id (what is repeated), dtype, distance (in that dtype) and relative (to ||y||), float64_distance,
+    noise, pair_noise, weight_shift, same_top_token, hidden: as in `measure.Collapse`, at y, in L2.
+    """
+
+    windows: pd.DataFrame
+
+
+def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
+    """The corpus that `ost.corpus(..., out=directory)` measured, read without its model.
+
+    Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """
     if not isinstance(directory, str | Path):
         raise InputError(f"directory: expected one that ost.corpus made, found {short_repr(directory)}")
@@ -74,56 +93,28 @@ def read_corpus(directory: str | Path, *, bins: int | None = None) -> Corpus | C
     if broken or (missing_count := len(cells) - len(reading.of("measured"))):
         why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
         raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
-    sources = [cell.sources[0] for cell in cells]
-    seconds: dict[int, float] = {}
-    for cell, source in zip(cells, sources, strict=True):
-        (length,) = cell.keyed_cell.cell.lengths
-        seconds[length] = seconds.get(length, 0.0) + float(source["parameters"]["cell_seconds"])
-    return assembled(reading.rows(cells[0].keyed_cell.cell.measurement), seconds, sources[0], bins)
+    source = cells[0].sources[0]
+    edits, arithmetic = tuple(source["edits"]), source.get("arithmetic", {})
+    asked: dict[str, Any] = source["parameters"]["corpus"]
+    provenance = Provenance(source["model"], asked, None, source["versions"], edits, source["time"], arithmetic)
+    rows = reading.rows(cells[0].keyed_cell.cell.measurement)
+    return _pairs(rows, provenance) if asked["measure"] == PAIRS else _profiles(rows, provenance)
 
 
-def assembled(
-    rows: Frame, seconds: Mapping[int, float], source: Mapping[str, Any], bins: int | None
-) -> Corpus | CorpusCollapse:
-    """The result of the rows of all cells; `source`: what a cell's numbers come from, as `Provenance` has it."""
-    corpus_parameters = source["parameters"]["corpus"]
-    bin_count = bins_of(bins, corpus_parameters["measure"], corpus_parameters["lengths"])
-    model, versions, edits = source["model"], source["versions"], tuple(source["edits"])
-    parameters = {**corpus_parameters, **({} if bin_count is None else {"bins": bin_count})}
-    provenance = Provenance(model, parameters, None, versions, edits, source["time"], source.get("arithmetic", {}))
-    if bin_count is None:
-        return assembled_pairs(rows, seconds, provenance)
-    return _profiles(rows, seconds, provenance, bin_count)
-
-
-def _profiles(rows: Frame, seconds: Mapping[int, float], provenance: Provenance, bins: int) -> Corpus:
-    parameters: Any = provenance.parameters
+def _profiles(rows: Frame, provenance: Provenance) -> Corpus:
+    asked: Any = provenance.parameters
+    bins = min(BINS, *asked["lengths"])
     frames, summary, shapes, windows = [], [], [], []
-    for length in parameters["lengths"]:
-        part: Any = rows.loc[rows["length"] == length, COLUMNS].reset_index(drop=True)
-        shares, texts = _shares(part, length), part["text"].to_numpy()[::length]
+    for length in asked["lengths"]:
+        part: Any = rows.loc[rows["length"] == length, _COLUMNS].reset_index(drop=True)
+        shares = _shares(part, length)
         windows.append(part.assign(share=shares.ravel()))
-        frames.append(_binned(shares, texts, length, bins))
-        shapes += [
-            {"length": length, "kept": kept_tokens} | _shape(shares, texts, kept_tokens)
-            for kept_tokens in (NO_SINK, BETWEEN)
-        ]
-        summary.append(_summary(shares, texts, parameters, length, seconds[length]))
+        shares = shares[np.argsort(part["text"].to_numpy()[::length])]
+        frames.append(_binned(shares, length, bins))
+        shapes += [{"length": length, "kept": kept} | _shape(shares, kept) for kept in (NO_SINK, BETWEEN)]
+        summary.append(_summary(shares, asked, length))
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
-
-
-COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
-"""Of the rows of a cell."""
-
-
-def bins_of(bins: int | None, measure: str, lengths: Sequence[int]) -> int | None:
-    """The bins of a measure of profiles, 32 unless given; None of a measure of pairs, which has none."""
-    if measure != PAIRS:
-        return checked_bins(BINS if bins is None else bins, lengths)
-    if bins is not None:
-        raise InputError(f"bins: expected it with a measure of profiles, found {measure!r}: leave it out")
-    return None
 
 
 def _shares(part: Any, length: int) -> np.ndarray:
@@ -136,54 +127,74 @@ def _shares(part: Any, length: int) -> np.ndarray:
     return values / total
 
 
-def _binned(shares: np.ndarray, texts: np.ndarray, length: int, bins: int) -> pd.DataFrame:
+def _binned(shares: np.ndarray, length: int, bins: int) -> pd.DataFrame:
     binned_shares = profiles.binned(shares, bins)
-    means = profiles.text_means(binned_shares, texts)
-    low, high = profiles.interval_of_mean(means)
+    low, high = profiles.interval_of_mean(binned_shares)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
     quantiles = {name: np.quantile(binned_shares, part, axis=0) for name, part in profiles.QUANTILES.items()}
-    return pd.DataFrame({**columns, "mean": means.mean(0), "low": low, "high": high, **quantiles})
+    return pd.DataFrame({**columns, "mean": binned_shares.mean(0), "low": low, "high": high, **quantiles})
 
 
-def _summary(shares: np.ndarray, texts: np.ndarray, parameters: Mapping[str, Any], length: int, seconds: float) -> dict:
+def _summary(shares: np.ndarray, asked: Mapping[str, Any], length: int) -> dict[str, Any]:
     spread = np.array([effective_tokens(share) for share in shares])
-    means = profiles.text_means(np.stack([shares[:, 0], shares[:, -1], spread], axis=1), texts)
-    sink, last, effective = means.mean(0).tolist()
+    sink, last, effective = np.stack([shares[:, 0], shares[:, -1], spread], axis=1).mean(0).tolist()
     return {
-        "length": length,
-        "texts": len(means),
-        "windows": len(shares),
-        "too_short": parameters["too_short"][str(length)],
-        **{name: parameters[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
-        "sink_share": sink,
-        "last_share": last,
-        "effective_tokens": effective,
-        "seconds": seconds,
-        "tokens_per_second": shares.size / seconds,
+        **{"length": length, "texts": len(shares), "too_short": asked["too_short"][str(length)]},
+        **{name: asked[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        **{"sink_share": sink, "last_share": last, "effective_tokens": effective},
     }
 
 
-def _shape(shares: np.ndarray, texts: np.ndarray, kept_tokens: str) -> dict[str, Any]:
+def _shape(shares: np.ndarray, kept: str) -> dict[str, Any]:
     """The contrasts of the ends as columns; a verdict in words where there can be none."""
-    kept_shares = shares[:, 1:-1] if kept_tokens == BETWEEN else shares[:, 1:]
-    count, zeros = len(np.unique(texts)), int((kept_shares == 0).any(1).sum())
-    no_contrasts = {
-        f"{end}_contrast{part}": float("nan") for end in ("start", "end") for part in ("", "_low", "_high", "_p")
-    }
-    if kept_shares.shape[1] < profiles.FEWEST_TOKENS:
-        return {
-            "verdict": f"not tested: {kept_shares.shape[1]} tokens, {profiles.FEWEST_TOKENS} needed",
-            **no_contrasts,
-        }
-    if count < FEWEST:
-        return {"verdict": f"not tested: {count} texts, {FEWEST} needed", **no_contrasts}
-    if zeros:
-        return {"verdict": f"not tested: {zeros} of {len(kept_shares)} windows have tokens of value 0", **no_contrasts}
-    contrasts = profiles.ends_over_texts(profiles.text_means(profiles.end_contrasts(np.log10(kept_shares)), texts))
-    columns = {"verdict": contrasts.verdict}
+    kept_shares = shares[:, 1:-1] if kept == BETWEEN else shares[:, 1:]
+    count, tokens, zeros = *kept_shares.shape, int((kept_shares == 0).any(1).sum())
+    too_few = ""
+    if tokens < profiles.FEWEST_TOKENS:
+        too_few = f"{tokens} tokens, {profiles.FEWEST_TOKENS} needed"
+    elif count < FEWEST:
+        too_few = f"{count} texts, {FEWEST} needed"
+    elif zeros:
+        too_few = f"{zeros} of {count} windows have tokens of value 0"
+    if too_few:
+        parts = [f"{end}_contrast{part}" for end in ("start", "end") for part in ("", "_low", "_high", "_p")]
+        return {"verdict": f"not tested: {too_few}", **dict.fromkeys(parts, float("nan"))}
+    contrasts = profiles.ends_over_texts(profiles.end_contrasts(np.log10(kept_shares)))
+    columns: dict[str, Any] = {"verdict": contrasts.verdict}
     for name, interval in (("start", contrasts.start), ("end", contrasts.end)):
         for field in fields(interval):
             column = f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
             columns[column] = getattr(interval, field.name)
     return columns
+
+
+def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
+    asked: Any = provenance.parameters
+    names = ["length", "window", "text", "start", "token_id", "compared", "distance", "relative", "float64_distance"]
+    table: Any = rows[[*names, "noise", "pair_noise", "weight_shift", "same_top_token"]]
+    table = table.rename(columns={"compared": "dtype"})
+    hidden = is_hidden(table["float64_distance"], table["pair_noise"], table["distance"])
+    table = table.assign(hidden=hidden)
+    frame = [
+        {"length": length, "dtype": dtype}
+        | _over_texts(table[(table["length"] == length) & (table["dtype"] == dtype)].sort_values("text"))
+        | {"too_short": asked["too_short"][str(length)]}
+        for length in asked["lengths"]
+        for dtype in asked["dtypes"]
+    ]
+    return CorpusCollapse(pd.DataFrame(frame), provenance, table.reset_index(drop=True))
+
+
+def _over_texts(rows: Any) -> dict[str, Any]:
+    """One length and dtype."""
+    distances = np.array(rows["float64_distance"], dtype=float)
+    low, high = (float(end[0]) for end in profiles.interval_of_mean(distances[:, None]))
+    hidden_low, hidden_high = map(float, wilson(float(rows["hidden"].sum()), len(rows)))
+    quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in profiles.QUANTILES.items()}
+    return {
+        **{"texts": len(rows), "mean": float(distances.mean()), "low": low, "high": high, **quantiles},
+        **{"pair_noise": float(rows["pair_noise"].median()), "hidden_share": float(rows["hidden"].mean())},
+        **{"hidden_low": hidden_low, "hidden_high": hidden_high},
+        "same_top_token_share": float(rows["same_top_token"].mean()),
+    }

@@ -14,12 +14,12 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
 from ostools.runs.reading import read
 from ostools.runs.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
@@ -123,14 +123,6 @@ def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, t
     assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
 
 
-def test_every_measurement_of_a_sweep_has_a_section() -> None:
-    from ostools.reporting.sweep.report import SECTIONS
-    from ostools.runs.measurements import MEASUREMENTS
-
-    assert SECTIONS.keys() == MEASUREMENTS.keys()
-    assert all(SECTIONS[name].measurement is one for name, one in MEASUREMENTS.items())
-
-
 def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> KeyedCell:
     return KeyedCell(Cell(model, task, "float32", "none", seed, measurement, "{}", (3, 4)), f"{seed:016x}")
 
@@ -191,13 +183,6 @@ def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) 
     in_order: Any = theirs[ours.columns.tolist()]
     pd.testing.assert_frame_equal(ours, in_order)
     pd.testing.assert_frame_equal(back.verdicts(), result.verdicts())
-
-
-def test_rows_without_a_reference_give_no_verdict(sweep: Path, tmp_path: Path) -> None:
-    rows = made_collapse(lambda n: 1 / n)
-    back = from_rows(rows.frame.drop(columns="float64_distance"), rows.provenance)
-    assert back.reference.empty
-    assert back.verdicts().empty
 
 
 @pytest.mark.parametrize(

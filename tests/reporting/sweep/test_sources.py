@@ -11,11 +11,12 @@ import pytest
 
 import ostools.runs
 from ostools.measure.collapse.result import as_rows
-from ostools.reporting.sweep.report import SECTIONS
+from ostools.measure.swept import Cell
+from ostools.reporting.sweep.sections import LOOKS, section_of
 from ostools.results import Provenance
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements.record import Cell
+from ostools.runs.measurements import MEASUREMENTS
 from ostools.runs.reading import Reading, read
 from ostools.runs.store import Store
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity
@@ -48,8 +49,7 @@ def sums() -> Any:
 
 
 def bounds(found: Reading) -> tuple[list[str], list[str]]:
-    section = SECTIONS["bounds"].of(found)
-    assert section is not None
+    (section,) = section_of(found, MEASUREMENTS["bounds"])
     return [table.caption for table in section.parts[0].tables], list(section.parts[0].notes)
 
 
@@ -80,8 +80,7 @@ def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) ->
     for seed, checkpoint in enumerate(("first", "second")):
         one = cell("collapse", seed, lengths=(3, 4))
         keep(tmp_path, one, rows, source(checkpoint), checkpoint)
-    section = SECTIONS["collapse"].of(read(tmp_path))
-    assert section is not None
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["collapse"])
     table, *parts = section.parts
     assert len(table.tables[0].rows) == 2
     assert [part.title for part in parts] == [f"copy-last, made, checkpoint {name}" for name in ("first", "second")]
@@ -106,11 +105,9 @@ def test_several_weights_in_one_dtype_alarm_where_files_name_no_checkpoint(tmp_p
 def test_the_longest_prompt_of_each_condition_is_drawn_with_its_least_seed(tmp_path: Path) -> None:
     for seed, dtype in ((0, "float32"), (1, "float32"), (1, "bfloat16")):
         keep(tmp_path, cell("sensitivity", seed, dtype), norms(), source(dtype=dtype))
-    section = SECTIONS["sensitivity"].of(read(tmp_path))
-    assert section is not None
-    table, *parts = section.parts
-    assert len(table.tables[0].rows) == 3
-    assert list(table.notes) == ["Drawn are 2 of 3 results. The table has all."]
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["sensitivity"])
+    first, *parts = section.parts
+    assert list(first.notes) == ["Drawn are 2 of 3 results."]
     assert [part.title for part in parts] == [
         f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in (("float32", 0), ("bfloat16", 1))
     ]
@@ -121,9 +118,8 @@ def test_a_norm_that_is_not_finite_costs_its_figure_only(tmp_path: Path) -> None
     keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)), source())
     keep(tmp_path, cell("bounds"), sums(), source())
     found = read(tmp_path)
-    section = SECTIONS["sensitivity"].of(found)
-    assert section is not None
-    _, part = section.parts
+    (section,) = section_of(found, MEASUREMENTS["sensitivity"])
+    (part,) = section.parts
     assert part.figure is None
     assert "1 of 3 values are not finite" in part.findings[0]
     assert bounds(found)[1] == ["Not compared: values that are not finite"]
@@ -148,3 +144,13 @@ def test_failures_of_a_cell_that_misses_lengths_are_told(tmp_path: Path) -> None
     assert "1 are still to be measured (1 of them failed at other lengths)" in told
     assert "no room at all" in told
     assert "Lengths that failed" in told
+
+
+def test_a_measurement_that_has_no_look_of_its_own_is_shown_by_its_chart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, cell("bounds"), sums(), source())
+    monkeypatch.delitem(LOOKS, "bounds")
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["bounds"])
+    assert (section.title, len(section.parts)) == ("Bounds", 1)
+    assert section.parts[0].figure is not None

@@ -1,8 +1,8 @@
 """Texts of a corpus, from a list or a file that is read as hostile input; and windows: pieces of exactly so many tokens,
 drawn by a seed from texts that are long enough.
 
-A `.jsonl` file has an object a line, a `.parquet` file a column, anything else is plain text whose texts are parted by empty
-lines. Cost: one read; all texts are held in memory.
+A `.jsonl` file has an object a line with a key "text", a `.parquet` file a column "text", anything else is plain text whose
+texts are parted by empty lines. Cost: one read; all texts are held in memory.
 
 A window begins and ends with the special tokens that the tokenizer puts around any text, which count; between them stands a
 piece of one text. Nothing is padded and nothing repeated. Which piece of a text is taken depends on the seed, the text's place
@@ -27,6 +27,9 @@ from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.files import TABLE_LIMIT, read_text, require_regular
 from ostools.models.tokens import frame, text_ids
 
+_FIELD = "text"
+"""The key or column that holds the texts."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -40,7 +43,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSet:
-    """The windows of one length, and what was passed over: how many texts are too short for one of them."""
+    """The windows of one length, and how many texts were passed over as too short for one."""
 
     length: int
     windows: tuple[Window, ...]
@@ -48,13 +51,12 @@ class WindowSet:
 
 
 def draw(
-    tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, count: int | None, per_text: int, seed: int
+    tokenizer: Any, texts: Sequence[str], lengths: Sequence[int], *, count: int | None, seed: int
 ) -> list[WindowSet]:
-    """Of each length the windows of `count` texts (None: of all that are long enough), at most `per_text` of each.
+    """Of each length a window of `count` texts (None: of all that are long enough).
 
-    Texts are gone through in a random order, those that are too short passed over and counted. Windows of one text do not
-    overlap: one that is too short for `per_text` of them gives fewer. Raises `InputError` where no text is long enough, and
-    for a text that cannot be encoded, by its place.
+    Texts are gone through in a random order, those that are too short passed over and counted. Raises `InputError` where no
+    text is long enough, and for a text that cannot be encoded, by its place.
     """
     around = frame(tokenizer)
     ids_by_place: dict[int, list[int]] = {}
@@ -64,24 +66,25 @@ def draw(
         piece = length - len(around[0]) - len(around[1])
         if piece < 1:
             raise InputError(f"lengths: expected room for text beside {length - piece} special tokens, found {length}")
-        windows, taken_texts, short, longest = [], 0, 0, 0
+        windows, too_short, longest = [], 0, 0
         for place in order:
-            if taken_texts == count:
+            if len(windows) == count:
                 break
             if place not in ids_by_place:
                 ids_by_place[place] = _ids(tokenizer, texts[place], place)
-            longest = max(longest, len(ids_by_place[place]))
-            starts = _starts(len(ids_by_place[place]), piece, per_text, (seed, place, length))
-            taken_texts, short = taken_texts + bool(starts), short + (not starts)
-            for start in starts:
-                ids = (*around[0], *ids_by_place[place][start : start + piece], *around[1])
-                windows.append(Window(place, start, ids))
+            ids = ids_by_place[place]
+            longest = max(longest, len(ids))
+            if len(ids) < piece:
+                too_short += 1
+                continue
+            start = int(np.random.default_rng((seed, place, length)).integers(0, len(ids) - piece, endpoint=True))
+            windows.append(Window(place, start, (*around[0], *ids[start : start + piece], *around[1])))
         if not windows:
             raise InputError(
                 f"lengths: expected a text of at least {piece} tokens for windows of {length}, found {len(texts)} texts of at "
                 f"most {longest}: take shorter windows, or longer texts"
             )
-        window_sets.append(WindowSet(length, tuple(windows), short))
+        window_sets.append(WindowSet(length, tuple(windows), too_short))
     return window_sets
 
 
@@ -94,24 +97,17 @@ def _ids(tokenizer: Any, text: str, place: int) -> list[int]:
         raise InputError(f"text {place}: {error}") from error
 
 
-def _starts(tokens: int, piece: int, most: int, seed: tuple[int, ...]) -> list[int]:
-    """Where pieces begin: at most `most`, every choice of places without an overlap as likely as any other, but for ties."""
-    count = min(most, tokens // piece)
-    gaps = np.random.default_rng(seed).integers(0, tokens - count * piece, size=count, endpoint=True) if count else []
-    return [int(gap) + index * piece for index, gap in enumerate(np.sort(gaps))]
-
-
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")
 
 
-def read_texts(texts: str | Path | Sequence[str], field: str = "text") -> list[str]:
-    """Every text, in order. `field`: the key or column that holds them, where the file has such.
+def read_texts(texts: str | Path | Sequence[str]) -> list[str]:
+    """Every text, in order.
 
     Raises `InputError`, which names the file, the line and the nearest field, for what cannot be read, for a value that is no
     text, and where there are none.
     """
     if isinstance(texts, str | Path):
-        text_list, where = _of_file(Path(texts), field), str(texts)
+        text_list, where = _of_file(Path(texts)), str(texts)
     elif not isinstance(texts, Sequence):
         raise InputError(f"texts: expected a file or a list of texts, found {short_repr(texts)}")
     else:
@@ -132,12 +128,12 @@ def texts_hash(texts: Sequence[str]) -> str:
     return sha.hexdigest()
 
 
-def _of_file(path: Path, field: str) -> list[str]:
+def _of_file(path: Path) -> list[str]:
     kinds = {".jsonl": _of_jsonl, ".parquet": _of_parquet}
     try:
         require_regular(path, TABLE_LIMIT)
         read = kinds.get(path.suffix.lower())
-        return list(_plain(read_text(path, TABLE_LIMIT)) if read is None else read(path, field))
+        return list(_plain(read_text(path, TABLE_LIMIT)) if read is None else read(path))
     except FileNotFoundError:
         raise InputError(
             f"{path}: expected a file of texts (.jsonl, .parquet or plain text), found no such file"
@@ -156,7 +152,7 @@ def _plain(text: str) -> list[str]:
     return [part for part in _PARTED.split(text) if part.strip()]
 
 
-def _of_jsonl(path: Path, field: str) -> Iterator[str]:
+def _of_jsonl(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -167,21 +163,21 @@ def _of_jsonl(path: Path, field: str) -> Iterator[str]:
                 raise InputError(f"{path}, line {number}: expected a JSON object, found {short_repr(line)}") from error
             if not isinstance(row, dict):
                 raise InputError(f"{path}, line {number}: expected a JSON object, found {short_repr(row)}")
-            if field not in row:
-                raise InputError(f"{path}, line {number}: {unknown_name('field', field, map(str, row))}")
-            if not isinstance(row[field], str):
-                raise InputError(f"{path}, line {number}: expected text in {field!r}, found {short_repr(row[field])}")
-            yield row[field]
+            if _FIELD not in row:
+                raise InputError(f"{path}, line {number}: {unknown_name('field', _FIELD, map(str, row))}")
+            if not isinstance(row[_FIELD], str):
+                raise InputError(f"{path}, line {number}: expected text in {_FIELD!r}, found {short_repr(row[_FIELD])}")
+            yield row[_FIELD]
 
 
-def _of_parquet(path: Path, field: str) -> Iterator[str]:
+def _of_parquet(path: Path) -> Iterator[str]:
     schema = parquet.read_schema(path)
-    if field not in schema.names:
-        raise InputError(f"{path}: {unknown_name('field', field, schema.names)}")
-    kind = schema.field(field).type
+    if _FIELD not in schema.names:
+        raise InputError(f"{path}: {unknown_name('field', _FIELD, schema.names)}")
+    kind = schema.field(_FIELD).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise InputError(f"{path}: expected a column of text in {field!r}, found one of {kind}")
-    values = parquet.read_table(path, columns=[field])[field].to_pylist()
+        raise InputError(f"{path}: expected a column of text in {_FIELD!r}, found one of {kind}")
+    values = parquet.read_table(path, columns=[_FIELD])[_FIELD].to_pylist()
     if None in values:
-        raise InputError(f"{path}: expected text in {field!r}, found none in row {values.index(None)}")
+        raise InputError(f"{path}: expected text in {_FIELD!r}, found none in row {values.index(None)}")
     yield from values

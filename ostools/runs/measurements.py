@@ -1,0 +1,115 @@
+"""The measurements that a sweep can make: `MEASUREMENTS`, out of the records that name a `Swept`.
+
+What a sweep file may ask of one is read from its function's signature: names, types and defaults.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.records import records
+from ostools.measure.swept import Cell, Rows, Swept
+
+
+def listed(value: Any) -> Any:
+    """One value where a list is meant is a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    """Values of a sweep file: no other keys, and no number for a word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)  # `seeds: true` is no seed
+
+
+class Options(Strict):
+    """What a sweep may ask of a measurement: its arguments, and dtypes of its own."""
+
+    name: Any
+    dtypes: Names | None = None
+
+    @property
+    def draws(self) -> Literal["by seed", "by sample"] | None:
+        """What it draws by, beside what the task draws by the seed."""
+        return MEASUREMENTS[self.name].swept.draws(self)
+
+    @property
+    def as_json(self) -> str:
+        """The arguments of the measurement alone."""
+        return json.dumps(self.model_dump(exclude={"name", "dtypes"}), sort_keys=True)
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Options:
+        MEASUREMENTS[self.name].swept.check(self)
+        return self
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measurement of a sweep: its function, what a sweep knows of it, and what a file may ask of it."""
+
+    name: str
+    function: Callable[..., Any]
+    swept: Swept
+    options: type[Options]
+
+
+def _measurement(target: str, sweep: str) -> Measurement:
+    function, swept = _imported(target), _imported(sweep)
+    name = function.__name__.replace("_", "-")
+    parameters, hints = inspect.signature(function).parameters, get_type_hints(inspect.unwrap(function))
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for option, asked in swept.options.items():
+        if isinstance(asked, tuple):
+            fields[option] = asked
+            continue
+        kind = _of_a_file(hints[option])
+        default = parameters[option].default
+        fields[option] = (kind if asked is None else Annotated[kind, asked], default)
+    return Measurement(name, function, swept, create_model(f"{name} options", __base__=Options, **fields))
+
+
+def _imported(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(f"ostools.{module}"), name)
+
+
+def _of_a_file(hint: Any) -> Any:
+    """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where a whole number may stand."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    listed_kinds = [
+        Annotated[tuple[get_args(kind)[0], ...], BeforeValidator(listed), Field(min_length=1)]
+        if get_origin(kind) in (Iterable, Sequence)
+        else kind
+        for kind in kinds
+    ]
+    without_int = [kind for kind in listed_kinds if not (kind is int and float in kinds)]
+    return Union[tuple(without_int)]  # noqa: UP007 (of a tuple)
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    measurement.name: measurement
+    for measurement in (_measurement(target, record.sweep) for target, record in records().items() if record.sweep)
+}
+
+
+def measure(model: TransformerBridge, cell: Cell) -> Rows:
+    """The rows of a cell, with the cell's own columns in front. Raises what the measurement refuses."""
+    measurement = MEASUREMENTS[cell.measurement]
+    table, provenance = measurement.swept.measured(measurement.function, model, cell)
+    rows = table.drop(columns=[name for name in cell.columns if name in table])
+    for index, (name, value) in enumerate(cell.columns.items()):
+        rows.insert(index, name, value)
+    return rows, provenance
