@@ -41,11 +41,6 @@ def test_every_picture_is_of_a_result() -> None:
     assert there <= {kind.__name__ for kind in results_of(Result)}
 
 
-def test_the_pictures_are_light() -> None:
-    sizes = {name: gallery.picture_path(name).stat().st_size for name in PICTURES}
-    assert sum(sizes.values()) < 1_600_000, sizes
-
-
 LEFT_OUT = {"study", "windows", "retrieval", "counting", "figure-2", "figure-3", "figure-4"}
 LEFT_OUT |= {"claims"}
 """What takes seconds of a tiny model too, or follows from that; and words that its tokenizer cuts."""
@@ -63,8 +58,3 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         if name not in LEFT_OUT:
             _, made = gallery.drawn(code, names)
             assert made.result == gallery.made_by(gallery.picture_path(name)).result, name
-
-
-def test_a_block_that_draws_nothing_is_refused() -> None:
-    with pytest.raises(SystemExit, match=r"expected a block that ends in `\.plot\(\)`"):
-        gallery.drawn("result\n", {"result": {}})

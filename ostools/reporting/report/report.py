@@ -60,51 +60,51 @@ def report(
 
     Args:
         model: the model that is measured.
-        models: two models in place of one, for a report of both. They are taken one after the other, so
-            `(load_model(name) for name in names)` holds one in memory at a time. The prompt has to be a text.
+        models: two models in place of one, for a report of both. They are taken one after the other,
+            so `(load_model(name) for name in names)` holds one in memory at a time.
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then.
-        prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the default is the paper's copy
-            prompt.
-        sections: some of "collapse", "precision", "sensitivity", "layers", "attention",
-            "evaluate", "failure-stage", "mitigations". None: all of them, except what takes long on a model of this
-            size.
-        lengths: the lengths of the sequences of collapse and precision. The default is 1 to 256, and fewer if the context is
-            short.
+        prompt: a text or its tokens (of two models a text), whose sensitivity, layers and attention are
+            measured; the default is the paper's copy prompt.
+        sections: some of "collapse", "precision", "position", "sensitivity", "layers", "attention",
+            "evaluate", "failure-stage", "mitigations"; None: all that take minutes at most at this size.
+        lengths: of the sequences of collapse and precision; the default is 1 to 256, or what fits.
         progress: called as progress(done, total).
-        say: with `run`, called with one line for every stored file that is not as it was written. The report says so as well.
+        say: with `run`, called with one line for every stored file that is not as it was written.
 
-    What cannot be measured on this model (a tokenizer that merges digits, a family that the formulas do not know, a dtype that
-    overflows) is left out, and the report says what and why. Raises `InputError`, before anything is measured, for an unknown
-    section, a path that cannot be written, a prompt that cannot be encoded, and a `run` together with a model or with what is
-    measured on one. Raises it too if nothing at all could be measured.
+    What cannot be measured on this model is left out, and the report says what and why. Raises
+    `InputError`, before anything is measured, for an unknown section, a path that cannot be written, a
+    prompt that cannot be encoded, and a `run` together with a model or with what is measured on one.
+    Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        options = {"model": model, "models": models, "prompt": prompt, "sections": sections, "lengths": lengths}
-        names = [name for name, value in options.items() if value is not None]
-        if names:
-            raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}")
+        _refuse_beside_run(run, model=model, models=models, prompt=prompt, sections=sections, lengths=lengths)
         return sweep_report(run, out, say)
     if (model is None) == (models is None):
         number = "neither" if model is None else "model and models"
         raise InputError(f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}")
+    if models is not None and isinstance(prompt, Prompt):
+        expected = "report: expected the prompt of two models as a text"
+        raise InputError(f"{expected}, found tokens, which are of one tokenizer")
     target = checked_output(out, (".html",), option="out")
     names = None if sections is None else _checked(sections)
     checked = None if lengths is None else checked_lengths(lengths)
+
+    def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
+        return _measured(loaded, prompt, names, checked, part_of(progress, place, place + 1, 2, 100))
+
     if model is not None:
-        measured = _measured(model, prompt, names, checked, progress)
-        html = render_report(measured, _command([measured.provenance.model], out, prompt, names, checked))
-    elif isinstance(prompt, Prompt):
-        raise InputError(
-            "report: expected the prompt of two models as a text, found tokens, which are of one tokenizer"
-        )
+        results = (_measured(model, prompt, names, checked, progress),)
     else:
-
-        def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
-            return _measured(loaded, prompt, names, checked, part_of(progress, place, place + 1, 2, 100))
-
-        pair = measure_two(models or (), measured_of)
-        html = render_two(pair, _command([result.provenance.model for result in pair], out, prompt, names, checked))
+        results = measure_two(models or (), measured_of)
+    command = _command([result.provenance.model for result in results], out, prompt, names, checked)
+    html = render_two(results, command) if len(results) == 2 else render_report(results[0], command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
+
+
+def _refuse_beside_run(run: str | Path, **options: Any) -> None:
+    names = [name for name, value in options.items() if value is not None]
+    if names:
+        raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}")
 
 
 def _measured(

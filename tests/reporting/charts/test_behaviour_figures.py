@@ -12,10 +12,8 @@ import pytest
 from ostools.cli.terminal import show
 from ostools.experiments.figures.copying import Figure2
 from ostools.experiments.figures.counting import TASKS, Figure3, Figure4, figure_4_of
-from ostools.experiments.retrieval import Retrieval
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.charts.answers import OTHER_WORDS, RIGHT, WRONG, answer_outcomes
-from ostools.reporting.charts.positions import retrieval_notes
 from ostools.results import Provenance
 
 
@@ -125,14 +123,6 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     assert "trained" not in text
 
 
-def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
-    frame = counted(none=[0, 1, 2], cot_zero_shot=[0, 10**7, 3], cot_few_shot=[None, None, None])
-    text = json.dumps(Figure3(frame, provenance(3, {"count-ones": 2})).plot().to_dict())
-    assert "linear to 1, then logarithmic. The paper's text does not name one." in text
-    assert '"symlog"' in text
-    assert text.count("trained to 2") == 1
-
-
 def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     frame = counted(none=[50, 49, 10**6, None, 48], cot_zero_shot=[None] * 5, cot_few_shot=[0, 0, 0, 0, 0])
     figure = figure_4_of(Figure3(frame, provenance(3)))
@@ -147,34 +137,3 @@ def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     assert [len(row["hconcat"]) for row in spec["vconcat"]] == [4, 4, 4]
     shown = dict(zip(tables[0]["output"], zip(tables[0]["answers"], tables[0]["right"], strict=True), strict=True))
     assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
-
-
-def test_the_u_says_its_verdicts() -> None:
-    rows = [
-        {"position": place, "length": 3, "seed": seed, "found": place == 1, "log_probability": -1.0 - place,
-         "sensitivity_mean": 2.0, "sensitivity_others": 1.0, "method": "estimate"}
-        for place in range(3) for seed in (0, 1)
-    ]  # fmt: skip
-    names = ["end", "difference", "low", "high", "verdict"]
-    values = [("first", 0.6931, 0.0, 1.0986, "above"), ("last", 0.0, float("nan"), float("nan"), "too few seeds")]
-    ends = pd.DataFrame(values, columns=pd.Index(names)).assign(quantity="log_sensitivity")
-    how = provenance(0, linearisation="full", norm="frobenius", records="uuid")
-    result = Retrieval(pd.DataFrame(rows), how, ends)
-    text = json.dumps(result.plot().to_dict(), ensure_ascii=False)
-    assert "first × 2 (1 to 3), above; last × 1, too few seeds." in text
-    assert "mean over tokens i; estimated" in text
-    assert "mean frobenius norm" in text
-    assert "Sensitivity is estimated." in retrieval_notes(result)
-    assert "two UUIDs a record" in text
-
-
-def test_retrieval_says_where_another_record_may_hold_the_wanted_value() -> None:
-    for records, length, said in (("words", 11, True), ("words", 10, False), ("uuid", 11, False)):
-        row = {"position": 0, "length": length, "seed": 0, "found": True, "log_probability": -1.0}
-        row |= {"sensitivity_mean": 2.0, "sensitivity_others": 1.0, "method": "exact"}
-        how = provenance(0, linearisation="full", norm="operator", records=records)
-        ends = pd.DataFrame({"quantity": [], "end": []})
-        result = Retrieval(pd.DataFrame([row]), how, ends)
-        for text in (json.dumps(result.plot().to_dict()), " ".join(retrieval_notes(result))):
-            assert ("another may hold the wanted value too" in text) is said
-            assert "estimated" not in text

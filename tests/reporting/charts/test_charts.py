@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -39,20 +38,8 @@ def rows_of(spec: dict[str, Any], *having: str) -> list[dict[str, Any]]:
     return [row for (columns,) in spec["datasets"].values() if {*having} <= {*columns} for row in _rows(columns)]
 
 
-def rows_in(spec: dict[str, Any], panel: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of one panel of a specification, each once."""
-    named = {one["data"]["name"] for one in (panel, *panel.get("layer", [])) if "data" in one}
-    return rows_of({"datasets": {name: spec["datasets"][name] for name in sorted(named)}})
-
-
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-
-
-def compared() -> alt.TopLevelMixin:
-    return comparison_chart(
-        made_comparison(PROFILE, {"local": [9.0] * 4, "proof": [1.0] * 4, "theorem-5.1": [0.1] * 4})
-    )
 
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
@@ -63,24 +50,6 @@ def test_a_comparison_holds_every_row_of_the_table() -> None:
         for row in result.frame.to_dict(orient="records")
     }
     assert {(row["position"], row["series"].partition(": ")[2], row["value"]) for row in rows} == expected
-
-
-def test_each_kind_of_number_has_its_words_and_its_dash_and_a_form_without_scale_its_panel() -> None:
-    spec = compared().to_dict()
-    encoding = next(layer["encoding"] for layer in spec["vconcat"][0]["layer"] if "strokeDash" in layer["encoding"])
-    scale = encoding["strokeDash"]["scale"]
-    dashes = {
-        theme.series(kind, name): theme.DASHES[kind]
-        for kind, name in (("measured", "full"), ("measured", "frozen"), ("certified", "local"), ("paper", "proof"))
-    }
-    assert dashes.items() <= dict(zip(scale["domain"], scale["range"], strict=True)).items()
-    assert len({tuple(dash) for dash in theme.DASHES.values()}) == len(theme.KINDS)
-    assert theme.DASHES["measured"][1] == 0
-    panels = [{row["series"] for row in rows_in(spec, panel)} for panel in spec["vconcat"]]
-    assert [theme.series("paper", "theorem-5.1") in names for names in panels] == [False, False, True]
-    svg = svg_of(compared())
-    for words in ("operator norm", "Frobenius norm", "an order alone, no scale", "certified bound: local"):
-        assert words in svg
 
 
 def test_estimated_rows_are_not_called_measured() -> None:
@@ -132,11 +101,6 @@ def test_non_finite_and_negative_values_are_refused(bad: float) -> None:
         bounds_chart(made_paths({"local": [1.0, -1.0]}))
 
 
-def test_tokens_label_a_short_prompt_and_positions_a_long_one() -> None:
-    assert "peak" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0]}, ["peak"])))
-    assert "position i" in svg_of(sensitivity_chart(made_sensitivity({"full": [1.0] * 80}, ["peak"])))
-
-
 def test_hostile_tokens_are_inert_even_where_altair_writes_them_into_html() -> None:
     chart = sensitivity_chart(made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE))
     for ending in ("</", "<!"):
@@ -186,24 +150,6 @@ def test_a_dtype_that_overflows_is_left_out_of_the_chart_with_a_note() -> None:
         collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"]))
 
 
-def test_the_end_of_training_is_marked_where_the_curve_goes_beyond_it() -> None:
-    result = made_collapse(lambda n: 10.0)
-    longest = int(result.frame["length"].to_numpy().max())
-    for trained, marked in ((longest - 3, True), (longest, False)):
-        lengths = {"count-ones-figure-5": trained, "copy": trained}
-        provenance = replace(result.provenance, model={**result.provenance.model, "trained_lengths": lengths})
-        svg = svg_of(collapse_chart(replace(result, provenance=provenance), ("y",)))
-        assert (f"trained to n = {trained}" in svg) is marked
-
-
-def test_one_more_digit_has_panels_of_its_own() -> None:
-    result = made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 8.0})
-    chart = collapse_chart(result, ("y",))
-    assert "y, float32: one more digit (no theorem)" in svg_of(chart)
-    rows = rows_of(chart.to_dict(), "panel")
-    assert {row["value"] for row in rows if row["panel"] == "y, float32" and row["quantity"] == "distance"} == {2.0}
-
-
 def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
     heads = collapse_chart(made_collapse(lambda n: 2.0 / n), ("y",), per="head-chunk", norm="linf")
     assert "L∞ distance" in svg_of(heads)
@@ -214,20 +160,6 @@ def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> 
         assert band in [(row["low"], row["value"], row["high"]) for row in rows if row["length"] == 2]
 
 
-@pytest.mark.parametrize(("jump", "dots"), [(1.0, False), (3.0, True)])
-def test_a_curve_that_jumps_is_dots(jump: float, dots: bool) -> None:
-    spec = collapse_chart(made_collapse(lambda n: jump if n % 2 else 1.0), ("y",)).to_dict()
-    assert {row["dots"] for row in rows_of(spec, "panel") if row["quantity"] == "distance"} == {dots}
-
-
 def test_an_unknown_site_is_refused_with_what_there_is() -> None:
     with pytest.raises(InputError, match=r"no rows of attention/vector/l2.*y/vector/l2"):
         collapse_chart(made_collapse(lambda n: 1.0), ("attention",))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "html"])
-def test_a_result_saves_its_chart_without_a_browser(tmp_path: Path, ending: str) -> None:
-    path = made_collapse(lambda n: 1.0 / n, lengths=[7]).save(tmp_path / f"figure.{ending}")
-    start = path.read_bytes()[:20].lower()
-    assert start.startswith({"png": b"\x89png", "svg": b"<svg", "pdf": b"%pdf", "html": b"<!doctype html"}[ending])

@@ -115,35 +115,6 @@ def test_sentences_for_what_else_can_be(options: dict[str, Any], words: str) -> 
     assert re.search(words, counting_findings(made(**options))[0])
 
 
-def test_what_the_model_says_by_itself_is_said_where_it_is_something_else() -> None:
-    found = counting_findings(made(same_behind_bare_prompt="1 of 3"))
-    assert len(found) == 3
-    assert found[1].startswith("bfloat16: after the bare prompt")
-    assert "by itself at 1 of 3 counts tried" in found[1]
-    assert not any("bare prompt" in said for said in counting_findings(made()))
-
-
-def test_training_is_mentioned_where_the_run_goes_beyond_it() -> None:
-    assert counting_findings(made(trained=12))[-1].startswith("The model was trained on this prompt up to n = 12")
-    assert not any("trained" in said for said in counting_findings(made(trained=16)))
-    assert "trained to 12" in counting_chart(made(trained=12)).to_json()
-    assert "trained to" not in counting_chart(made(trained=16)).to_json()
-
-
-def test_the_chart_has_both_panels_and_the_predicted_line() -> None:
-    chart = counting_chart(made())
-    spec = json.loads(chart.to_json())
-    assert len(spec["vconcat"]) == 2
-    text = json.dumps(spec)
-    assert "predicted impossible from 7" in text
-    assert "predicted impossible where the pair is hidden: hidden from 7 to 16 (all 10 lengths tried); " in text
-    assert "; measured first wrong number: n = 2; together: consistent" in text
-    assert "</script>" not in text
-    for words in ("rounding noise of this difference", "machine line", "wrong number", "no number: cut off"):
-        assert words in text
-    assert "predicted impossible from 7" not in counting_chart(made(impossible_from=None)).to_json()
-
-
 def test_every_answer_is_drawn_as_what_it_is() -> None:
     spec: Any = json.loads(counting_chart(made()).to_json())
     layer = spec["vconcat"][1]["layer"][0]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ostools.measure.answers.evaluate import COLUMNS, Evaluation, summarise
-from ostools.reporting.findings.answers import evaluation_findings, evaluation_notes
+from ostools.reporting.findings.answers import evaluation_findings
 from ostools.results import Provenance
 
 LONG = "</script><b>"
@@ -103,25 +103,6 @@ def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
     assert "1 cut off at 20 tokens before an answer" in said
 
 
-def test_a_task_without_numbers_has_one_panel() -> None:
-    result = made([{"length": n, "absolute_error": None, "number": None} for n in (2, 3)], task="copy-last")
-    assert len(drawn(result)["vconcat"]) == 1
-    assert "absolute error" not in str(drawn(result))
-
-
-def test_inactive_lengths_are_hollow_and_said_to_be() -> None:
-    result = made(
-        [
-            {"length": n, "mitigation": "sliding-window:window=9", "status": status}
-            for n, status in ((3, "inactive"), (6, "active"))
-        ],
-        random=False,
-    )
-    assert [True, False] in lists_of(drawn(result), "idle")
-    assert "under sliding-window:window=9" in str(drawn(result)["title"])
-    assert any("did not change the prompt or the logits (1 answers)" in note for note in evaluation_notes(result))
-
-
 def test_sentences_tell_trained_lengths_from_others() -> None:
     said = " ".join(evaluation_findings(made(SEEDS)))
     assert "All lengths: 4 of 8 answers are right." in said
@@ -130,22 +111,3 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
     assert "Wilson's, 95%, over prompts" in said
     assert "such lengths of this task were never trained" in said
     assert "Beyond" not in " ".join(evaluation_findings(made([{"length": 3}])))
-
-
-def test_the_lengths_of_training_are_those_of_the_text_without_the_mitigation() -> None:
-    result = made(SEEDS, rewritten=True)
-    said = " ".join(evaluation_findings(result))
-    assert "Within the lengths of training of the task without the mitigation: 2 of 4" in said
-    assert "such lengths of the task without the mitigation were never trained" in said
-    words = "The lengths of training are those of the task without the mitigation."
-    assert words in str(drawn(result)["title"])
-    assert words not in str(drawn(made(SEEDS)))
-
-
-def test_samples_are_said_to_be_of_one_prompt() -> None:
-    rows = [{"length": 3, "sample": sample} for sample in range(3)]
-    (note, *_) = evaluation_notes(made(rows, random=False, temperature=0.7, elicitation="chat"))
-    assert note == (
-        "3 answers to 1 prompts, drawn at temperature 0.7, in the chat template. "
-        "Intervals: Wilson's, 95%, over the samples of the one prompt."
-    )

@@ -31,27 +31,6 @@ def layered(tokens: int, layers: int, linearisations: tuple[str, ...] = ("full",
     return Sensitivity(pd.concat(tables, ignore_index=True), PROVENANCE)
 
 
-def long_profile(tokens: int = 90) -> Sensitivity:
-    scatter = 0.1 * np.random.default_rng(0).standard_normal(tokens)
-    curve = 10.0 ** (scatter + 2 * np.linspace(-1, 1, tokens) ** 2)
-    return made_sensitivity({"full": curve.tolist(), "frozen": (10.0**scatter).tolist()})
-
-
-def test_a_profile_chart_names_the_verdicts_and_draws_the_thirds() -> None:
-    result = ost.profile(long_profile())
-    chart = profile_chart(result)
-    svg = svg_of(chart)
-    assert "full, first token taken out: U-shape (start +" in svg
-    assert "frozen, first token taken out: no shape shown (start" in svg
-    assert "Share of the first token:" in svg
-    thirds = [row for row in rows_of(chart.to_dict()) if "third" in row]
-    assert len(thirds) == 6
-    shapes: Any = result.shapes[result.shapes["kept"] == "without the sink"]
-    drawn = sorted(np.log10(row["mean"]) for row in thirds)
-    assert drawn == pytest.approx(sorted(shapes[["start", "middle", "end"]].to_numpy().ravel()), abs=1e-5)
-    assert min(row["from"] for row in thirds) == 1
-
-
 @pytest.mark.parametrize(
     ("asked", "words", "axis"),
     [

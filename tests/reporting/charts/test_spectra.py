@@ -42,13 +42,6 @@ def test_every_panel_holds_its_table(found: Any) -> None:
                 assert any(drawn == pytest.approx(value, rel=1e-5) for drawn in values), column
 
 
-def test_the_words_say_what_was_compared(found: Any) -> None:
-    svg = svg_of(spectra_chart(found))
-    assert "Rank correlation of the last row with the measured frozen profile" in svg
-    assert "measured: full" in svg
-    assert "lazy (A + I) / 2" in svg
-
-
 def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
     against = found.against[found.against["norm"] == "frobenius"].assign(method="estimate")
     svg = svg_of(spectra_chart(replace(found, against=against)))

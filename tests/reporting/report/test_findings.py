@@ -51,11 +51,6 @@ def test_an_exponential_is_told_from_a_power_and_a_jump_from_both() -> None:
     assert "A fit does not decide by which law" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
 
 
-def test_a_curve_that_becomes_zero_falls() -> None:
-    said = _said(made_collapse(lambda n: 3.0 / n if n < 60 else 0.0))
-    assert "to 0 at n = 128: from n = 60 on" in said
-
-
 def test_few_lengths_claim_no_trend() -> None:
     said = _said(made_collapse(lambda n: 3.0 / n, lengths=[1, 2, 4, 8]))
     assert "4 lengths are too few to claim a trend" in said
@@ -77,37 +72,6 @@ def test_a_seed_in_which_the_pair_is_apart_is_no_hidden_length() -> None:
     assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in _said(result)
 
 
-def test_the_models_answer_is_counted() -> None:
-    said = _said(made_collapse(lambda n: 1.0, same_token=lambda n: n > 28, identical=lambda n: n > 120))
-    assert "in float32 at 100 of 128 lengths (bit-identical logits at 8)" in said
-    assert "at most 0.25 in L1" in said
-    assert "bit-identical" not in _said(made_collapse(lambda n: 1.0))
-
-
-def test_one_more_digit_is_told_apart_and_only_where_it_was_measured() -> None:
-    said = _said(made_collapse(lambda n: 2.0, pairs={"theorem": 1.0, "one-more-digit": 10.0}, task="figure-5d"))
-    assert "no theorem applies" in said
-    assert "median of 20, 10 times the theorem pair's 2" in said
-    assert "one more digit" not in _said(made_collapse(lambda n: 2.0))
-
-
-@pytest.mark.parametrize(
-    ("longest", "words"), [(500, "lie inside what the model was trained on"), (64, "up to n = 64")]
-)
-def test_trained_lengths_are_told_apart(longest: int, words: str) -> None:
-    said = " ".join(collapse_findings(made_collapse(lambda n: 1.0), {"count-ones-figure-5": longest}))
-    assert words in said
-
-
-def test_the_summary_sorts_tasks_by_what_they_do() -> None:
-    noise = {"float32": 1e-9, "bfloat16": 0.33}
-    falling = made_collapse(lambda n: 10.0 / n, noise=noise)
-    steady = made_collapse(lambda n: 3.0, noise=noise, task="figure-5b")
-    (trend,) = collapse_summary([falling, steady])
-    assert ", falls on figure-5a" in trend
-    assert "; does not fall on figure-5b (1)" in trend
-
-
 @pytest.mark.parametrize(
     ("trained", "said"),
     [
@@ -125,10 +89,6 @@ def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: in
     assert f", {said} (in brackets: median of the last quarter" in trend
 
 
-def test_no_curves_no_summary() -> None:
-    assert collapse_summary([]) == []
-
-
 # --- sensitivity
 
 
@@ -138,18 +98,6 @@ def test_the_most_and_the_least_sensitive_tokens_are_named() -> None:
     assert "most to token 1 “·peak”, operator norm 4" in said
     assert "least to token 2 “low\\n”, 0.5" in said
     assert "a factor of 8 apart" in said
-
-
-def test_tokens_without_influence_are_counted() -> None:
-    assert "the norms of 3 of 9 tokens are exactly 0" in " ".join(
-        findings.sensitivity_findings(made_sensitivity({"full": [0, 0, 0, 1, 2, 3, 4, 5, 6]}))
-    )
-
-
-def test_what_freezing_changes() -> None:
-    said = findings.sensitivity_findings(made_sensitivity({"full": [1, 2, 4], "frozen": [2, 1, 4]}))
-    assert "is 1 times the real one in the median over tokens (from 0.5 to 2)" in said[-1]
-    assert len(findings.sensitivity_findings(made_sensitivity({"full": [1, 2, 4]}))) == 1
 
 
 def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
@@ -231,32 +179,6 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
 
-def test_a_bound_above_a_token_without_influence_is_infinitely_loose_there() -> None:
-    said = findings.comparison_findings(made_comparison([0.0, 1.0, 2.0], {"local": [1.0, 1.0, 2.0]}))[0]
-    assert "infinitely many times at worst" in said
-
-
-def test_the_papers_form_below_the_measured_norm_is_no_bound() -> None:
-    values = PROFILE * 2
-    values[:2] = 0.1
-    said = _of("proof", values)
-    assert "below the measured frozen operator norm at 2 of 6 tokens, so it is not a bound here" in said
-    assert "not certified" in said
-
-
-@pytest.mark.parametrize(
-    ("order", "words"),
-    [
-        ([0, 2, 1, 4, 3, 5], "almost as measured (Spearman 1.00)"),
-        ([5, 3, 4, 1, 2, 0], "against the measured order (Spearman -1.00)"),
-        ([0, 0, 0, 0, 0, 0], "flat"),
-        ([1, 3, 5, 0, 2, 4], "does not order the tokens as measured"),
-    ],
-)
-def test_the_shape_is_named(order: list[int], words: str) -> None:
-    assert words in _of("local", 100.0 + np.asarray(order, dtype=float))
-
-
 # --- numbers
 
 
@@ -287,15 +209,6 @@ def test_an_exact_collapse_is_said_to_be_one() -> None:
     said = _said(made_collapse(lambda n: 3.0 / n if n < 20 else 2e-15))
     assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in said
     assert "does not fall" not in said
-
-
-def test_steps_of_a_stored_part_are_not_those_of_y() -> None:
-    said = _said(made_collapse(lambda n: 1.0, noise={"int8-weights": 0.1, "bfloat16": 0.1}))
-    assert "steps that int8 would have at the size of y (y itself is float32)" in said
-    assert (
-        "In bfloat16 the pair is not hidden at any of the 128 lengths tried, up to 128; over the last quarter of the lengths "
-        "the median of the measured distance is 20 representable" in said
-    )
 
 
 def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:

@@ -9,15 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation, Sensitivity
-from ostools.reporting.findings.answers import answers_sentence, study_finding
+from ostools.reporting.findings.answers import answers_sentence
 from ostools.reporting.findings.collapse import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.report.measuring import task_with_room
 from ostools.reporting.sections.collapse import precision_section
-from ostools.results import Provenance
 from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity
 
@@ -68,22 +66,6 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
     )
 
 
-def test_one_layer_and_one_token_are_no_way_from_one_to_another() -> None:
-    def layered(values: list[float], layers: int) -> Sensitivity:
-        made = made_sensitivity({"full": values})
-        return replace(made, frame=pd.concat([made.frame.assign(layer=i) for i in range(layers)], ignore_index=True))
-
-    shallow = layers_finding(layered([1.0, 3.0, 8.0], 2))
-    assert shallow == (
-        "At layer 0, which the only block reads (full, measured, operator norm), the last token's own is 8, the others' "
-        "median is 2."
-    )
-    assert layers_finding(layered([8.0], 2)).endswith(", the last token's own is 8.")
-    assert layers_finding(layered([8.0], 3)) == (
-        "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 8."
-    )
-
-
 def test_answers_with_the_length_that_went_worst() -> None:
     rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
     for row in rows:
@@ -95,56 +77,6 @@ def test_answers_with_the_length_that_went_worst() -> None:
     )
     unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown
-
-
-def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: float = 1.0) -> Study:
-    """Effects of each mitigation on answers (none) and on collapse (log10 of a ratio)."""
-    common = {"low": 0.0, "high": 0.0, "baseline": baseline, "pairs": 8, "value_floored": 0, "baseline_floored": 0}
-    common |= {"verdict_low": -0.5, "verdict_high": 0.5}
-    rows = []
-    for verdict, change in zip(verdicts, collapse, strict=True):
-        name = {"mitigation": verdict["mitigation"]}
-        rows.append(name | common | {"quantity": "correct", "about": "answers", "effect": 0.0})
-        rows.append(name | common | {"quantity": "collapse_distance", "about": "collapse", "effect": change})
-    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
-    table = pd.DataFrame(verdicts).assign(sensitivity="not decided")
-    return Study(pd.DataFrame(), provenance, pd.DataFrame(rows), table, pd.DataFrame())
-
-
-def test_what_helps_comes_first_and_what_was_not_measured_is_not_mentioned() -> None:
-    none = "no measurable effect"
-    verdicts = [
-        {"mitigation": "hint", "answers": none, "collapse": none},
-        {"mitigation": "separator", "answers": none, "collapse": "larger"},
-    ]
-    said = study_finding(_study(verdicts, [float(np.log10(0.5)), float(np.log10(2.0))]))
-    assert said == (
-        "The task is copy-last (2 lengths, 4 to 8 items). Answers: 8 of 8 right without a mitigation: nothing could be gained. "
-        "Answers: no measurable effect (hint +0.0 points, separator +0.0 points). Distance of the pair: larger (separator ×2); "
-        "no measurable effect (hint ×0.5)."
-    )
-    assert study_finding(_study(verdicts, [0.0, 0.0], baseline=0.25)).endswith(
-        " Without a mitigation 25% of the answers are right."
-    )
-
-
-def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_confirm_it() -> None:
-    verdicts = [{"mitigation": "separator", "answers": "no measurable effect", "collapse": "no measurable effect"}]
-    made = _study(verdicts, [float(np.log10(2.0))])
-    ratio: Any = made.effects["about"] == "collapse"
-    sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
-    said = study_finding(replace(made, effects=sure))
-    assert "Distance of the pair: no measurable effect (separator ×2 [×1.25, ×4])." in said
-    assert (
-        "The interval of separator (distance of the pair) excludes zero. A sign-flip test over so few lengths" in said
-    )
-    assert "sign-flip" not in study_finding(made)
-    lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
-    assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))
-    floored = sure.assign(baseline_floored=8)  # a bound has no interval
-    assert "sign-flip" not in study_finding(replace(made, effects=floored))
-    decided = [verdicts[0] | {"collapse": "larger"}]
-    assert "sign-flip" not in study_finding(replace(made, effects=sure, verdicts=pd.DataFrame(decided)))
 
 
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
@@ -161,3 +93,19 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
     assert task_with_room([always, rarer, never, unread]) == "count-ones"
     with pytest.raises(InputError, match="100% right on copy"):
         task_with_room([always, unread])
+
+
+def test_one_layer_and_one_token_are_no_way_from_one_to_another() -> None:
+    def layered(values: list[float], layers: int) -> Sensitivity:
+        made = made_sensitivity({"full": values})
+        return replace(made, frame=pd.concat([made.frame.assign(layer=i) for i in range(layers)], ignore_index=True))
+
+    shallow = layers_finding(layered([1.0, 3.0, 8.0], 2))
+    assert shallow == (
+        "At layer 0, which the only block reads (full, measured, operator norm), the last token's own is 8, the others' "
+        "median is 2."
+    )
+    assert layers_finding(layered([8.0], 2)).endswith(", the last token's own is 8.")
+    assert layers_finding(layered([8.0], 3)) == (
+        "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 8."
+    )

@@ -94,15 +94,6 @@ def assert_same(found: Any, wanted: Any) -> None:
             assert json.dumps(here.as_dict()) == json.dumps(there.as_dict())
 
 
-def test_a_result_that_is_none_of_ours_is_not_stored(tmp_path: Path) -> None:
-    class Foreign(Result):
-        pass
-
-    with pytest.raises(InputError, match="expected results of ostools"):
-        Parts(tmp_path).keep("part", "key", {"one": Foreign(pd.DataFrame(), EVERY["Figure9"]().provenance)}, 0.0)
-    assert not (tmp_path / "part.json").exists()
-
-
 # --- Resuming
 
 

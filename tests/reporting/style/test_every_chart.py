@@ -15,8 +15,6 @@ from tests.reporting.every import EVERY
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
 """The theme's, black on cells, and the middle of a scale with two ends."""
-TOKENS = ("Sensitivity", "Bounds", "Comparison", "Profile")
-"""Charts with tokens along an axis."""
 
 DEAR = ("Counting", "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
 """Measured or drawn in seconds."""
@@ -71,36 +69,6 @@ def assert_told_apart(panel: dict[str, Any]) -> None:
         assert len(set(told.values())) == len(keys), (field, told)
 
 
-def at_most_three_lines_stand_below_a_title(name: str) -> None:
-    """More push the panels down: what else there is to say stands in the table, or beside the chart in a report."""
-    title = spec(name).get("title", "")
-    said = title.get("subtitle", []) if isinstance(title, dict) else []
-    assert len([said] if isinstance(said, str) else said) <= 3, said
-
-
-def numbers_along_an_axis_are_named(name: str) -> None:
-    """Where an axis of numbers has labels, some layer of its panel says what they are."""
-    for panel in panels(spec(name)):
-        for channel in ("x", "y"):
-            axes = [node["encoding"][channel] for node in nodes(panel) if channel in node.get("encoding", {})]
-            numbers = [axis for axis in axes if axis.get("type") == "quantitative"]
-            shown = [axis for axis in numbers if (axis.get("axis") or {}).get("labels", True)]
-            if shown and channel not in UNNAMED.get(name, ()):
-                titles = [axis.get("title") or (axis.get("axis") or {}).get("title") for axis in shown]
-                assert any(titles), (channel, shown[0].get("field"))
-                logarithms = [title for title in titles if str(title).startswith(("log p", "loss of log p", "KL"))]
-                assert all("nats" in str(title) for title in logarithms), titles
-
-
-UNNAMED = {
-    "Study": ("x",),  # the panel's title has the unit
-    "Figure3": ("x", "y"),  # the row's first panel and the strip below have the words
-    "Figure4": ("x", "y"),
-    "Evaluation": ("x",),
-    "Counting": ("x",),  # the panel below has the words
-}
-
-
 def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The single views and layers of a concatenation."""
     parts = node.get("vconcat") or node.get("hconcat") or node.get("concat")
@@ -122,13 +90,6 @@ def ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
             )
 
 
-def a_chart_over_tokens_tells_the_token_and_its_position(name: str) -> None:
-    told = [
-        {one["field"] for one in found} for node in nodes(spec(name)) if isinstance(found := node.get("tooltip"), list)
-    ]
-    assert any({"token", "position"} <= fields for fields in told)
-
-
 def every_chart_has_a_title_and_the_themes_config(name: str) -> None:
     whole = every.spec(name)
     assert whole["title"]["text"] if isinstance(whole["title"], dict) else whole["title"]
@@ -140,12 +101,8 @@ def test_the_chart_of_every_result(name: str) -> None:
     """One test a result: whichever worker runs it, measuring and drawing are done once."""
     every_colour_is_the_themes(name)
     no_two_names_of_a_legend_look_alike(name)
-    at_most_three_lines_stand_below_a_title(name)
-    numbers_along_an_axis_are_named(name)
     ticks_of_a_log_axis_are_round_and_chosen(name)
     every_chart_has_a_title_and_the_themes_config(name)
-    if name in TOKENS:
-        a_chart_over_tokens_tells_the_token_and_its_position(name)
 
 
 def test_names_of_one_chart_have_colours_of_their_own() -> None:

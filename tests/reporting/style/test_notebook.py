@@ -11,7 +11,6 @@ from typing import Any
 import altair as alt
 import nbformat
 import numpy as np
-import pandas as pd
 import pytest
 import vl_convert
 from nbclient import NotebookClient
@@ -20,7 +19,6 @@ from PIL import Image
 from ostools.reporting.charts.tokens import sensitivity_chart
 from ostools.reporting.style import notebook
 from ostools.reporting.style.notebook import LARGEST, VEGA_LITE
-from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, made_sensitivity, tokens_of
 
 CELLS = """
@@ -131,16 +129,6 @@ def test_a_chart_of_another_kind_is_refused() -> None:
     bars = alt.Chart(alt.InlineData(values=[{"a": 1}])).mark_bar().encode(x="a:Q")
     with pytest.raises(TypeError, match="RepeatChart"):
         notebook.offline(bars.repeat(["a"]))
-
-
-def test_the_summary_says_what_of_which_model() -> None:
-    result = made_sensitivity({"full": [1.0] * 1200})
-    assert notebook.summary(result) == "Sensitivity: 1,200 rows of 12 columns, model made in float32"
-    hostile = Provenance({"name": "\x1b[31m\u202e</p>", "dtype": "float32"}, {}, None, {})
-    said = notebook.summary(type(result)(result.frame, hostile))
-    assert said.isprintable()
-    bare = Provenance.without_model(seed=1)
-    assert notebook.summary(type(result)(pd.DataFrame({"x": [1]}), bare)) == "Sensitivity: 1 rows of 1 columns"
 
 
 def test_a_reduced_picture_shows_the_same() -> None:

@@ -19,13 +19,6 @@ def test_the_sequence_the_question_and_the_instruction_are_told_apart() -> None:
     assert _named("How many ones?111,111") == [("question", "How many ones?"), ("sequence", "111,111")]
 
 
-def test_a_token_without_text_is_in_no_region() -> None:
-    assert [(one.name, one.first, one.last) for one in regions(["<bos>", "a:", "1", "1", "1", "1"])] == [
-        ("opening", 1, 1),
-        ("sequence", 2, 5),
-    ]
-
-
 def test_a_text_without_a_sequence_has_no_regions() -> None:
     assert regions(list("The capital of France, in 123 letters, is")) == []
     assert regions([]) == []

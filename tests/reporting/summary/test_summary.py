@@ -15,7 +15,7 @@ from ostools.experiments.study.study import Study
 from ostools.ground.words import number
 from ostools.reporting.findings.collapse import tails
 from ostools.reporting.findings.effects import position_headline
-from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline, shape_headline
+from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
 from ostools.reporting.page.page import render
 from ostools.reporting.sections.measurements import LeftOut, Measurements
 from ostools.reporting.summary.overview import overview
@@ -96,34 +96,11 @@ def test_no_collapse_names_the_nearest_and_too_few_lengths_leave_it_open() -> No
     assert strip(casts=[late])["Collapse"] == "not decided"
 
 
-def test_float64_alone_tests_no_collapse() -> None:
-    alone = made_collapse(lambda n: 5.0, noise={"float64": 1e-15})
-    assert collapse_headline([alone]) is None
-    assert strip(collapses=[alone])["Collapse"] == "not tested"
-
-
 # --- over-squashing
 
 
 def profile_of(values: np.ndarray) -> Any:
     return ost.profile(made_sensitivity({"full": values.tolist()}))
-
-
-def test_the_shape_of_a_profile_is_what_the_test_says() -> None:
-    place = np.linspace(-1, 1, 90)
-    wobble = 10 ** (0.05 * np.random.default_rng(0).standard_normal(90))
-    valley = shape_headline(made := profile_of(10 ** (2 * place**2) * wobble))
-    assert valley is not None
-    assert valley.verdict == "The middle of the prompt counts for less than both ends."
-    assert valley.text.startswith("Measured, full derivative: the last third of the tokens has ")
-    assert "95% interval" in valley.text
-    assert strip(profile=made)["Over-squashing"] == "not tested", "in one prompt, place and content are confounded"
-    hill = shape_headline(profile_of(10 ** (-2 * place**2) * wobble))
-    assert hill is not None
-    assert hill.verdict == "The middle of the prompt counts for more than both ends."
-    short = shape_headline(profile_of(TEN))
-    assert short is not None
-    assert short.verdict == "Whether the middle of the prompt counts for less than its ends was not tested."
 
 
 def position_of(start: float, end: float) -> PositionEffect:
@@ -151,14 +128,6 @@ def test_the_position_effect_decides_on_over_squashing(start: float, end: float,
     assert said.text.startswith("Over 5 passages of 12 tokens, each in three rotations")
     low, high = (f"{number(10.0**value)}× [{number(10.0**value)}, {number(10.0**value)}]" for value in (start, end))
     assert said.text.endswith(f" The model: first third {low}, last third {high}.")
-
-
-def test_without_an_effect_of_position_over_squashing_is_not_found() -> None:
-    generator = np.random.default_rng(1)
-    made = position_of(0.0, 0.0)
-    made = replace(made, frame=made.frame.assign(norm=10.0 ** generator.normal(size=len(made.frame))))
-    assert position_headline(made).verdict == "The test does not show that any part of a text counts for less."
-    assert strip(position=made)["Over-squashing"] == "not found"
 
 
 # --- bounds and prediction
@@ -212,17 +181,6 @@ def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray
         "an order is right from a rank correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2."
         in (said.text)
     )
-
-
-def test_what_is_not_believed_is_said_first_and_too_few_tokens_are_no_test() -> None:
-    both = {"proof": TEN.tolist(), "theorem-b5": (1e9 * TEN).tolist()}
-    said = forms_headline(made_comparison(TEN.tolist(), both))
-    assert said is not None
-    assert said.verdict == "Forms that are not bounds: 1 of 2 can be believed on this prompt."
-    assert said.text.startswith("`theorem-b5` is not believed here: size off by 10^9.0. `proof` is believed here")
-    few = forms_headline(made_comparison([1.0, 2.0], {"proof": [1.0, 2.0]}))
-    assert few is not None
-    assert few.verdict == "Forms that are not bounds: none was tested."
 
 
 def test_bounds_that_hold_and_have_no_size_are_not_green() -> None:
