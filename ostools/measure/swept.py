@@ -17,9 +17,7 @@ from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated_prompts import EffectStatus
-from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.task_prompt import render_prompt
-from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 
 Rows: TypeAlias = tuple[Frame, Provenance]
@@ -77,7 +75,6 @@ class Cell:
 class Swept:
     """What a sweep does with a measurement that names this in its record: `@measurement(sweep="module:NAME")`.
 
-    memory: bytes that a cell holds beside the model, from the model's shape and the tokens of its longest prompt.
     read: the result of stored rows.
     options: the parameters that a sweep file may set. Their types and defaults are the function's where None stands here;
         else a constraint of pydantic on that type, or a type and a default of the sweep's own.
@@ -91,7 +88,6 @@ class Swept:
     depends_on_lengths: a row depends on which other lengths were asked: a cell at other lengths is measured anew.
     """
 
-    memory: Callable[[Shape, Cell, LongestPrompt], int]
     read: Callable[[Frame, Provenance], Result]
     options: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Any], None] = lambda options: None

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.records import records
+from ostools.ground.records import Record, records
 from ostools.measure.swept import Cell, Rows, Swept
 
 
@@ -58,16 +58,17 @@ class Options(Strict):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement of a sweep: its function, what a sweep knows of it, and what a file may ask of it."""
+    """A measurement of a sweep: its function, that of its memory, what a sweep knows of it, and what a file may ask of it."""
 
     name: str
     function: Callable[..., Any]
+    memory: Callable[..., int]
     swept: Swept
     options: type[Options]
 
 
-def _measurement(target: str, sweep: str) -> Measurement:
-    function, swept = _imported(target), _imported(sweep)
+def _measurement(target: str, record: Record) -> Measurement:
+    function, swept = _imported(target), _imported(record.sweep)
     name = function.__name__.replace("_", "-")
     parameters, hints = inspect.signature(function).parameters, get_type_hints(inspect.unwrap(function))
     fields: dict[str, Any] = {"name": (Literal[name], name)}
@@ -78,7 +79,8 @@ def _measurement(target: str, sweep: str) -> Measurement:
         kind = _of_a_file(hints[option])
         default = parameters[option].default
         fields[option] = (kind if asked is None else Annotated[kind, asked], default)
-    return Measurement(name, function, swept, create_model(f"{name} options", __base__=Options, **fields))
+    options = create_model(f"{name} options", __base__=Options, **fields)
+    return Measurement(name, function, _imported(record.memory), swept, options)
 
 
 def _imported(target: str) -> Any:
@@ -101,7 +103,7 @@ def _of_a_file(hint: Any) -> Any:
 
 MEASUREMENTS: dict[str, Measurement] = {
     measurement.name: measurement
-    for measurement in (_measurement(target, record.sweep) for target, record in records().items() if record.sweep)
+    for measurement in (_measurement(target, record) for target, record in records().items() if record.sweep)
 }
 
 

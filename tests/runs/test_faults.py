@@ -247,7 +247,7 @@ def test_a_cell_whose_forecast_fails_is_measured(tmp_path: Path, monkeypatch: py
     def failing(*_: Any) -> Any:
         raise PanicException("planted")
 
-    monkeypatch.setattr(forecasting, "_longest_of", failing)
+    monkeypatch.setattr(forecasting, "_work", failing)
     assert quick(tmp_path / "out").measured == 3
 
 

@@ -18,7 +18,7 @@ from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
 from ostools.runs import plan, sweep_of
 from ostools.runs.cells import cells_of
-from ostools.runs.forecast import _longest_of, forecast
+from ostools.runs.forecast import forecast
 from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
@@ -68,7 +68,10 @@ def test_tokens_are_counted_as_they_will_be_measured(
     short = {"name": "evaluate", "max_new_tokens": 1, "elicitation": elicitation}
     (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
     rows, _ = measure(model, cell)
-    assert _longest_of(cell, locate(name, None)).tokens == rows["tokens"].iloc[-1]
+    unloaded = Unloaded(locate(name, None), torch.float32, "cpu")
+    asked = unloaded.elicitation(cell.task, elicitation)
+    options: dict[str, Any] = {"mitigation": cell.mitigated, "seed": cell.seed, "elicitation": asked}
+    assert unloaded.longest(cell.task, cell.lengths, **options).tokens == rows["tokens"].iloc[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

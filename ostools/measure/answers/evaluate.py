@@ -48,13 +48,11 @@ from ostools.measure.answers.probability import (
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
 from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, Elicitation, elicit, elicitation_for
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.passes.sampling import require_temperature
-from ostools.measure.swept import Cell, Swept
+from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
-from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -444,14 +442,7 @@ def _from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
     return Evaluation(rows, provenance, summarise(rows, random=random, sampled=sampled))
 
 
-def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
-    options = cell.arguments
-    most, samples = options["max_new_tokens"], options["samples"]
-    return answers_bytes(shape, longest, most, lengths=len(cell.lengths), per_length=samples)
-
-
 SWEPT = Swept(
-    memory=_swept_bytes,
     read=_from_rows,
     options={
         "temperature": Field(ge=0, allow_inf_nan=False),

@@ -320,7 +320,6 @@ def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = 
 
 
 SWEPT = Swept(
-    memory=lambda shape, cell, longest: bounds_bytes(shape, longest.tokens, cell.arguments["variants"]),
     read=Bounds,
     options={"variants": AfterValidator(checked_variants)},
 )

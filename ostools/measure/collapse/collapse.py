@@ -25,18 +25,15 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs, repeating
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun, Views
 from ostools.measure.collapse.variation import require_float64_views
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.prompts import checked_layers
-from ostools.measure.swept import Cell, Swept
+from ostools.measure.swept import Swept
 from ostools.models import Prompt, context_length
-from ostools.models.shape import Shape
 from ostools.results import Provenance
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.base import seeds_of
@@ -77,7 +74,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@measurement(sweep="measure.collapse.collapse:SWEPT")
+@measurement(memory="measure.collapse.distances:collapse_memory", sweep="measure.collapse.collapse:SWEPT")
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,
@@ -189,14 +186,7 @@ def _measured(run: CollapseRun, described: Provenance, asked: Mapping[str, Any],
     return Collapse(frame, provenance, pd.concat(run_tables.curves, ignore_index=True))
 
 
-def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
-    layers = cell.arguments["layers"]
-    layer_count = shape.n_layers + 1 if layers == "all" else 1 + len(layers or ())
-    return collapse_bytes(shape, longest.tokens, len(cell.lengths), [cell.dtype], layers=layer_count)
-
-
 SWEPT = Swept(
-    memory=_swept_bytes,
     read=from_rows,
     options={"bos": None, "layers": None},
     rows=lambda result, cell: as_rows(result),

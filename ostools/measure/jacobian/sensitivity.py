@@ -36,12 +36,10 @@ from ostools.measure.jacobian.linearisation_run import (
     Settings,
     measured,
 )
-from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents
 from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, up_to_position
 from ostools.measure.prompts import (
@@ -54,9 +52,8 @@ from ostools.measure.prompts import (
     prompt_named,
     token_columns,
 )
-from ostools.measure.swept import Cell, Swept
+from ostools.measure.swept import Swept
 from ostools.models import Prompt
-from ostools.models.shape import Shape
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 
@@ -302,34 +299,19 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     return tiled.reset_index(drop=True).assign(**columns)
 
 
-_SETTINGS_OF = {"cotangents": ["sketch"], "relative_error": ["estimate"], "confidence": ["sketch", "estimate"]}
-
-
-def _require_settings_of_the_method(options: Any) -> None:
-    for name, methods in _SETTINGS_OF.items():
-        if name in options.model_fields_set and options.method not in methods:
-            raise InputError(
-                f"method {options.method} has no {name}; leave it out, or give method: {' or '.join(methods)}"
-            )
-
-
-def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
-    options = cell.arguments
-    how = {name: options[name] for name in ("method", "cotangents") if name in options}
-    return sensitivity_bytes(shape, longest.tokens, options["linearisations"], **how)
+def _require_cotangents_that_are_used(options: Any) -> None:
+    if "cotangents" in options.model_fields_set and options.method != "sketch":
+        raise InputError(f"method {options.method} has no cotangents; leave it out, or give method: sketch")
 
 
 SWEPT = Swept(
-    memory=_swept_bytes,
     read=Sensitivity,
     options={
         "linearisations": AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS)),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
         "method": (Literal["exact", "sketch", "estimate"], "exact"),
         "cotangents": Field(ge=2),
-        "relative_error": Field(gt=0, allow_inf_nan=False),
-        "confidence": Field(gt=0, lt=1),
     },
-    check=_require_settings_of_the_method,
+    check=_require_cotangents_that_are_used,
     draws=lambda options: None if options.method == "exact" else "by seed",
 )

@@ -441,15 +441,10 @@ def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
     return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
 
 
-def _swept_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
-    counts = {"lengths": len(cell.lengths), "seeds": len(cell.seeds)}
-    return failure_stage_bytes(shape, longest, [cell.dtype], **counts, random=False)
-
-
 SWEPT = Swept(
-    memory=_swept_bytes,
     read=_from_rows,
     options={**SWEPT_SEQUENCES, "target": (Literal["number", "token"] | None, None)},
+    fixed={"random_weights": False},
     measure=_swept,
     casts=True,
     depends_on_lengths=True,

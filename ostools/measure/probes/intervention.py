@@ -29,7 +29,7 @@ from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.prefilled import PrefilledPrompt
-from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, swept_probes_bytes
+from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.swept import Cell, Swept, the_one
 from ostools.models.tokenizer_calls import decoded
@@ -350,7 +350,6 @@ def _from_rows(rows: Frame, provenance: Provenance) -> ProbeIntervention:
 
 
 SWEPT = Swept(
-    memory=swept_probes_bytes,
     read=_from_rows,
     options=SWEPT_SEQUENCES,
     rows=_swept_rows,

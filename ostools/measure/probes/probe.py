@@ -367,14 +367,7 @@ _PREDICTION_COLUMNS = (
 SWEPT_SEQUENCES = {SEQUENCES: (Annotated[int, Field(ge=FEWEST_GROUPS, le=10_000)], 24)}
 
 
-def swept_probes_bytes(shape: Shape, cell: Cell, longest: LongestPrompt) -> int:
-    """What a cell holds that probes."""
-    random = bool(cell.arguments.get("random_weights", False))
-    return probes_bytes(shape, longest, [cell.dtype], lengths=len(cell.lengths), seeds=len(cell.seeds), random=random)
-
-
 SWEPT = Swept(
-    memory=swept_probes_bytes,
     read=_from_rows,
     options={
         **SWEPT_SEQUENCES,
