@@ -21,8 +21,8 @@ from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
+from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
@@ -31,11 +31,9 @@ from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectS
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
-from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
 from ostools.measure.probes.probe import FLOAT32, POSITION, Decodability, ProbeTask, probe, probes_bytes
 from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
-from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
@@ -241,16 +239,10 @@ def arm(
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
     """Rows of the model's answers to every prompt in one precision."""
-    precision = Precision.of_name(name)
-    prepared, prompts = precision.prepared(probe_task.model), probe_task.prompts
-    longest = max((prompt.ids for prompt in prompts), key=len)
+    prompts, mitigation = probe_task.prompts, probe_task.mitigation
+    with running(probe_task.model, prompts, Precision.of_name(name), mitigation) as prepared:
+        answer_list = prefilled_answers(prepared, prompts, progress)
     tokenizer: Any = prepared.tokenizer
-    with mitigations.running(prepared, probe_task.mitigation), precision.running(prepared, longest):
-        encoded_prompts = [Prompt.from_ids(prepared, prompt.ids) for prompt in prompts]
-        ends = [line_written] * len(encoded_prompts)
-        answer_list = answers(
-            prepared, encoded_prompts, max_new_tokens=answer_room(prompts), stops=ends, progress=progress
-        )
     effect_status, rows = EffectStatus(probe_task.model, probe_task.mitigation), []
     for prompt, answer in zip(prompts, answer_list, strict=True):
         prefix_text = decoded(tokenizer, prompt.ids[-prompt.line :]) if prompt.line else ""

@@ -6,8 +6,7 @@ the true labels and as many for each control, each with an inner search for its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -23,11 +22,11 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.answers.prefilled import PrefilledPrompt, prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
-from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.prompts import checked_layers
 from ostools.models.shape import Shape
@@ -246,16 +245,8 @@ class ProbeTask:
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
-        with self.running(precision) as prepared:
+        with running(self.model, self.prompts, precision, self.mitigation) as prepared:
             return captured(prepared, self.prompts, progress)
-
-    @contextmanager
-    def running(self, precision: Precision) -> Iterator[TransformerBridge]:
-        """The model as that precision prepares it, while it rounds and the mitigation acts."""
-        prepared = precision.prepared(self.model)
-        longest = max((prompt.ids for prompt in self.prompts), key=len)
-        with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
-            yield prepared
 
     @property
     def names(self) -> dict[str, str]:
