@@ -272,7 +272,7 @@ def _task_patterns(model: Unloaded, arguments: Arguments) -> int:
 
 
 def _answers(model: Unloaded, arguments: Arguments) -> int:
-    options = arguments.only("elicitation", "chat", "system", "thinking", "max_new_tokens")
+    options = arguments.only("elicitation", "system", "thinking", "max_new_tokens")
     options |= {"per_length": len(arguments["seeds"]) * arguments["samples"]}
     acting = optional(arguments["mitigation"])
     return answers(model, arguments.task, list(arguments["lengths"]), mitigation=acting, **options)

@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tmp_path: Path, lin
 def test_what_the_model_cannot_take_is_one_line(
     run, tmp_path: Path, directory: str, line: str, words: list[str]
 ) -> None:
-    chat = ("--no-chat",) if line.startswith("evaluate --") else ()
+    chat = ("--elicitation", "zero-shot") if line.startswith("evaluate --") else ()
     model = () if "--model" in line else ("--model", directory)
     assert_refused(run(*shlex.split(line), *chat, *model), *words)
     assert list(tmp_path.iterdir()) == []

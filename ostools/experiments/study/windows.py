@@ -22,6 +22,7 @@ from ostools.experiments.decay import spread_lengths
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
+from ostools.measure.answers.elicitation import CHAT, ZERO_SHOT
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
@@ -111,11 +112,12 @@ def windows(
     compared = _pairs(model, form, pairs, chat, length_list, seed_list)
     for arm in arms.values():
         acts(model, arm, compared.extended[length_list[-1], compared.seeds[0]])
-    in_chat = questions[0].chat  # without worked examples: a window is compared on one prompt
+    # Without worked examples: a window is compared on one prompt.
+    options: dict[str, Any] = {"elicitation": CHAT if questions[0].chat else ZERO_SHOT}
     tables = []
     for index, (size, arm) in enumerate(arms.items()):
         tell(progress, index, len(arms))
-        answers: Any = evaluate(model, form, lengths=length_list, seeds=seed_list, mitigation=arm, chat=in_chat).frame
+        answers: Any = evaluate(model, form, lengths=length_list, seeds=seed_list, mitigation=arm, **options).frame
         table = _with_distances(model, arm, answers, compared)
         tables.append(table.assign(window=pd.NA if size is None else size).astype({"window": "Int64"}))
     tell(progress, len(arms), len(arms))
@@ -130,7 +132,7 @@ def windows(
         windows=list(sizes),
         layers=layers,
         sinks=sinks,
-        chat=in_chat,
+        chat=questions[0].chat,
         longest_prompt=longest,
         beyond_training=not bool(frame["within_training"].fillna(True).any()),
     )

@@ -18,7 +18,7 @@ from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
+OWN = {"reasoning_tokens", "rank", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
@@ -67,7 +67,7 @@ def test_the_texts_of_a_model_here_give_its_table(
     embedded: TransformerBridge, tmp_path: Path, mitigation: str | None
 ) -> None:
     form, lengths, seeds = "count-ones-bernoulli", [2, 7, 30], [0, 4]
-    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation, probability=False)
+    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     questions = tasks.questions(form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     frame: Any = here.frame
     rows = [
