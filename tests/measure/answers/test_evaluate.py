@@ -19,7 +19,6 @@ from ostools.measure.answers.answers import answers
 from ostools.measure.answers.evaluate import COLUMNS, Evaluation, evaluate, summarise
 from ostools.measure.answers.probability import answer_log_probability, answer_text
 from ostools.measure.task_prompt import render_prompt
-from ostools.models.describe import metadata_of
 from ostools.tasks import Task, task
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import tiny_model
@@ -155,25 +154,6 @@ def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> Non
     assert found.summary["interval_of"].tolist() == ["samples of one prompt"] * 2
 
 
-@pytest.mark.slow
-def test_a_mitigation_acts_at_every_step_and_says_where_it_did_not(embedded) -> None:
-    plain = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60))
-    window = SlidingWindow(12)
-    found = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation=window)
-    assert found.frame["text"].tolist() != plain.frame["text"].tolist()
-    assert set(found.frame["status"]) == {"active"}
-    for n, text in zip((4, 60), found.frame["text"], strict=True):
-        prompt = render_prompt(embedded, task("copy-first:uniform=true"), n).prompt
-        with hooks.mask_scores(embedded, lambda query, key: query - key < 12):
-            (own,) = answers(embedded, [prompt], max_new_tokens=found.provenance.parameters["max_new_tokens"])
-        assert text == own.text
-    wide = evaluate(embedded, "copy-first:uniform=true", lengths=(4, 60), mitigation="sliding-window:window=70")
-    assert wide.frame["status"].tolist() == ["inactive", "active"]
-    assert wide.summary["active"].tolist() == [0, 1]
-    assert wide.frame["text"].tolist()[0] == plain.frame["text"].tolist()[0]
-    assert set(wide.frame["mitigation"]) == {"sliding-window:window=70"}
-
-
 def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     model = tiny_model("gemma", seed=3, fresh=True)
     own: Any = model.original_model
@@ -185,15 +165,6 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
         found = evaluate(model, Parrot(), mitigation=SlidingWindow(window), **options)
         assert found.frame["status"].tolist() == [status]
-
-
-def test_text_that_is_rewritten_is_active_where_it_is(embedded) -> None:
-    found = evaluate(embedded, "count-ones", lengths=(3, 4), mitigation="separator:every=3")
-    assert found.frame["status"].tolist() == ["inactive", "active"]
-    assert found.frame["key"].tolist() == ["3", "4"]
-    assert found.provenance.parameters["rewritten"] is True
-    plain = evaluate(embedded, "count-ones", lengths=(3, 4))
-    assert (found.frame["tokens"] - plain.frame["tokens"]).tolist() == [0, 1]
 
 
 def test_every_step_is_verified() -> None:
@@ -234,32 +205,6 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     assert found.frame["mode"].tolist() == ["cot-zero-shot"]
     assert bool(found.frame["log_probability"].isna().all())
     assert bool(found.frame["within_training"].isna().all())
-
-
-def embedded_trained(model) -> int:
-    trained: Any = metadata_of(model).trained_lengths
-    return trained["count-ones"]
-
-
-def test_a_third_partys_task_that_outgrows_its_training_is_drawn(embedded) -> None:
-    """A task object whose name nobody has registered."""
-
-    class Trained(Parrot):
-        @property
-        def trained_as(self) -> str:
-            return "count-ones"
-
-    found = evaluate(embedded, Trained(), lengths=(3, 140), max_new_tokens=4)
-    trained = embedded_trained(embedded)
-    assert found.frame["within_training"].tolist() == [True, False]
-    assert f"trained to {trained}" in str(found.plot().to_dict())
-
-
-def test_one_answer_drawn_to_a_fixed_prompt_was_drawn() -> None:
-    options: Any = {"lengths": (3,), "max_new_tokens": 3}
-    for temperature, of in ((1.0, "samples of one prompt"), (0.0, "nothing was drawn")):
-        found = evaluate(tiny_model("gemma", seed=3), Parrot(), temperature=temperature, **options)
-        assert found.summary["interval_of"].tolist() == [of]
 
 
 @pytest.mark.parametrize(

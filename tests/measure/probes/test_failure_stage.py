@@ -160,16 +160,6 @@ def counted(embedded):
 
 
 @pytest.mark.slow
-def test_the_answers_are_those_of_counting(counted, embedded) -> None:
-    lengths = [3, 6, 9, 12, 130, 150]
-    other = ost.counting(embedded, "count-ones", lengths=lengths, dtypes=["float32"])
-    assert counted.answers["correct"].tolist() == other.frame["correct"].tolist()
-    assert counted.answers["first_token_right"].tolist() == other.frame["first_token_right"].tolist()
-    distances = other.frame.set_index("length")["distance"]
-    assert counted.frame["distance"].tolist() == distances.loc[lengths].tolist()
-
-
-@pytest.mark.slow
 def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded) -> None:
     frame = frame_of(counted)
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
