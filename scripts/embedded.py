@@ -161,7 +161,7 @@ def favourites(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
     """Which numbers stand in wrong answers to counting ones."""
     yield from header("model", f"right of {len(COUNTED)}", "first wrong at", "most frequent wrong answers (times said)")
     for name, model in models.items():
-        table: Any = ost.evaluate(model, "count-ones", lengths=COUNTED, probability=False).frame
+        table: Any = ost.evaluate(model, "count-ones", lengths=COUNTED).frame
         wrong = table[~table["correct"].fillna(False).astype(bool)]
         numbers = wrong["answer"].str.extract(r"(\d+)\D*$", expand=False).fillna("no number")
         said = numbers.value_counts().head(5)

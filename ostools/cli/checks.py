@@ -148,10 +148,9 @@ def attention(arguments: Arguments) -> None:
 
 def counting(arguments: Arguments) -> None:
     """A task whose answer is a count."""
-    from ostools.tasks import AppendixTask
-    from ostools.tasks.counting import PrefilledPairs
+    from ostools.tasks.counting import COUNTING
 
-    PrefilledPairs(AppendixTask(arguments.get("task", "count-ones")))
+    checked_name("counting task", arguments.get("task", "count-ones"), COUNTING)
 
 
 def retrieval(arguments: Arguments) -> None:

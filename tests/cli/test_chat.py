@@ -64,7 +64,7 @@ def test_the_options_of_a_chat_need_a_chat(run, thinker: str) -> None:
     plain = run("bounds", "spectra", "--prompt", "The 11", "--system", "Be short.", "--model", thinker)
     assert_refused(plain, "--system: expected --chat beside it, found none")
     lengths = ("--task", "copy-last", "--lengths", "3")
-    task = run("evaluate", *lengths, "--no-chat", "--thinking", "--model", thinker)
+    task = run("evaluate", *lengths, "--elicitation", "zero-shot", "--thinking", "--model", thinker)
     assert_refused(task, "thinking: expected a chat, found plain text")
     both = run("attention", "--task", "copy-last", "--length", "3", "--chat", "--model", thinker)
     assert_refused(both, "--chat: a task is asked in the chat template where there is one")

@@ -83,7 +83,7 @@ BY_THE_MODEL = [
     ("ablate --lengths 2 --what edges --target 0.0:900:1", ["found the query 900"]),
     ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
     ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 would be the same"]),
-    ("evaluate counting --lengths 46 --out x.csv", ["46 items and one more take", "holds 256"]),
+    ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 
 
@@ -98,7 +98,7 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tmp_path: Path, lin
 def test_what_the_model_cannot_take_is_one_line(
     run, tmp_path: Path, directory: str, line: str, words: list[str]
 ) -> None:
-    chat = ("--no-chat",) if line.startswith("evaluate --") else ()
+    chat = ("--elicitation", "zero-shot") if line.startswith("evaluate --") else ()
     model = () if "--model" in line else ("--model", directory)
     assert_refused(run(*shlex.split(line), *chat, *model), *words)
     assert list(tmp_path.iterdir()) == []

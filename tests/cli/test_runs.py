@@ -54,7 +54,7 @@ SHOWN = [
     ),
     ("attention heads --prompt 1234", "Head scores, summary|entropy", ""),
     (
-        "evaluate --task count-ones-figure-5 --lengths 1:2 --no-chat",
+        "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
         "accuracy|All lengths: 0 of 2 answers are right.|Nothing was drawn, so there is no interval.",
         "",
     ),

@@ -132,7 +132,7 @@ def test_one_word_has_one_meaning_everywhere() -> None:
         ("bounds --prompt a --variant local --variant 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
         ("collapse variation --no-bos --seeds 0:2", {"bos": False, "seeds": (0, 1, 2), "lengths": (*range(1, 129),)}),
         ("ablate --target 2.0 --target 2.0:64:7 --target 1.mlp", {"targets": [(2, 0), (2, 0, 64, 7), (1, "mlp")]}),
-        ("evaluate --no-chat --samples 2 --temperature 0.5", {"chat": False, "samples": 2, "temperature": 0.5}),
+        ("evaluate --samples 2 --temperature 0.5", {"samples": 2, "temperature": 0.5}),
         ("evaluate chain-of-thought", {"length": 12}),
         ("mitigate", {"mitigations": ("separator:every=3", "hint", "interleave")}),
         ("mitigate windows --layers alternate --windows 2:4", {"layers": "alternate", "windows": (2, 3, 4)}),

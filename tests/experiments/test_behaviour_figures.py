@@ -65,9 +65,7 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
             asked = seeds if task.random else [0]
             room = 12 if task.reasons else None
-            alone: Any = evaluate(
-                embedded, task, lengths=lengths, seeds=asked, max_new_tokens=room, probability=False
-            ).frame
+            alone: Any = evaluate(embedded, task, lengths=lengths, seeds=asked, max_new_tokens=room).frame
             assert plain(rows, [*SAME, "length", "seed", "absolute_error"]) == plain(
                 alone, [*SAME, "length", "seed", "absolute_error"]
             )

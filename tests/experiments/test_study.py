@@ -68,7 +68,9 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
     mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
     lengths = [2, 3, 7]
     for column, given in (("value", mitigation), ("baseline", None)):
-        said = evaluate(model, TASK, lengths=lengths, mitigation=given, chat=False).frame.set_index("length")
+        said = evaluate(model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot").frame.set_index(
+            "length"
+        )
         for quantity, own in (("log_probability", "log_probability"), ("tokens", "tokens"), ("correct", "correct")):
             np.testing.assert_allclose(rows(found, name, quantity)[column], said[own].astype(float), rtol=1e-5)
         pairs: Any = collapse(model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given)

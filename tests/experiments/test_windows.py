@@ -34,7 +34,9 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -
     assert frame["window"].drop_duplicates().tolist() == [pd.NA, 20, 400]
     for size, mitigation in ((None, None), (20, SlidingWindow(20, layers=(1,), sinks=1))):
         rows = frame[frame["window"].isna() if size is None else frame["window"] == size].set_index("length")
-        said = evaluate(model, TASK, lengths=[3, 6], mitigation=mitigation, chat=False).frame.set_index("length")
+        said = evaluate(model, TASK, lengths=[3, 6], mitigation=mitigation, elicitation="zero-shot").frame.set_index(
+            "length"
+        )
         np.testing.assert_allclose(rows["log_probability"], said["log_probability"], rtol=1e-5)
         pairs: Any = collapse(model, TASK, lengths=[3, 6], dtypes=["float64"], mitigation=mitigation).reference
         np.testing.assert_allclose(rows["distance"], pairs[pairs["site"] == "y"]["distance"], rtol=1e-9)

@@ -10,7 +10,7 @@ from mitigations import Hint, MitigationError, Separator
 from mitigations import mitigation as named
 from ostools.ground.errors import InputError
 from ostools.measure.task_prompt import carrier_positions, render_prompt
-from ostools.tasks import AppendixTask, task
+from ostools.tasks import task
 from tests.checkpoints import tiny_model, trained
 
 EMBEDDED = trained("embedded")
@@ -47,15 +47,6 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
         found = carrier_positions(EMBEDDED, posed)
         shown = [posed.prompt.tokens[position].strip() for position in found]
         assert "".join(shown) == ("car" if name == "count-word" else "1") * int(posed.key)
-
-
-def test_prompts_are_the_papers_own_behind_no_mitigation() -> None:
-    posed = render_prompt(EMBEDDED, task("copy-last"), 9)
-    assert posed.text == AppendixTask("copy-last").prompt(9)
-    assert posed.prompt.text == posed.text
-    assert render_prompt(EMBEDDED, task("copy-last"), 9, mitigation=Hint()).text == AppendixTask(
-        "copy-last", hint=True
-    ).prompt(9)
 
 
 def test_in_a_chat_template_the_carriers_stand_further_on() -> None:

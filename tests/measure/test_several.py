@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure import PromptBounds, Sensitivities
+from ostools.measure import PromptBounds
 from ostools.theory import profiles
 from tests.checkpoints import tiny_model
 
@@ -70,32 +70,6 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
             assert set(rows["prompts"]) == {3}
 
 
-@pytest.mark.slow
-def test_sensitivities_of_a_list_are_one_table_too() -> None:
-    wider: dict[str, Any] = SMALL | {"d_model": 16}
-    model = tiny_model("llama", seed=1, **wider)
-    found = ost.sensitivity(model, TEXTS, layers="all", position=-2)
-    assert isinstance(found, Sensitivities)
-    table = found.over_position(4)
-    # At the last layer all of it is the last token's.
-    top: Any = table[(table["layer"] == 2) & (table["bin"] == 3)]
-    assert (top["mean"] == 4).all()
-    assert set(table["norm"]) == {"operator", "frobenius"}
-    assert [about["position"] for about in found.provenance.parameters["prompts"].values()] == [
-        max(one.frame["position"].tolist()) for one in found
-    ]
-    estimated = ost.sensitivity(model, TEXTS, linearisations=["frozen"], method="estimate").over_position(2)
-    assert set(estimated["kind"]) == {"estimated"}
-    assert set(estimated["norm"]) == {"frobenius"}  # of the operator norm a lower end is known
-    mixed = Sensitivities(
-        found.frame,
-        found.provenance,
-        (found[0], ost.sensitivity(model, TEXTS[1], linearisations=["frozen"], method="estimate")),
-    )
-    with pytest.raises(ost.InputError, match="some exact and some estimated"):
-        mixed.over_position()
-
-
 def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_named() -> None:
     model = model_of()
     for wrong, words in (([], "found an empty list"), (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens")):
@@ -105,12 +79,6 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
     with pytest.raises(ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"):
         found.over_position(3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread
-
-
-@pytest.mark.slow
-def test_a_prompt_that_does_not_fit_the_memory_is_named() -> None:
-    with pytest.raises(ost.InputError, match=r"prompt 1 of 2: the path sums of .* raise max_memory"):
-        ost.bounds(model_of(), ["a", "the"], variants="local", max_memory=1)
 
 
 def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_what_to_give() -> None:

@@ -55,7 +55,7 @@ def _ablated() -> Any:
 
 @cache
 def _figure_3() -> Any:
-    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
+    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, elicitation="zero-shot")
 
 
 def _probes() -> Any:
@@ -93,7 +93,9 @@ EVERY: dict[str, Callable[[], Result]] = {
     "ProbeIntervention": lambda: ost.probe_intervention(
         model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)
     ),
-    "Evaluation": lambda: ost.evaluate(model(), "count-ones", lengths=[2, 4], max_new_tokens=4, chat=False),
+    "Evaluation": lambda: ost.evaluate(
+        model(), "count-ones", lengths=[2, 4], max_new_tokens=4, elicitation="zero-shot"
+    ),
     "PositionEffect": lambda: ost.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False

@@ -89,8 +89,7 @@ def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progr
             task,
             lengths=parse_lengths(arguments["lengths"]),
             seeds=tuple(range(arguments["seeds"])) if task.random else (0,),
-            chat=bool(getattr(model.tokenizer, "chat_template", None)),
-            probability=False,
+            elicitation="chat" if getattr(model.tokenizer, "chat_template", None) else "zero-shot",
             progress=part_of(progress, index, index + 1, len(TASKS), units=100),
         )
     return results

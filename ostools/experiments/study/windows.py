@@ -27,6 +27,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import reference_at_y
+from ostools.measure.elicitation import CHAT, ZERO_SHOT
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.task_prompt import render_prompt
@@ -115,17 +116,18 @@ def windows(
     sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked_sizes(windows)
     compared = _pairs(model, form, pairs, chat, length_list, seed_list)
     arms = _arms(model, sizes, layers, sinks, compared)
-    in_chat = questions[0].chat  # without worked examples: a window is compared on one prompt
-    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat}
-    tables = []
+    in_chat = questions[0].chat
+    # Without worked examples: a window is compared on one prompt.
+    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list}
+    elicitation, tables = CHAT if in_chat else ZERO_SHOT, []
     for index, (size, arm) in enumerate(arms.items()):
         tell(progress, index, len(arms))
-        answers: Any = evaluate(model, form, mitigation=arm, **asked).frame
+        answers: Any = evaluate(model, form, mitigation=arm, elicitation=elicitation, **asked).frame
         table = _with_distances(model, arm, answers, compared)
         tables.append(table.assign(window=pd.NA if size is None else size).astype({"window": "Int64"}))
     tell(progress, len(arms), len(arms))
     frame: Any = pd.concat(tables, ignore_index=True)
-    asked |= {"windows": list(sizes), "layers": layers, "sinks": sinks, "longest_prompt": longest}
+    asked |= {"chat": in_chat, "windows": list(sizes), "layers": layers, "sinks": sinks, "longest_prompt": longest}
     beyond = not bool(frame["within_training"].fillna(True).any())
     names = {"measurement": "windows", "task": tasks.label(form), "pairs": compared.name}
     provenance = Provenance.collect(model, **names, **asked, beyond_training=beyond)

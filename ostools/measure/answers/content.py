@@ -67,19 +67,15 @@ def asserted(task: Task, pieces: Sequence[str], reader: Reader, text: str, ended
     Digits as they were written, of a number without commas between thousands; of a task that lists its possible answers
     (`Task.named_answer`) the one that is named. None for a task whose `wording` is not known.
     """
-    lines = [line for line, finished in _finished(reader.lines(text, ended)) if line or finished]
+    # Of a line that is not finished the last sentence is not read.
+    parts = [line if finished else "".join(_with_ends(line)[:-1]) for line, finished in reader.lines(text, ended)]
+    lines = [line for line in parts if line]
     wording = task.wording
     if wording is None:
         return next((value for line in lines if (value := task.named_answer(line, pieces)) is not None), None)
     alphabet = {letter for piece in pieces for letter in piece if letter.isdecimal()}
     value = _Assertions(wording, alphabet, task.numeric).decide(_sentences(lines))
     return value.replace(",", "") if value is not None and task.numeric else value
-
-
-def _finished(lines: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """Lines, without the last sentence of a line where that is not finished."""
-    for line, finished in lines:
-        yield (line if finished else "".join(_with_ends(line)[:-1])), finished
 
 
 def _with_ends(line: str) -> list[str]:
@@ -113,26 +109,23 @@ class _Assertions:
         self.subjects = [tuple(phrase.split()) for phrase in wording.subjects]
 
     def decide(self, sentences: Iterator[_Sentence]) -> str | None:
-        answer_values: list[str] = []
-        worded: list[str] = []
-        equal: list[str] = []
-        bare: list[str] = []
+        asserted_values: dict[str, list[str]] = {"answer": [], "subject": [], "equation": []}
+        bare: set[str] = set()
         numbers: set[str] = set()
         last_is_bare = False
         for sentence in sentences:
-            if sentence.asks and (answer_values or worded):
+            if sentence.asks and (asserted_values["answer"] or asserted_values["subject"]):
                 break
             for kind, value in self._in(sentence.tokens):
-                {"answer": answer_values, "subject": worded, "equation": equal}[kind].append(value)
+                asserted_values[kind].append(value)
             value = _leading(sentence.tokens) if sentence.alone else None
             last_is_bare = value is not None and value[1] == len(sentence.tokens)
             if value is not None and last_is_bare:
-                bare.append(value[0])
+                bare.add(value[0])
             numbers |= {token for token in sentence.tokens if token[0].isdecimal()}
-        for values in (answer_values, worded, equal):
-            if values:
-                return values[-1]
-        return bare[0] if len(set(bare)) == 1 and (last_is_bare or len(numbers) <= 1) else None
+        if values := next(filter(None, asserted_values.values()), None):
+            return values[-1]
+        return bare.pop() if len(bare) == 1 and (last_is_bare or len(numbers) <= 1) else None
 
     def _in(self, tokens: list[str]) -> Iterator[tuple[str, str]]:
         """Assertions of one sentence: `answer`, `subject` or `equation`, and the value."""
@@ -176,10 +169,7 @@ class _Assertions:
             value = _value(tokens, at)
             if value is None or (at and not self._counts(tokens[max(at - 2, 0) : at])):
                 continue
-            next_words = tokens[value[1] : value[1] + 2]
-            if next_words[:1] and (
-                next_words[0] in self.wording.units or (next_words[1:] and next_words[1] in self.wording.units)
-            ):
+            if any(word in self.wording.units for word in tokens[value[1] : value[1] + 2]):
                 yield value[0]
 
     @staticmethod

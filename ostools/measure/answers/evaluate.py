@@ -89,23 +89,18 @@ class Evaluation(
 ):
     """One row per prompt and sample.
 
-    Columns: task (as `tasks.task` takes it), mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation (as
-    `mitigations.mitigation` takes it), status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a
-    logit, and its row is no evidence of what it does), length (items), seed, sample, tokens (of the prompt); key (the right
-    answer), answer (the answer line, as `reading` finds it; where there is none the last line that was read), text (all it
-    wrote), ended (by "eos", a "stop" after the answer, or cut: "length", "limit" where nothing else could end it, see `ENDS`,
-    "repeats" in an exact cycle of tokens), reasoning_tokens (how many of its tokens are thoughts before the answer, their
-    marks counted; NA of a hosted model), kind ("answered"; "something else": it came to its end without an answer; "cut off"
-    before there was one; "unanswered": a hosted model gave none, and the columns made of an answer are NA), correct
-    (absolute_error is 0; where there is none, the answer in that line is the right one, exactly, whatever the decoration
-    around it, see `AnswerVerdict`), content and content_correct (the value that the text asserts in whatever words, and
-    whether that is the right one; NA: it asserts none, see `content.asserted`), number (in the answer; NA: none or several),
-    absolute_error (|number - key|, where the answer is a number); log_probability (natural, of the right line after the
-    prompt, with its end, of a few-shot prompt of what is left of the line; NaN where it was not asked for, and where
-    reasoning or thinking comes first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where
-    the prompt has not begun the answer line), seconds (its share of its batch's time), within_training (whether the model's
-    card lists training of the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes
-    of it may have been in no training at all).
+    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no mitigation;
+    "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does), length (items),
+    seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading` finds it; where there is
+    none the last line that was read), text (all it wrote), ended (by "eos", a "stop" after the answer, or cut: "length",
+    "limit" where nothing else could end it, see `ENDS`, "repeats" in an exact cycle of tokens), reasoning_tokens (thoughts
+    before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted model gave none, and the
+    columns made of an answer are NA), correct, number, absolute_error, content and content_correct: see `AnswerVerdict`;
+    log_probability (natural, of the right line after the prompt, with its end, of a few-shot prompt of what is left of the
+    line; NaN where no end can be written, and where reasoning or thinking comes first), rank (of the right answer's first token
+    among all tokens, 1: the most likely; NA where the prompt has not begun the answer line), seconds (its share of its batch's
+    time), within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
+    task's own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -144,13 +139,11 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     elicitation: str | None = None,
-    chat: bool | None = None,
     system: str | None = None,
     thinking: bool = False,
     temperature: float | int = 0.0,
     samples: int = 1,
     max_new_tokens: int | None = None,
-    probability: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
@@ -160,57 +153,35 @@ def evaluate(
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
         mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3".
-        elicitation: how the answer is elicited: "chat", "few-shot" or "zero-shot". "chat": the
-            prompt is a user's turn in the chat template. "few-shot": after three worked examples of
-            the task, and with the answer line begun. "zero-shot": the bare prompt. None: chat where
-            the tokenizer has a template; zero-shot where the model's card lists the task; else
-            few-shot. A mitigation rewrites the examples as it does the question.
-        chat: True for elicitation="chat", False for "zero-shot"; None: see `elicitation`.
+        elicitation: "chat": a user's turn in the chat template; "few-shot": after three worked examples, rewritten like the
+            question, with the answer line begun; "zero-shot": the bare prompt. None: chat where the tokenizer has a template;
+            zero-shot where the model's card lists the task; else few-shot.
         system: a system prompt before it, if the template takes one.
         thinking: whether the model is to think before it answers, if the template has a switch.
-        temperature: 0 takes the most likely token at every step, above 0 answers are drawn, by
-            seeds that are the same under another mitigation.
+        temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds under every mitigation.
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
             48 more for words around it (16 after a few-shot prompt), and 256 more for reasoning.
-        probability: whether the probability of the right line is measured too. It needs a model
-            that can write an end of the line, and no reasoning before the answer.
         progress: called as progress(done, total).
 
-    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where
-    `answers_end_at` in the provenance says. Raises `InputError` for what cannot be asked, and for a
-    prompt longer than the context. Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where `answers_end_at` in the
+    provenance says. Raises `InputError` for what cannot be asked, and for a prompt longer than the context.
+    Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
-    mitigation_object = mitigations.optional(mitigation)
     length_list, seed_list = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
     trained = metadata_of(model).trained_lengths or {}
-    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, chat)
-    options: dict[str, Any] = {"mitigation": mitigation_object, "system": system, "thinking": thinking}
+    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, None)
+    options: dict[str, Any] = {"mitigation": mitigations.optional(mitigation), "system": system, "thinking": thinking}
     task_prompts = [
         elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
     ]
-    thinks = form.reasons or any(task_prompt.thinks for task_prompt in task_prompts)
-    scored = probability and not thinks and can_end(model)
-    run = _TaskAnswers(model, form, task_prompts, temperature, samples, max_new_tokens, scored, progress)
-    with mitigations.running(model, mitigation_object):
-        answer_groups, likely, how = run.answer_groups(), run.likely(), run.described()
-    names = {"task": tasks.label(form), "mitigation": mitigations.label(mitigation_object), "elicitation": how_asked}
+    run = _TaskAnswers(model, task_prompts, options["mitigation"], temperature, samples, max_new_tokens, progress)
+    names = {"task": tasks.label(form), "mitigation": mitigations.label(run.mitigation), "elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
-    how |= {"rewritten": any(task_prompt.rewritten for task_prompt in task_prompts), "trained_length": longest}
-    how |= {
-        "lengths": length_list,
-        "seeds": seed_list,
-        "chat": task_prompts[0].chat,
-        **task_prompts[0].prompt.provenance,
-    }
+    rows, how = run.rows(longest)
+    how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
-    statuses = _statuses(model, mitigation_object, task_prompts, answer_groups)
-    rows = [
-        _row(task_prompt, sample, answer, reasoning_tokens(model, task_prompt, answer), score, status, longest)
-        for task_prompt, group, score, kinds in zip(task_prompts, answer_groups, likely, statuses, strict=True)
-        for sample, (answer, status) in enumerate(zip(group, kinds, strict=True))
-    ]
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
     return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0))
@@ -218,15 +189,14 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _TaskAnswers:
-    """Passes over the prompts, under the edits that are active when each is run."""
+    """Answers to the prompts of one task, and their scores."""
 
     model: TransformerBridge
-    form: Task
     task_prompts: Sequence[TaskPrompt]
+    mitigation: Mitigation | None
     temperature: float | int
     samples: int
     max_new_tokens: int | None
-    scored: bool
     progress: Progress | None
 
     @cached_property
@@ -234,52 +204,95 @@ class _TaskAnswers:
         return right_lines(self.model, self.task_prompts)
 
     @property
+    def reasons(self) -> bool:
+        """Whether words stand before the answer, so that it has no probability right after the prompt."""
+        return self.task_prompts[0].task.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
+
+    @property
+    def scored(self) -> bool:
+        return not self.reasons and can_end(self.model)
+
+    @property
     def room(self) -> int:
         """Number of tokens that an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        reasons = self.form.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
-        return answer_room(self.lines, reasons, self.task_prompts[0].prefill is not None)
+        return answer_room(self.lines, self.reasons, self.task_prompts[0].prefill is not None)
 
-    def answer_groups(self) -> list[list[Answer]]:
+    def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """A row a prompt and sample, and the provenance entries. `trained`: the longest length of the model's training."""
+        with mitigations.running(self.model, self.mitigation):
+            groups, scores, described = self._answer_groups(), self._scores(), self._described()
+        acts_by_length: dict[int, bool] = {}
+        rows = []
+        for task_prompt, group, score in zip(self.task_prompts, groups, scores, strict=True):
+            prompt_columns = {
+                "log_probability": math.nan if score is None else score.log_probability,
+                "rank": None if score is None or task_prompt.prefill is None else score.rank,
+                "within_training": None if trained is None else task_prompt.length <= trained,
+            }
+            for sample, answer in enumerate(group):
+                reasoning = reasoning_tokens(self.model, task_prompt, answer)
+                own = {"sample": sample, "status": self._status(task_prompt, answer, acts_by_length)}
+                own |= {"seconds": answer.seconds} | prompt_columns
+                rows.append(answer_columns(task_prompt, answer, reasoning) | own)
+        return rows, described
+
+    def _answer_groups(self) -> list[list[Answer]]:
         """The samples after each prompt."""
-        name, samples = tasks.label(self.form), range(self.samples)
+        name = tasks.label(self.task_prompts[0].task)
+        samples = [(task_prompt, sample) for task_prompt in self.task_prompts for sample in range(self.samples)]
+        each = [task_prompt for task_prompt, _ in samples]
         flat = answers(
             self.model,
-            [task_prompt.prompt for task_prompt in self.task_prompts for _ in samples],
+            [task_prompt.prompt for task_prompt in each],
             max_new_tokens=self.room,
-            stops=[stop for stop in stops_of(self.task_prompts) for _ in samples],
-            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in self.task_prompts for _ in samples],
+            stops=stops_of(each),
+            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in each],
             temperature=self.temperature,
-            seeds=[
-                f"{name} {task_prompt.length} {task_prompt.seed} {sample}"
-                for task_prompt in self.task_prompts
-                for sample in samples
-            ],
+            seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
         return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
-    def likely(self) -> list[AnswerScore | None]:
-        """Score of each prompt's right line, once for all its samples; None where it was not asked for."""
+    def _scores(self) -> Sequence[AnswerScore | None]:
+        """Score of each prompt's right line, once for all its samples."""
         if not self.scored:
             return [None] * len(self.task_prompts)
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
         lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
-        return [*answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))]
+        return answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))
 
-    def described(self) -> dict[str, Any]:
+    def _status(self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]) -> str:
+        """Whether the mitigation changed anything in a row: the text, or a logit of prompt and answer.
+
+        The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
+        """
+        if self.mitigation is None:
+            return "none"
+        if task_prompt.rewritten:
+            return "active"
+        read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
+        if len(read) not in acts_by_length:
+            acts_by_length[len(read)] = mitigations.acts(self.model, self.mitigation, read)
+        return "active" if acts_by_length[len(read)] else "inactive"
+
+    def _described(self) -> dict[str, Any]:
         """Provenance entries: everything that defines the answers, how batches were made too."""
+        first = self.task_prompts[0]
         return {
             "temperature": self.temperature,
             "samples": self.samples,
             "max_new_tokens": self.room,
             "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
-            "examples": EXAMPLES if self.task_prompts[0].prefill is not None else 0,
+            "examples": EXAMPLES if first.prefill is not None else 0,
             "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
             "line_tokens": sorted({line.cut for line in self.lines}),
+            "rewritten": any(task_prompt.rewritten for task_prompt in self.task_prompts),
+            "chat": first.chat,
+            **first.prompt.provenance,
             **how_read(self.model),
             "level": LEVEL,
         }
@@ -292,53 +305,6 @@ def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples
     if samples > 1 and temperature == 0:
         raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
     return seed_list
-
-
-def _statuses(
-    model: TransformerBridge,
-    mitigation: Mitigation | None,
-    task_prompts: Sequence[TaskPrompt],
-    groups: Sequence[Sequence[Answer]],
-) -> list[list[str]]:
-    """Whether the mitigation changed anything in each row: the text, or a logit of prompt and answer.
-
-    The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
-    """
-    if mitigation is None:
-        return [["none"] * len(group) for group in groups]
-    acts_by_length: dict[int, bool] = {}
-
-    def active(task_prompt: TaskPrompt, answer: Answer) -> bool:
-        if task_prompt.rewritten:
-            return True
-        read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
-        if len(read) not in acts_by_length:
-            acts_by_length[len(read)] = mitigations.acts(model, mitigation, read)
-        return acts_by_length[len(read)]
-
-    return [
-        ["active" if active(task_prompt, answer) else "inactive" for answer in group]
-        for task_prompt, group in zip(task_prompts, groups, strict=True)
-    ]
-
-
-def _row(
-    task_prompt: TaskPrompt,
-    sample: int,
-    answer: Answer,
-    reasoning: int,
-    score: AnswerScore | None,
-    status: str,
-    trained: int | None,
-) -> dict[str, Any]:
-    return answer_columns(task_prompt, answer, reasoning) | {
-        "status": status,
-        "sample": sample,
-        "log_probability": math.nan if score is None else score.log_probability,
-        "rank": None if score is None or task_prompt.prefill is None else score.rank,
-        "seconds": answer.seconds,
-        "within_training": None if trained is None else task_prompt.length <= trained,
-    }
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from transformer_lens.model_bridge import TransformerBridge
@@ -45,44 +45,23 @@ class AnswerVerdict:
     content_correct: bool | None = None
 
 
-def judge(prompt_or_question: TaskPrompt | Question, answer: Answer) -> AnswerVerdict:
+def judge(asked: TaskPrompt | Question, answer: Answer) -> AnswerVerdict:
     """Judge an answer to a task's prompt: what was read in it, and whether that is right."""
-    reading = reader_of(prompt_or_question)
-    parsed_answer = reading.read(answer.text, answer.ended)
-    line = prompt_or_question.line if isinstance(prompt_or_question, Question) else prompt_or_question.to_write
-    verdict = _verdict(parsed_answer, prompt_or_question.key, line, prompt_or_question.task.numeric)
-    return _with_content(verdict, prompt_or_question, _content(prompt_or_question, reading, parsed_answer, answer))
-
-
-def _content(
-    prompt_or_question: TaskPrompt | Question, reading: Reader, parsed_answer: ParsedAnswer, answer: Answer
-) -> str | None:
-    """The value that the answer asserts: in the form, where it is read there, else in whatever words."""
-    in_form = parsed_answer.kind == HAS_ANSWER and (reading.form is not None or prompt_or_question.task.wording is None)
-    named_item = prompt_or_question.task.named_answer(parsed_answer.line, prompt_or_question.pieces)
-    if in_form and named_item is None:
-        return (
-            parsed_answer.answer
-            if parsed_answer.number is None or not prompt_or_question.task.numeric
-            else str(parsed_answer.number)
-        )
-    prefill = "" if isinstance(prompt_or_question, Question) else prompt_or_question.prefill or ""
-    return asserted(prompt_or_question.task, prompt_or_question.pieces, reading, prefill + answer.text, answer.ended)
-
-
-def _with_content(
-    verdict: AnswerVerdict, prompt_or_question: TaskPrompt | Question, content: str | None
-) -> AnswerVerdict:
+    reading, task = reader_of(asked), asked.task
+    parsed = reading.read(answer.text, answer.ended)
+    line, prefill = (asked.line, "") if isinstance(asked, Question) else (asked.to_write, asked.prefill or "")
+    verdict = _verdict(parsed, asked.key, line, task.numeric)
+    in_form = parsed.kind == HAS_ANSWER and (reading.form is not None or task.wording is None)
+    if in_form and task.named_answer(parsed.line, asked.pieces) is None:
+        content = str(parsed.number) if task.numeric and parsed.number is not None else parsed.answer
+    else:
+        content = asserted(task, asked.pieces, reading, prefill + answer.text, answer.ended)
     if content is None:
         return verdict
-    numeric = prompt_or_question.task.numeric and content.isdecimal() and prompt_or_question.key.isdecimal()
-    # As text: Python makes no int of more than 4,300 digits.
-    same = (
-        content.lstrip("0") == prompt_or_question.key.lstrip("0")
-        if numeric
-        else content == free(prompt_or_question.key)
-    )
-    return replace(verdict, content=content, content_correct=same)
+    if task.numeric and content.isdecimal() and asked.key.isdecimal():
+        # As text: Python makes no int of more than 4,300 digits.
+        return replace(verdict, content=content, content_correct=content.lstrip("0") == asked.key.lstrip("0"))
+    return replace(verdict, content=content, content_correct=content == free(asked.key))
 
 
 def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
@@ -90,12 +69,13 @@ def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
     return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
 
 
-def reader_of(prompt_or_question: TaskPrompt | Question) -> Reader:
+def reader_of(asked: TaskPrompt | Question) -> Reader:
     """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line is read."""
-    if isinstance(prompt_or_question, TaskPrompt) and prompt_or_question.prefill is not None:
-        return prefilled_reader(prompt_or_question.task.numeric)
-    text = prompt_or_question.text if isinstance(prompt_or_question, Question) else prompt_or_question.prompt.text
-    return reader(prompt_or_question.task, prompt_or_question.pieces, text or "")
+    if isinstance(asked, Question):
+        return reader(asked.task, asked.pieces, asked.text)
+    if asked.prefill is not None:
+        return prefilled_reader(asked.task.numeric)
+    return reader(asked.task, asked.pieces, asked.prompt.text or "")
 
 
 def stops_of(task_prompts: Sequence[TaskPrompt]) -> list[Stop]:
@@ -103,16 +83,14 @@ def stops_of(task_prompts: Sequence[TaskPrompt]) -> list[Stop]:
     return [reader_of(task_prompt).closed for task_prompt in task_prompts]
 
 
-def _verdict(parsed_answer: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:
+def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
-    exact = parsed_answer.line == line.strip() and parsed_answer.kind != CUT_OFF
-    same = exact or (parsed_answer.kind == HAS_ANSWER and parsed_answer.answer in (free(key), free(line)))
-    both_numbers = numeric and parsed_answer.number is not None and digits_in(key) is not None
-    error = abs(parsed_answer.number - int(key)) if both_numbers and parsed_answer.number is not None else None
-    right = same if error is None else error == 0
-    return AnswerVerdict(
-        parsed_answer.line, HAS_ANSWER if exact else parsed_answer.kind, right, parsed_answer.number, error
-    )
+    exact = parsed.line == line.strip() and parsed.kind != CUT_OFF
+    same = exact or (parsed.kind == HAS_ANSWER and parsed.answer in (free(key), free(line)))
+    has_error = numeric and parsed.number is not None and digits_in(key) is not None
+    error = abs(parsed.number - int(key)) if has_error and parsed.number is not None else None
+    kind = HAS_ANSWER if exact else parsed.kind
+    return AnswerVerdict(parsed.line, kind, same if error is None else error == 0, parsed.number, error)
 
 
 def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
@@ -126,27 +104,17 @@ def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: 
     return bisect_left(range(len(new_ids)), True, key=long_enough)
 
 
-def answer_columns(
-    prompt_or_question: TaskPrompt | Question, answer: Answer, reasoning: int | None = None
-) -> dict[str, Any]:
+def answer_columns(asked: TaskPrompt | Question, answer: Answer, reasoning: int | None = None) -> dict[str, Any]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict.
 
     `reasoning`: how many of its tokens are thoughts, where that is known.
     """
-    verdict = judge(prompt_or_question, answer)
-    return {
-        "length": prompt_or_question.length,
-        "seed": prompt_or_question.seed,
-        "tokens": prompt_or_question.tokens,
-        "key": prompt_or_question.key,
-        "answer": verdict.line,
+    verdict = asdict(judge(asked, answer))
+    columns = {name: getattr(asked, name) for name in ("length", "seed", "tokens", "key")}
+    columns |= {
+        "answer": verdict.pop("line"),
         "text": answer.text,
         "ended": answer.ended,
         "reasoning_tokens": reasoning,
-        "kind": verdict.kind,
-        "correct": verdict.correct,
-        "number": verdict.number,
-        "absolute_error": verdict.absolute_error,
-        "content": verdict.content,
-        "content_correct": verdict.content_correct,
     }
+    return columns | verdict

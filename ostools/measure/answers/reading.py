@@ -149,10 +149,8 @@ class Reader:
 
     def _closing(self, text: str) -> str:
         """The mark that ends the thoughts with which the text begins; empty where it begins with none."""
-        opening_mark = (
-            THINKING_MARK if self.thinking else next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
-        )
-        return _THOUGHTS.get(opening_mark, "")
+        written = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
+        return _THOUGHTS.get(THINKING_MARK if self.thinking else written, "")
 
     @cached_property
     def form(self) -> Form | None:
@@ -216,8 +214,8 @@ def _loose(words: str) -> str:
 
 class _Scan:
     """One reading of a text. `taken`: the lines that were read, and whether each is finished; `answers`: those with an answer,
-    and the answers, in order; `last`: the last line that was read;
-    `closed`: whether the reading ended before the text did, or could not go on.
+    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did, or
+    could not go on.
     """
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
@@ -250,18 +248,18 @@ class _Scan:
         yield from _split(text[at:], complete)
 
     def _take(self, line: str, finished: bool) -> None:
-        if self.reader.form is None:
+        form = self.reader.form
+        if form is None:
+            self.last = line
             if free(line) and self.reader.could_answer(line):
                 self._set_answer(line, line, finished)
                 self.closed = finished
-            self.last = line or self.last
             return
-        place = self.reader.form.last_in(line)
+        place = form.last_in(line)
         if place is not None and not _PLACEHOLDER.match(place[2]):
-            start, _, answer = place
-            self.last = line[start:].strip()
-            if free(answer):
-                self._set_answer(self.last, leading_number(answer), finished)
+            self.last = line[place[0] :].strip()
+            if free(place[2]):
+                self._set_answer(self.last, leading_number(place[2]), finished)
             else:
                 self._open = self.last
         elif free(line):
@@ -284,37 +282,23 @@ def _split(text: str, complete: bool) -> Iterator[tuple[str, bool]]:
     yield last_line.strip(), complete
 
 
+_BLANKS, _SPACE = re.compile(r"[ \t]*"), re.compile(r"\s*")
+_MORE_DIGITS, _MORE_WORDS = re.compile(r"[ \t]*+[+,]?[ \t]*+\d"), re.compile(r"[ \t]*+\w")
+
+
 def _repeats(text: str, at: int, own_sequence: str) -> int | None:
-    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be; None: it is another.
+    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be; None: it is another, or the
+    beginning of a longer one.
 
     Blanks and capitals aside; a line's end may stand where `own_sequence` has a blank.
     """
     for letter in own_sequence.lower():
-        while at < len(text) and (text[at] in " \t" or (letter.isspace() and text[at].isspace())):
-            at += 1
+        gap = (_SPACE if letter.isspace() else _BLANKS).match(text, at)
+        at = gap.end() if gap else at
         if letter.isspace():
             continue
-        if at == len(text):
-            return at
-        if text[at].lower() != letter:
-            return None
+        if text[at : at + 1].lower() != letter:
+            return at if at == len(text) else None
         at += 1
-    return None if _goes_on(text, at, own_sequence[-1:].isdigit()) else at
-
-
-_BLANKS = re.compile(r"[ \t]*")
-
-
-def _goes_on(text: str, at: int, digits: bool) -> bool:
-    """Whether the sequence that ends at `at` is the beginning of a longer one: of digits, or of words."""
-    at = _blanks_end(text, at)
-    if not digits:
-        return re.compile(r"\w").match(text, at) is not None
-    if text[at : at + 1] in ("+", ","):
-        at = _blanks_end(text, at + 1)
-    return text[at : at + 1].isdecimal()
-
-
-def _blanks_end(text: str, at: int) -> int:
-    match = _BLANKS.match(text, at)
-    return at if match is None else match.end()
+    more = _MORE_DIGITS if own_sequence[-1:].isdigit() else _MORE_WORDS
+    return None if more.match(text, at) else at

@@ -18,9 +18,9 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
+from ostools.measure.answers.prefilled import PrefilledPrompt
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.measure.probes.prefilled import PrefilledPrompt
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
 _SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESIDUAL, "final_norm": FINAL}

@@ -22,8 +22,8 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
-from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.judging import judge
+from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
@@ -32,7 +32,6 @@ from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectS
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
-from ostools.measure.probes.prefilled import PrefilledPairs, answer_room
 from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
     FLOAT32,
@@ -48,7 +47,6 @@ from ostools.measure.probes.scores import DECODABLE, LENGTH
 from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
-from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
@@ -65,7 +63,6 @@ COLUMNS = {
     **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
     **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
     **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
-    **{"answer_error": "float64", "probe_error": "float64"},
     **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean", "status": "str"},
     **{"reason": "str"},
 }
@@ -88,16 +85,16 @@ class FailureStage(
     """One row per mitigation, dtype and length: what becomes of the answers.
 
     Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear
-    probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name), dtype,
-    length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and the probe
-    is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the shares right of
-    the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from the embedding to y
-    the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or where a task has one
-    sequence a length on lengths left out (and the longest beyond them); answer_error and probe_error (mean |number - right
-    number|; NaN without numbers); distance, pair_noise and indistinguishable (of `collapse`, n against n + 1 items at y after
-    the begun line: whether the float64 distance is below the noise of the difference in that dtype, in all sequences compared);
-    status ("inactive": the mitigation changed neither a text nor a logit at that length; "refused": it acts on the model as it
-    was loaded and not in that dtype; else "active").
+    probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name),
+    dtype, length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and
+    the probe is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the
+    shares right of the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from
+    the embedding to y the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or
+    where a task has one sequence a length on lengths left out (and the longest beyond them); distance, pair_noise and
+    indistinguishable (of `collapse`, n against n + 1 items at y after the begun line: whether the float64 distance is below
+    the noise of the difference in that dtype, in all sequences compared); status ("inactive": the mitigation changed
+    neither a text nor a logit at that length; "refused": it acts on the model as it was loaded and not in that dtype; else
+    "active").
 
     verdict: "read", where that is the largest share; else "unread", where that is the largest share and the probe is
     "decodable" over all lengths (`Decodability`); else "indistinguishable", where the pair is; else "undecodable". "not
@@ -264,16 +261,10 @@ def arm(
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
     """Rows of the model's answers to every prompt in one precision."""
-    precision = Precision.of_name(name)
-    prepared, prompts = precision.prepared(probe_task.model), probe_task.prompts
-    longest = max((prompt.ids for prompt in prompts), key=len)
+    prompts, mitigation = probe_task.prompts, probe_task.mitigation
+    with running(probe_task.model, prompts, Precision.of_name(name), mitigation) as prepared:
+        answer_list = prefilled_answers(prepared, prompts, progress)
     tokenizer: Any = prepared.tokenizer
-    with mitigations.running(prepared, probe_task.mitigation), precision.running(prepared, longest):
-        encoded_prompts = [Prompt.from_ids(prepared, prompt.ids) for prompt in prompts]
-        ends = [line_written] * len(encoded_prompts)
-        answer_list = answers(
-            prepared, encoded_prompts, max_new_tokens=answer_room(prompts), stops=ends, progress=progress
-        )
     effect_status, rows = EffectStatus(probe_task.model, probe_task.mitigation), []
     for prompt, answer in zip(prompts, answer_list, strict=True):
         prefix_text = decoded(tokenizer, prompt.ids[-prompt.line :]) if prompt.line else ""
@@ -286,7 +277,6 @@ def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) ->
                 "key": prompt.task_prompt.key,
                 "answer": answer.text,
                 "correct": verdict.correct,
-                "absolute_error": np.nan if verdict.absolute_error is None else float(verdict.absolute_error),
                 "first_token_right": answer.ids[0] == prompt.token,
                 "status": effect_status.status(prompt.task_prompt, prepared)[0],
             }
@@ -311,9 +301,7 @@ def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[di
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
-        joined = dtype_rows.merge(
-            tested[["length", "seed", "right", "said", "label", "test"]], on=["length", "seed"], how="left"
-        )
+        joined = dtype_rows.merge(tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left")
         for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
             place = {name: best[name] for name in ("site", "layer", "trained")}
@@ -364,9 +352,6 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     correct, right = counted_rows["correct"].to_numpy(bool), counted_rows["right"].eq(True).to_numpy(bool)
     shares = {READ: correct.mean(), NOT_READ: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
     row: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
-    row["answer_error"] = counted_rows["absolute_error"].mean()
-    numbers = best["target"] == "number"
-    row["probe_error"] = (counted_rows["said"] - counted_rows["label"]).abs().mean() if numbers else np.nan
     row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}

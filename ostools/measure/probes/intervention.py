@@ -22,13 +22,13 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
+from ostools.measure.answers.prefilled import PrefilledPrompt, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
-from ostools.measure.probes.prefilled import PrefilledPrompt
 from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.swept import Cell, Swept, the_one
@@ -146,7 +146,7 @@ def _rows(
     representations = probe_task.captured(precision)
     places = [place for place in representations if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
     rows = []
-    with torch.no_grad(), probe_task.running(precision) as prepared:
+    with torch.no_grad(), running(probe_task.model, probe_task.prompts, precision, probe_task.mitigation) as prepared:
         output = _Output.of(prepared, probe_task.prompts, tokens, representations)
         for number, place in enumerate(places):
             probe = fitted("number", representations[place].double().numpy(), numbers, groups)

@@ -6,10 +6,8 @@ the true labels and as many for each control, each with an inner search for its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -24,11 +22,11 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.answers.prefilled import PrefilledPrompt, prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
-from ostools.measure.probes.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.probes.splits import FEWEST_GROUPS
 from ostools.measure.prompts import checked_layers
@@ -51,7 +49,7 @@ COLUMNS = {
     **{"test": "str", "control": "str", "trained": "int64", "tested": "int64", "groups": "int64"},
     **{"accuracy": "float64", "low": "float64", "high": "float64", "chance": "float64"},
     **{"selectivity": "float64", "selectivity_low": "float64", "selectivity_high": "float64"},
-    **{"mean_absolute_error": "float64", "r2": "float64", "penalty": "float64", "finding": "str"},
+    **{"penalty": "float64", "finding": "str"},
 }
 
 
@@ -65,19 +63,18 @@ class Decodability(
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
-    first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the answer,
-    as a number), mitigation, dtype, site and layer (embedding; residual: v^(l);
-    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
-    and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths between
-    them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
-    training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes),
-    tested (prompts), groups (sequences, or lengths where a task has one sequence a length); accuracy with its interval (low,
-    high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity
-    (accuracy minus that on shuffled labels) with its interval, NaN of controls; mean_absolute_error and r2 (1 - squared error /
-    that of the mean of what was tested), of numbers; penalty (the median chosen); finding: "decodable" where accuracy is above
-    chance and selectivity above 0, both with their whole interval, else "not linearly decodable from k examples"; "as the
-    length alone from k examples" where it is not above what the length alone gives, of a task whose answers differ at one
-    length.
+    first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the
+    answer, as a number), mitigation, dtype, site and layer (embedding; residual: v^(l); residual_mid: after the attention
+    of block l, before its MLP; y; logits; length: no representation, the number of items and its square alone), test ("same
+    lengths": other sequences of the lengths trained on; "interpolated": of lengths between them; "extrapolated": longer
+    than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in training and test;
+    "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes), tested (prompts),
+    groups (sequences, or lengths where a task has one sequence a length); accuracy with its interval (low, high: 95%,
+    groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity (accuracy
+    minus that on shuffled labels) with its interval, NaN of controls; penalty (the median chosen); finding: "decodable"
+    where accuracy is above chance and selectivity above 0, both with their whole interval, else "not linearly decodable
+    from k examples"; "as the length alone from k examples" where it is not above what the length alone gives, of a task
+    whose answers differ at one length.
 
     An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
     folds train on each other's prompts, for which every half-width is multiplied by sqrt(1 + tested / trained) (Nadeau and
@@ -119,43 +116,38 @@ def probe(
 
     Args:
         task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
-        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
-            them.
-        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
-            block's MLP is probed too. So are y and the logits.
-        dtypes: precisions by name, as in `collapse`. Probes are trained and tested on the
-            representations as that precision rounds them.
+        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of them.
+        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the block's MLP is probed too.
+            So are y and the logits.
+        dtypes: precisions by name, as in `collapse`, which round the representations.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
-        target: what probes decode: "number", "token" (the answer's first) or "position". The
-            default is the number where the task's answer is one, else the token. "position" needs
-            one item that carries the answer at drawn places: retrieve-at-position:position=drawn.
+        target: what probes decode: "number", "token" (the answer's first) or "position"; by default the number where the
+            task's answer is one, else the token. "position" needs one item that carries the answer at drawn places:
+            retrieve-at-position:position=drawn.
         mitigation: as in `evaluate`.
-        chat: as in `evaluate`.
-        random_weights: whether the same architecture with random weights is probed too, as a
-            control. A second model is then in memory.
+        chat: whether in the chat template; None: where there is one.
+        random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for a task without the target, for right answers that are all the same, for
-    too few lengths or sequences to give intervals, and for numbers that are not finite. Source: arXiv
-    1610.01644 (probes of layers), arXiv 1909.03368 (selectivity).
+    Raises `InputError` for a task without the target, for right answers that are all the same, for too few lengths or sequences
+    to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644 (probes of layers), 1909.03368
+    (selectivity).
     """
     probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
-    part_progress = partial(part_of, progress, shares=len(precisions) * (1 + random_weights), units=100)
-    prediction_tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
-    for step, precision in enumerate(precisions):
-        captures = in_layers(probe_task.captured(precision, part_progress(step, step + 1)), layer_indices)
-        table = said_by_probes(labelled, captures, ("none", "shuffled"))
-        prediction_tables.append(table.assign(dtype=precision.name))
+    tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
+    probed: list[tuple[ProbeTask, tuple[str, ...], dict[str, str]]] = [(probe_task, ("none", "shuffled"), {})]
     if random_weights:
-        untrained_task = replace(probe_task, model=untrained_model(model, seed=0))
-        for step, precision in enumerate(precisions, start=len(precisions)):
-            captures = in_layers(untrained_task.captured(precision, part_progress(step, step + 1)), layer_indices)
-            table = said_by_probes(labelled, captures, ("none",))
-            prediction_tables.append(table.assign(dtype=precision.name, control="random weights"))
-    predictions = pd.concat(prediction_tables, ignore_index=True)
+        untrained = replace(probe_task, model=untrained_model(model, seed=0))
+        probed.append((untrained, ("none",), {"control": "random weights"}))
+    steps = [(*each, precision) for each in probed for precision in precisions]
+    for step, (weights, controls, columns, precision) in enumerate(steps):
+        step_progress = part_of(progress, step, step + 1, len(steps), units=100)
+        places = in_layers(weights.captured(precision, step_progress), layer_indices)
+        tables.append(said_by_probes(labelled, places, controls).assign(dtype=precision.name, **columns))
+    predictions = pd.concat(tables, ignore_index=True)
     names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(
         model,
@@ -176,7 +168,7 @@ def of_predictions(
 
     `names`: task, mitigation, target; `is_random`: the task draws sequences.
     """
-    frame: Any = rows_of(predictions, kind_of(names["target"]), is_random).assign(**names)
+    frame: Any = rows_of(predictions, is_random).assign(**names)
     return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
 
 
@@ -258,16 +250,8 @@ class ProbeTask:
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
-        with self.running(precision) as prepared:
+        with running(self.model, self.prompts, precision, self.mitigation) as prepared:
             return captured(prepared, self.prompts, progress)
-
-    @contextmanager
-    def running(self, precision: Precision) -> Iterator[TransformerBridge]:
-        """The model as that precision prepares it, while it rounds and the mitigation acts."""
-        prepared = precision.prepared(self.model)
-        longest = max((prompt.ids for prompt in self.prompts), key=len)
-        with mitigations.running(prepared, self.mitigation), precision.running(prepared, longest):
-            yield prepared
 
     @property
     def names(self) -> dict[str, str]:

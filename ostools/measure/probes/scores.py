@@ -99,7 +99,7 @@ def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: S
     )
 
 
-def rows_of(predictions: pd.DataFrame, target: str, is_random: bool = True) -> pd.DataFrame:
+def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of one length differ."""
     all_rows: Any = predictions
     by_length = all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if is_random else {}
@@ -107,9 +107,7 @@ def rows_of(predictions: pd.DataFrame, target: str, is_random: bool = True) -> p
     rows = []
     for key, place_rows in _places(all_rows):
         control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
-        rows.append(
-            dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, target, by_length.get(key[4], 0.0))
-        )
+        rows.append(dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, by_length.get(key[4], 0.0)))
     return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
 
 
@@ -117,7 +115,7 @@ def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
     yield from table.groupby(_PLACE, sort=False, dropna=False)
 
 
-def _row(place_rows: Frame, control_rows: Frame | None, target: str, by_length: float) -> dict[str, Any]:
+def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:
     accuracy, chance = float(place_rows["right"].mean()), float(place_rows["common"].mean())
     trained = int(place_rows["trained"].min())
     low, high = interval_of(place_rows["right"].astype(float), place_rows["group"], trained)
@@ -148,16 +146,7 @@ def _row(place_rows: Frame, control_rows: Frame | None, target: str, by_length: 
         if low > by_length
         else f"as the length alone {from_k}"
     )
-    return row | _errors(place_rows, target)
-
-
-def _errors(place_rows: Frame, target: str) -> dict[str, float]:
-    if target != "number":
-        return {"mean_absolute_error": np.nan, "r2": np.nan}
-    off = place_rows["said"] - place_rows["label"]
-    spread = float(((place_rows["label"] - place_rows["label"].mean()) ** 2).sum())
-    r2 = 1 - float((off**2).sum()) / spread if spread > 0 else np.nan
-    return {"mean_absolute_error": float(off.abs().mean()), "r2": r2}
+    return row
 
 
 def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:

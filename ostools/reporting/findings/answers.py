@@ -161,15 +161,7 @@ def counting_findings(result: Counting) -> list[str]:
     trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
     frame = frame_of(result)
     task, longest = str(frame["task"].iloc[0]), int(frame["length"].max())
-    rows = [row for _, row in summary.iterrows()]
-    sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for row in rows]
-    for row in rows:
-        same, total = row["same_behind_bare_prompt"].split(" of ")
-        if same != total:
-            sentences.append(
-                f"{row['dtype']}: after the bare prompt the model writes the same answer line by itself at {same} of {total} "
-                "counts tried. Every other answer here is to a line that is begun for it."
-            )
+    sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in summary.iterrows()]
     sentences.append(
         "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
         "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
@@ -208,16 +200,10 @@ def _measured(row: Row) -> str:
 
 def _agreement(row: Row) -> str:
     """Whether prediction and answers agree; empty where there is nothing to compare."""
-    text = ""
-    if row["same_logits_differ"]:
-        text = (
-            f" CONTRADICTION: at {row['same_logits_differ']} counts the logits of n and n + 1 are the same bit for bit in "
-            "one pass, but the first tokens differ in another."
-        )
     pairs, differ, tested = row["pairs_hidden"], row["differ_hidden"], row["tested_pairs"]
     if not pairs:
-        return text
-    text += f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
+        return ""
+    text = f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
     text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
     if not tested:
         return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."

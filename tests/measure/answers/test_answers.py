@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 
 import hooks
 from ostools.ground.errors import InputError
@@ -148,15 +147,3 @@ def test_refuses(options: dict, words: str) -> None:
     model = tiny_model("gemma")
     with pytest.raises(InputError, match=words):
         answers(model, **({"prompts": ["1111111"], "max_new_tokens": 4} | options))
-
-
-def test_refuses_what_is_no_prompt_and_a_model_without_a_tokenizer() -> None:
-    model = tiny_model("gemma", fresh=True)
-    with pytest.raises((InputError, TypeCheckError)):
-        answers(model, [3], max_new_tokens=4)  # pyright: ignore[reportArgumentType]
-    prompt = encode(model, "11")
-    model.tokenizer = None
-    with pytest.raises(InputError, match="expected a Prompt of this model, found one of another"):
-        answers(model, [prompt], max_new_tokens=4)
-    with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
-        answers(model, ["11"], max_new_tokens=4)

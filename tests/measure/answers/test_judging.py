@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pytest
 import torch
 
 from ostools.measure.answers.answers import Answer
@@ -14,7 +13,6 @@ from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt
 from ostools.tasks import Task, task
 
-MATHS = "The final answer to your maths question is: "
 COPY = "The answer to your question is: "
 
 
@@ -27,23 +25,6 @@ def posed(spec: str | Task, length: int = 12) -> TaskPrompt:
 
 def answer(text: str, ended: str = "eos") -> Answer:
     return Answer((1,), text, ended)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
-    ("text", "ended", "expected"),  # kind, correct, number, absolute error
-    [
-        ("\n" + MATHS + "12", "eos", ("answered", True, 12, 0)),
-        (MATHS + "10", "eos", ("answered", False, 10, 2)),
-        (MATHS + "012", "eos", ("answered", True, 12, 0)),
-        (MATHS + "12 ones", "eos", ("answered", True, 12, 0)),
-        (MATHS + "many", "eos", ("something else", False, None, None)),
-        (MATHS + "12", "length", ("cut off", False, None, None)),
-        ("", "eos", ("something else", False, None, None)),
-    ],
-)
-def test_what_is_made_of_an_answer(text: str, ended: str, expected: tuple) -> None:
-    found = judge(posed("count-ones"), answer(text, ended))
-    assert (found.kind, found.correct, found.number, found.absolute_error) == expected
 
 
 def test_a_copy_is_compared_as_it_is_written() -> None:

@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import ostools as ost
-from ostools.measure.answers.answers import writes_lines
 from ostools.measure.answers.probability import answer_log_probability, line_ids
-from tests.checkpoints import make_tokenizer, tiny_model, trained
+from tests.checkpoints import make_tokenizer, tiny_model
 
 NEWLINE = "\u010a"  # as byte-level BPE writes it
 TASK = "count-ones"
@@ -69,10 +68,3 @@ def test_without_any_end_max_new_tokens_ends_an_answer() -> None:
     assert set(frame["ended"]) == {"limit"}
     assert set(frame["kind"]) <= {"answered", "something else"}
     assert all(math.isnan(value) for value in frame["log_probability"])
-
-
-def test_which_vocabularies_write_lines() -> None:
-    assert writes_lines(make_tokenizer())
-    assert not writes_lines(without_newline(True, True))
-    assert not writes_lines(without_newline(False, True))
-    assert writes_lines(trained("stories").tokenizer)  # in bytes

@@ -53,10 +53,6 @@ def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> Non
     assert not reading.closed(thought)  # generation goes on
 
 
-def test_a_final_channel_without_thoughts_is_read() -> None:
-    assert _read(f"<|channel|>final<|message|>{MATHS} 5").number == 5
-
-
 def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
     def answers(model: Any, prompts: Any, **options: Any) -> list[Answer]:
         ids = tuple(model.tokenizer(text, add_special_tokens=False).input_ids)
@@ -88,14 +84,6 @@ def test_thoughts_are_counted_in_tokens(
     assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
     notes = " ".join(evaluation_notes(found))
     assert ("begin with thoughts" in notes) == bool(thoughts)
-
-
-def test_with_thinking_off_the_right_line_is_scored_behind_the_prompt() -> None:
-    found = ost.evaluate(on_template("qwen-3"), "count-ones", lengths=[5], max_new_tokens=2)
-    row: Any = found.frame.iloc[0]
-    assert math.isfinite(row["log_probability"])
-    assert row["reasoning_tokens"] == 0
-    assert found.provenance.parameters["thinking"] == "off"
 
 
 def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:

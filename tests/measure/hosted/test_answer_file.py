@@ -12,13 +12,12 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments, measure, tasks
-from ostools.experiments.figures.counting import figure_3, figure_4, figure_4_of
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"reasoning_tokens", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
+OWN = {"reasoning_tokens", "rank", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
@@ -67,7 +66,7 @@ def test_the_texts_of_a_model_here_give_its_table(
     embedded: TransformerBridge, tmp_path: Path, mitigation: str | None
 ) -> None:
     form, lengths, seeds = "count-ones-bernoulli", [2, 7, 30], [0, 4]
-    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation, probability=False)
+    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     questions = tasks.questions(form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     frame: Any = here.frame
     rows = [
@@ -159,27 +158,6 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     assert lacking.deviations[1] == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
     assert "nothing came" in json.dumps(lacking.plot().to_dict())
     lacking.plot().to_dict()
-
-
-@pytest.mark.slow
-def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
-    embedded: TransformerBridge, tmp_path: Path
-) -> None:
-    here: Any = figure_3(embedded, [3], [0, 1], max_new_tokens=9)
-    questions = experiments.figure_prompts(3, [3], [0, 1])
-    whole = as_answers(here.frame, questions, tmp_path / "a")
-    found: Any = figure_3(whole, [3], [0, 1])
-    same = [name for name in here.frame.columns if name not in OWN]
-    pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
-    found.plot().to_dict()
-    pd.testing.assert_frame_equal(figure_4(whole, [3], [0, 1]).frame, figure_4_of(here).frame)
-    lost = as_answers(here.frame, questions, tmp_path / "b", lost=3)
-    lacking = figure_4(lost, [3], [0, 1])
-    counted: Any = lacking.frame
-    assert [counted["answers"].sum(), counted["right"].sum()] == [len(questions) - 3] * 2
-    assert any("3 of 12 prompts have no answer" in said for said in lacking.deviations)
-    lacking.plot().to_dict()
-    figure_3(lost, [3], [0, 1]).plot().to_dict()
 
 
 def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> Non
         server.terminate()
         server.wait(timeout=30)
     loaded = load_model(str(model), device="cpu")
-    here: Any = measure.evaluate(loaded, "count-ones", lengths=[1, 3, 12], chat=True, probability=False)
+    here: Any = measure.evaluate(loaded, "count-ones", lengths=[1, 3, 12], elicitation="chat")
     same = ["length", "tokens", "key", "answer", "correct", "kind", "number", "absolute_error"]
     there: Any = found.frame
     pd.testing.assert_frame_equal(there[same], here.frame[same], check_dtype=False)

@@ -17,7 +17,6 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion, served
-from tests.sets import quick
 
 MARKER = "sk-marker-0123456789"
 PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
@@ -172,13 +171,6 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
     str(refused.value).encode()
     with served(lambda _: (200, completion("1"))) as (url, _):
         assert ask_endpoint(url, "m", ASKED, file).answer_by_id
-
-
-@pytest.mark.parametrize("name", quick(["usage", "model", "object"], "usage"))
-@pytest.mark.parametrize("value", [None, [], "text", {"prompt_tokens": [1]}])
-def test_what_stands_beside_an_answer_may_be_anything(tmp_path: Path, name: str, value: Any) -> None:
-    with served(lambda _: (200, changed(**{name: value}))) as (url, _):
-        assert ask_endpoint(url, "m", ASKED, tmp_path / "a.jsonl").answer_by_id
 
 
 @pytest.mark.parametrize("key", ["sk\none", "skä"])

@@ -25,7 +25,7 @@ def asked(target: str = "number", lengths: int = 9, seeds: int = 12, classes: in
 def probed(given: Labelled, rows: Float[Tensor, "prompt d"], controls: tuple[str, ...] = ("none", "shuffled")) -> Frame:
     """One row a test and control, by their names."""
     said = said_by_probes(given, {HERE: rows}, controls).assign(dtype="float32")
-    return rows_of(said, given.target).set_index(["test", "control"])
+    return rows_of(said).set_index(["test", "control"])
 
 
 def noise(given: Labelled, d: int, seed: int = 0) -> Float[Tensor, "prompt d"]:

@@ -36,7 +36,6 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
             "correct": pd.array(kinds == "right", dtype="boolean"),
             "right_ones_differ": pd.array(n < 10, dtype="boolean"),
             "distance": 2.0 / n,
-            "noise": 0.5,
             "pair_noise": 0.3,
             "machine_line": 0.1,
         }
@@ -56,8 +55,6 @@ def made(trained: int | None = None, **summary: Any) -> Counting:
         "tested_pairs": 3,
         "right_once": 2,
         "right_twice": 0,
-        "same_logits_differ": 0,
-        "same_behind_bare_prompt": "3 of 3",
         "verdict": "consistent",
     }
     table = pd.DataFrame([row | summary])
@@ -87,7 +84,6 @@ def test_sentences_tell_predicted_from_measured() -> None:
         ({"differ_hidden": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
         ({"right_twice": 2}, "the model gives both at 2, a CONTRADICTION of the prediction"),
         ({"right_once": 0}, "the model does not give either, so its answers could not have contradicted"),
-        ({"same_logits_differ": 3}, "CONTRADICTION: at 3 counts the logits of n and n \\+ 1 are the same bit for bit"),
         (
             {"tested_pairs": 0},
             "first tokens do not differ at any of these pairs, so the answers do not test the prediction",

@@ -7,17 +7,22 @@ answer's own, so that what the last token holds there can be compared with what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from transformer_lens.model_bridge import TransformerBridge
 
+import mitigations
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.answers.probability import answer_text, line_ids
 from ostools.measure.collapse.prompt_sets import RenderedPairs
+from ostools.measure.passes.precisions import Precision
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
-from ostools.models import context_length
+from ostools.models import Prompt, context_length
 from ostools.tasks import Encoder, Task
 
 SPARE = 4
@@ -71,12 +76,9 @@ def prefilled_prompts(
         )
     prompt_by_ids: dict[tuple[int, ...], PrefilledPrompt] = {}
     for prefilled in _prefilled(model, form, task_prompts):
-        prompt_by_ids.setdefault(
-            prefilled.ids,
-            replace(prefilled, group=prefilled.task_prompt.seed if form.random else prefilled.task_prompt.length),
-        )
+        prompt_by_ids.setdefault(prefilled.ids, prefilled)
     prompts = list(prompt_by_ids.values())
-    _require_room(model, form, prompts)
+    require_room(model, prompts)
     return prompts
 
 
@@ -97,7 +99,8 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
                 "its own, found that this tokenizer cuts the line before it otherwise than before other answers"
             )
         ids = (*task_prompt.prompt.ids.tolist(), *begin)
-        yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), 0)
+        group = task_prompt.seed if form.random else task_prompt.length
+        yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
 
 
 def _before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
@@ -114,25 +117,47 @@ def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _require_room(model: TransformerBridge, form: Task, prompts: Sequence[PrefilledPrompt]) -> None:
-    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
-    needed = len(longest.ids) + answer_room(prompts)
+def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:
+    """Refuse, with `InputError`, a prompt that leaves no room for its answer in the context."""
+    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt, context_length(model)
+    needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
     if needed > context:
         raise InputError(
-            f"{form.name}: {longest.task_prompt.length} items take {needed} tokens with the answer, the model's context holds "
+            f"{longest.task.name}: {longest.length} items take {needed} tokens with the answer, the model's context holds "
             f"{context}: ask for shorter lengths"
         )
 
 
+@contextmanager
+def running(
+    model: TransformerBridge, prompts: Sequence[PrefilledPrompt], precision: Precision, mitigation: Mitigation | None
+) -> Iterator[TransformerBridge]:
+    """The model as that precision prepares it, while it rounds and the mitigation acts."""
+    prepared = precision.prepared(model)
+    longest = max((prompt.ids for prompt in prompts), key=len)
+    with mitigations.running(prepared, mitigation), precision.running(prepared, longest):
+        yield prepared
+
+
+def prefilled_answers(
+    prepared: TransformerBridge, prompts: Sequence[PrefilledPrompt], progress: Progress | None = None
+) -> list[Answer]:
+    """The rest of every line as the model writes it, inside `running`."""
+    encoded = [Prompt.from_ids(prepared, prompt.ids) for prompt in prompts]
+    stops, room = [line_written] * len(encoded), answer_room(prompts)
+    return answers(prepared, encoded, max_new_tokens=room, stops=stops, progress=progress)
+
+
 @dataclass(frozen=True, eq=False)
 class PrefilledPairs(RenderedPairs):
-    """The begun prompts of n and n + 1 items: what `collapse` is asked of, at the same token as the probes."""
+    """The begun prompts of n and n + 1 items: what `collapse` compares, at the token after which the answer stands."""
 
     def __post_init__(self) -> None:
         """All end in the words of the line, whatever the task."""
 
-    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+    def prompts(self, counts: Sequence[int], seed: int) -> dict[int, PrefilledPrompt]:
         task_prompts = [self._task_prompt(n, seed) for n in counts]
-        return dict(
-            zip(counts, (prefilled.ids for prefilled in _prefilled(self.model, self.form, task_prompts)), strict=True)
-        )
+        return dict(zip(counts, _prefilled(self.model, self.form, task_prompts), strict=True))
+
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        return {n: prompt.ids for n, prompt in self.prompts(counts, seed).items()}
