@@ -147,7 +147,10 @@ path.round(2)
 
 # %%
 found = ost.ablation(
-    model, prompt, what="heads", carriers=carriers, answer=question.key, measures=["answers", "collapse"]
+    model,
+    ost.experiments.AnsweredPrompt(prompt, carriers, answer=question.key),
+    what="heads",
+    measures=["answers", "collapse"],
 )
 found.plot()
 

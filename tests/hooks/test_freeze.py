@@ -129,3 +129,21 @@ def test_exact_arithmetic_refuses_what_it_would_undo() -> None:
     with pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"), hooks.exact_arithmetic(model):
         pass
     point.remove_hooks()
+
+
+@pytest.mark.parametrize("scale", [4.0])
+@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
+def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
+    """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
+    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
+    for block in model.blocks:
+        block.mlp.out.weight.zero_()
+    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
+
+    def run(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.frozen(model):
+            return last_token(model, x)
+
+    jacobian = torch.autograd.functional.jacobian(run, embedded)
+    assert isinstance(jacobian, Tensor)
+    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)

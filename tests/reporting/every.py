@@ -55,7 +55,7 @@ def _ablated() -> Any:
 
 @cache
 def _figure_3() -> Any:
-    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, elicitation="zero-shot")
+    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
 
 
 def _probes() -> Any:

@@ -278,3 +278,15 @@ def test_a_thought_that_the_prompt_has_opened() -> None:
 
 def test_a_line_is_written_once_something_stands_in_it() -> None:
     assert [line_written(text) for text in ("", "\n \n", "12", "\n12", "12\n", " \n 12 \r")] == [False] * 4 + [True] * 2
+
+
+@given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
+@example("count-ones", f"{MATHS} 12 ones", "eos")
+@example("count-ones", f"{MATHS} 012", "eos")
+@settings(max_examples=MANY)
+def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spec: str, text: str, ended: str) -> None:
+    found = judge(posed(spec), answer(text, ended))
+    if found.absolute_error is not None:
+        assert found.correct == (found.absolute_error == 0)
+    if found.correct or found.absolute_error is not None:
+        assert found.kind == A

@@ -137,3 +137,11 @@ def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     assert [len(row["hconcat"]) for row in spec["vconcat"]] == [4, 4, 4]
     shown = dict(zip(tables[0]["output"], zip(tables[0]["answers"], tables[0]["right"], strict=True), strict=True))
     assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
+
+
+def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:
+    frame = counted(none=[0, 1, 2], cot_zero_shot=[0, 10**7, 3], cot_few_shot=[None, None, None])
+    text = json.dumps(Figure3(frame, provenance(3, {"count-ones": 2})).plot().to_dict())
+    assert "linear to 1, then logarithmic. The paper's text does not name one." in text
+    assert '"symlog"' in text
+    assert text.count("trained to 2") == 1
