@@ -131,8 +131,7 @@ def probe(
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for a task without the target, for right answers that are all the same, for too few lengths or sequences
-    to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644 (probes of layers), 1909.03368
-    (selectivity).
+    to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
     probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
