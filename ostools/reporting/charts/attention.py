@@ -15,7 +15,6 @@ from torch import Tensor
 from ostools.ground.pooling import Bins, bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.difference import AttentionDifference
-from ostools.measure.attention.entropy import AttentionEntropy
 from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
 from ostools.reporting.forms import gradient, heat, layers_by
@@ -258,11 +257,3 @@ def heads_chart(result: HeadScores) -> Any:
     where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
     scores: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
     return draw.figure([[scores]], f"Where the attention heads look, {where}")
-
-
-def entropy_chart(result: AttentionEntropy) -> Any:
-    """The number of tokens over which each head spreads, layer by layer."""
-    frame: Frame = result.frame
-    cells = frame[["layer", "head"]].assign(value=frame["effective_tokens"])
-    scale = alt.Scale(scheme="viridis", type="log")
-    return draw.figure([[draw.layers(*layers_by(cells, "head", "head", scale))]], "Tokens that a head spreads over")
