@@ -75,7 +75,7 @@ def sensitivity(arguments: Arguments) -> None:
         return
     if not isinstance(logit, str) and len(logit) > 2:
         raise InputError(f"--logit: expected one token, or two for the difference of their logits, found {len(logit)}")
-    if method in ("sketch", "estimate"):
+    if str(method).startswith(("sketch", "estimate")):
         raise InputError(f"--logit: a logit's sensitivity is exact, found --method {method}: leave --method out")
     if "detached" in arguments.get("linearisations", ()):
         raise InputError(

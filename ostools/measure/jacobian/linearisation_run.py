@@ -27,7 +27,7 @@ from ostools.measure.jacobian.certificate import (
 )
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.norms import Stop, choose_method, most_rows, sketched
+from ostools.measure.jacobian.norms import RELATIVE_ERROR, Stop, choose_method, most_rows, sketched
 from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
@@ -55,7 +55,7 @@ class Settings:
     cotangents: int
     max_memory: int | None
     seed: int
-    relative_error: float = 0.1
+    relative_error: float = RELATIVE_ERROR
     confidence: float = 0.95
 
 

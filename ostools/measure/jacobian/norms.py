@@ -9,6 +9,7 @@ k cotangents that all tokens share, whatever d_model; n d_model numbers of memor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -103,6 +104,17 @@ _FIRST = 16
 _WORTH = 256
 
 
+RELATIVE_ERROR = 0.1
+"""Largest half-width of an interval over its norm, of `method="estimate"`."""
+_ESTIMATE = re.compile(r"estimate\((0?\.[0-9]{1,6})\)")
+
+
+def with_accuracy(method: str) -> tuple[str, float]:
+    """Name and accuracy of a method: of "estimate(0.05)" within 5%, of "estimate" within `RELATIVE_ERROR`."""
+    match = _ESTIMATE.fullmatch(method)
+    return ("estimate", float(match[1])) if match else (method, RELATIVE_ERROR)
+
+
 class MethodChoice(NamedTuple):
     """Method that `method="auto"` takes, and the reason in words."""
 
@@ -169,7 +181,7 @@ class Stop:
     its estimate or less, or all d_model rows were seen, and the norms are exact."""
 
     cotangents: int | None = None
-    relative_error: float = 0.1
+    relative_error: float = RELATIVE_ERROR
     confidence: float = 0.95
 
 

@@ -36,7 +36,7 @@ from ostools.measure.jacobian.linearisation_run import (
     Settings,
     measured,
 )
-from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents
+from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents, with_accuracy
 from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -158,8 +158,8 @@ def sensitivity(
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
             orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
-            every interval is within 10% of its norm. "auto": exact up to d_model 256 where it fits
-            into memory, else a sketch.
+            every interval is within 10% of its norm; "estimate(0.05)": within 5%. "auto": exact up to
+            d_model 256 where it fits into memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
@@ -170,7 +170,8 @@ def sensitivity(
             or a logit of it, or it is refused.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
-    settings = Settings(method, cotangents, max_memory, seed)
+    name, accuracy = with_accuracy(method)
+    settings = Settings(name, cotangents, max_memory, seed, accuracy)
     options = _checked_options(model, linearisations, layers, settings)
     is_one = isinstance(prompt, str | Prompt)
     mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)

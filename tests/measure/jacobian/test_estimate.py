@@ -11,7 +11,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.measure import jacobian
+from ostools.ground.errors import InputError
+from ostools.measure import jacobian, sensitivity
 from ostools.measure.jacobian import norms as estimate
 from ostools.measure.jacobian.norms import (
     Estimates,
@@ -22,6 +23,7 @@ from ostools.measure.jacobian.norms import (
 )
 from ostools.measure.jacobian.routes import AutogradRoute, freezing
 from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.models import Prompt
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -159,3 +161,21 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     tight = choose_method(64, exact_fits=False)
     assert tight == ("sketch", "the exact Jacobians do not fit into the memory")
     assert [most_rows(640, "sketch", k) for k in (8, 64, 65, 640)] == [8, 64, 65, 128]
+
+
+def test_an_accuracy_stands_in_the_name_of_the_method() -> None:
+    """The tighter, the more rows; what is no accuracy is refused as an unknown method."""
+    model = tiny_model("llama", d_model=64, n_heads=4)
+    prompt = Prompt.from_ids(model, IDS)
+    widths, rows = [], []
+    for method in ("estimate(0.4)", "estimate(0.2)"):
+        result: Any = sensitivity(model, prompt, linearisations="full", method=method)
+        frame, run = result.frame, result.provenance.parameters["runs"]["full"]
+        widths.append(((frame["frobenius_upper"] - frame["frobenius_lower"]) / (2 * frame["frobenius_norm"])).max())
+        rows.append(run["cotangents"])
+    assert widths[0] <= 0.4
+    assert widths[1] <= 0.2
+    assert rows[0] < rows[1]
+    for method in ("estimate(1)", "estimate(0.1", "sketch(0.1)"):
+        with pytest.raises(InputError, match="method"):
+            sensitivity(model, prompt, method=method)
