@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation, Sensitivity
-from ostools.reporting.findings.answers import answers_sentence
+from ostools.reporting.findings.answers import answers_sentence, study_finding
 from ostools.reporting.findings.collapse import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.report.measuring import task_with_room
 from ostools.reporting.sections.collapse import precision_section
+from ostools.results import Provenance
 from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity
 
@@ -109,3 +111,36 @@ def test_one_layer_and_one_token_are_no_way_from_one_to_another() -> None:
     assert layers_finding(layered([8.0], 3)) == (
         "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 8."
     )
+
+
+def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: float = 1.0) -> Study:
+    """Effects of each mitigation on answers (none) and on collapse (log10 of a ratio)."""
+    common = {"low": 0.0, "high": 0.0, "baseline": baseline, "pairs": 8, "value_floored": 0, "baseline_floored": 0}
+    common |= {"verdict_low": -0.5, "verdict_high": 0.5}
+    rows = []
+    for verdict, change in zip(verdicts, collapse, strict=True):
+        name = {"mitigation": verdict["mitigation"]}
+        rows.append(name | common | {"quantity": "correct", "about": "answers", "effect": 0.0})
+        rows.append(name | common | {"quantity": "collapse_distance", "about": "collapse", "effect": change})
+    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
+    table = pd.DataFrame(verdicts).assign(sensitivity="not decided")
+    return Study(pd.DataFrame(), provenance, pd.DataFrame(rows), table, pd.DataFrame())
+
+
+def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_confirm_it() -> None:
+    verdicts = [{"mitigation": "separator", "answers": "no measurable effect", "collapse": "no measurable effect"}]
+    made = _study(verdicts, [float(np.log10(2.0))])
+    ratio: Any = made.effects["about"] == "collapse"
+    sure = made.effects.assign(verdict_low=np.where(ratio, np.log10(1.25), -1.0), verdict_high=np.log10(4.0))
+    said = study_finding(replace(made, effects=sure))
+    assert "Distance of the pair: no measurable effect (separator ×2 [×1.25, ×4])." in said
+    assert (
+        "The interval of separator (distance of the pair) excludes zero. A sign-flip test over so few lengths" in said
+    )
+    assert "sign-flip" not in study_finding(made)
+    lower = sure.assign(verdict_low=np.log10(0.25), verdict_high=np.where(ratio, np.log10(0.5), 1.0))
+    assert "[×0.25, ×0.5])" in study_finding(replace(made, effects=lower))
+    floored = sure.assign(baseline_floored=8)  # a bound has no interval
+    assert "sign-flip" not in study_finding(replace(made, effects=floored))
+    decided = [verdicts[0] | {"collapse": "larger"}]
+    assert "sign-flip" not in study_finding(replace(made, effects=sure, verdicts=pd.DataFrame(decided)))
