@@ -78,6 +78,7 @@ def _cheaper(names: list[str]) -> str:
     """Advice on how a measurement with these parameters takes less time."""
     ways = ["a shorter prompt"] if "prompt" in names else []
     ways += [f"fewer {name}" for name in names if name in _COSTLY]
-    ways += ["method='estimate'"] if "method" in names else []
+    derivative = {"linearisation", "linearisations", "cotangents"} & set(names)
+    ways += ["method='sketch'"] if "method" in names and derivative else []
     ways += ["a smaller max_new_tokens"] if "max_new_tokens" in names else []
     return ", ".join(ways)
