@@ -32,6 +32,7 @@ def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
         _bounds,
         _windowed,
         _hops,
+        _use,
         _probes,
         _mitigations,
         _answers,

@@ -63,7 +63,7 @@ for target in records():
     names = inspect.signature(function).parameters
     SOUND.setdefault(function, {name: value for name, value in USUAL.items() if name in names})
 # A number by itself is a list of one, or a number with a point.
-A_NUMBER_IS_FINE = {"layers", "lengths", "seeds", "relative_error", "confidence", "factor", "temperature"}
+A_NUMBER_IS_FINE = {"layers", "lengths", "seeds", "factor", "temperature"}
 A_NUMBER_IS_FINE |= {"passages", "windows"}
 # A text by its type, of which "name" names nothing.
 NAMES = {"task", "mitigation", "mitigations", "panels", "pairs"}

@@ -16,7 +16,8 @@ _SENSITIVITY = "measure.jacobian.sensitivity:sensitivity"
 _BOUNDS = "measure.bounds.bounds:bounds"
 _ATTENTION = "measure.attention.attention:attention"
 _FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
-_FIGURE_3 = "experiments.figures.counting:figure_3"
+_FIGURES = "experiments.figures"
+_FIGURE_3 = f"{_FIGURES}.counting:figure_3"
 LISTS = ("models", "tasks", "mitigations", "measurements")
 
 
@@ -55,7 +56,7 @@ class Command(Record):
         return tuple(f"ostools {self.command} {options}".rstrip() for options in self.examples)
 
 
-def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None) -> Command:
+def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None, memory: str = "") -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
     form = ("seeds", "panels", "mode", "examples", "tidy")
     is_counting = number in (3, 4, 6, 7)
@@ -67,7 +68,7 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         fixed={"number": number} if is_counting else {},
         lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
         check="panels" if is_counting else check,
-        memory="experiments.figures.counting:figure_3_memory" if is_counting else f"experiments.figures.{maker}_memory",
+        memory=f"{_FIGURE_3}_memory" if is_counting else memory,
         hosted="figure_questions" if has_answers else None,
         of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
     )
@@ -134,10 +135,18 @@ COMPOSED = (
         lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
         memory="measure.faithfulness.deletion:faithfulness_memory",
     ),
-    _figure(2, "copying:figure_2", ("--lengths 10:600 --out figure2.pdf",)),
+    _figure(
+        2, "copying:figure_2", ("--lengths 10:600 --out figure2.pdf",), memory=f"{_FIGURES}.copying:figure_2_memory"
+    ),
     _figure(3, "counting:figure_3", ("--answers answers.jsonl --out figure3.pdf",)),
     _figure(4, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
-    _figure(5, "figure5:figure_5", ("--panel b --site y --norm l2 --out figure5.pdf",), check="figure_5"),
+    _figure(
+        5,
+        "figure5:figure_5",
+        ("--panel b --site y --norm l2 --out figure5.pdf",),
+        check="figure_5",
+        memory=f"{_FIGURES}.figure5:figure_5_memory",
+    ),
     _figure(6, "counting:figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),
     _figure(7, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
     _figure(8, "synthetic:figure_8", ("--block pre-ln --out figure8.pdf",)),

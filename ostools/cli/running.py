@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ostools.measure.unloaded import Forecast
 
 EMBEDDED = "embedded"
-_BESIDE_A_FILE = 3
+_BESIDE_A_FILE = 5
 """Sentences that are printed of a result that went to a file."""
 
 

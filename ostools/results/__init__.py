@@ -128,8 +128,8 @@ def drawing() -> Any:
 class Result:
     """A tidy table `frame` with the `provenance` of its numbers.
 
-    `class Bounds(Result, chart="tokens:bounds_chart", findings="...", tables=(...))` says how it is shown. A class derived from
-    it is shown as it is. A class of another distribution brings a `plot` of its own.
+    `class Bounds(Result, chart="tokens:bounds_chart", findings=("...",), tables=(...))` says how it is shown. A class derived
+    from it is shown as it is. A class of another distribution brings a `plot` of its own.
 
     chart: a module and a function in `ostools.reporting.charts`.
     sentences: functions from the result to sentences, each a module and a function in `ostools.reporting`.

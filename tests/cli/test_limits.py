@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
-from ostools.cli.signature import signature_of
+from ostools.cli.signature import imported, signature_of
 from ostools.experiments.reproduce.memory import reproduction_memory
 from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.memory import Free
@@ -111,6 +112,22 @@ def test_every_command_that_measures_on_a_model_names_its_memory() -> None:
     forecast = [command for command in MEASURED if has_model(command) and not command.loads_model]
     assert len(forecast) > 20
     assert [command.name for command in forecast if not command.memory] == []
+    assert all(callable(imported(f"ostools.{command.memory}")) for command in MEASURED if command.memory)
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
+    model = Unloaded(locate(None, None), torch.float32, "cpu")
+    for command in MEASURED:
+        memory = imported(f"ostools.{command.memory}") if command.memory else None
+        names = {} if memory is None else inspect.signature(memory).parameters
+        if memory is not None and {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
+            values = {"task": "copy-last", "lengths": [64], "dtypes": ["float32"]}
+            plain, longer = (
+                memory(model, **{key: value for key, value in given.items() if key in names})
+                for given in (values, values | {"mitigation": "separator:every=1"})
+            )
+            assert longer > plain, command.name
 
 
 @pytest.mark.usefixtures("no_model")

@@ -38,7 +38,7 @@ def _part(model: Unloaded, name: str, options: Mapping[str, Any]) -> int:
         case "figure-3":
             return figure_3_memory(model, lengths=lengths, seeds=seeds, max_new_tokens=options["max_new_tokens"])
         case "figure-5":
-            return figure_5_memory(model, lengths=lengths)
+            return figure_5_memory(model, lengths=lengths, dtypes=options["dtypes"])
         case "answer-only":
             forms = [AppendixTask(form, mode="answer-only") for form in TASKS]
             return max(evaluate_memory(model, form, lengths, seeds=seeds) for form in forms)

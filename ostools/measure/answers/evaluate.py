@@ -385,7 +385,7 @@ def evaluate_memory(
     form = tasks.task(task)
     asked = model.elicitation(form, elicitation, chat)
     options: dict[str, Any] = {"elicitation": asked, "system": system, "thinking": thinking}
-    longest = model.longest(form, lengths, mitigation=mitigation, **options)
+    longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
     reasons = thinking or str(getattr(form, "mode", "none")).startswith("cot")
     new_tokens = max_new_tokens or longest.answer + spare(reasons, asked == FEW_SHOT)
     per_length = len(seeds) * samples

@@ -123,8 +123,8 @@ def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -
     needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
     if needed > context:
         raise InputError(
-            f"{longest.task.name}: {longest.length} items take {needed} tokens with the answer, the model's context holds "
-            f"{context}: ask for shorter lengths"
+            f"{longest.task.name}: a prompt of {longest.length} items takes {needed} tokens with the answer, the "
+            f"model's context holds {context}: ask for shorter lengths"
         )
 
 

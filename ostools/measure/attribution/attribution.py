@@ -127,6 +127,7 @@ def attribution(
         "token": token_text(model.tokenizer, parameters["logit"]),
         "linearisation": _LINEARISATION,
         **mitigated.provenance_entry,
+        **tokens.provenance,
         **parameters,
     }
     return Attribution(_table(tokens, parts), replace(provenance, parameters=parameters))

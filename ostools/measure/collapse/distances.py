@@ -262,11 +262,12 @@ def collapse_memory(
     lengths: Sequence[int],
     *,
     dtypes: Sequence[str],
+    seeds: Sequence[int] = (0,),
     layers: Sequence[int] | str | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the pairs of a task, in each dtype."""
     layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
     form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
-    pos = model.longest(form, lengths, pairs=True, mitigation=mitigation).tokens
+    pos = model.longest(form, lengths, pairs=True, mitigation=mitigation, seed=next(iter(seeds))).tokens
     return collapse_bytes(model.shape, pos, len(lengths), dtypes, layers=layer_count)

@@ -24,7 +24,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress
-from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.linearised import ROWS, Linearised
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.routes import AutogradRoute, freezing
 from ostools.measure.measurement import measurement
@@ -55,13 +55,19 @@ class Hops(
 
     Columns: position, token_id, token, origin; hops ("0", "1", ..., "more", "all"); frobenius_norm of that part, with the 95%
     interval frobenius_lower to frobenius_upper (exact: both equal it); share, <J^(h), J> / ||J||^2, the part's signed share
-    of the squared norm. The shares of a token add up to 1.
+    of the squared norm. The shares of a token add up to 1; they are missing of a token that nothing reaches y_n from.
     """
 
     @property
-    def summary(self) -> pd.DataFrame:
-        """Medians over the tokens before the last, by hops: share, and relative size ||J^(h)|| / ||J||."""
+    def reached(self) -> Frame:
+        """The rows of the tokens from which anything reaches y_n: outside of every window there is nothing to split."""
         frame: Frame = self.frame
+        return frame[frame["share"].notna()]
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Medians over the tokens before the last that reach it, by hops: share, and relative size ||J^(h)|| / ||J||."""
+        frame = self.reached
         frame = frame[frame["position"] < frame["position"].max()]
         whole = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
         frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(whole))
@@ -69,8 +75,8 @@ class Hops(
 
     @property
     def cancellation(self) -> pd.DataFrame:
-        """Of each token the sum of the sizes of its parts over the size of their sum: 1 where nothing cancels."""
-        frame: Frame = self.frame
+        """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing cancels."""
+        frame = self.reached
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
         whole = frame[frame["hops"] == ALL].set_index("position")
         return whole[["token"]].assign(cancellation=parts / whole["frobenius_norm"]).reset_index()
@@ -127,15 +133,18 @@ def hops(
         tracks = linear.pull_by_hops(directions, most, progress)
         error = _against_autograd(work, tokens, directions[:1], tracks[-1, :1])
     settings = {"most": most, "method": method, "cotangents": rows, "seed": seed}
-    settings |= {"against_autograd": error, **mitigated.provenance_entry}
+    settings |= {"against_autograd": error, **mitigated.provenance_entry, **tokens.provenance}
     return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
 
 
 def hops_memory(model: Unloaded, pos: int, *, most: int = 3, method: str = "sketch", cotangents: int = 16) -> int:
-    """Bytes of the tracks, each as large as the rows of a sketch."""
-    rows = model.shape.d_model if method == "exact" else cotangents
-    tracks = 3 * (most + 2) * rows * pos * model.shape.d_model * model.shape.element
-    return tracks + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
+    """Bytes of the tracks, of the products of one block with some of their rows, and of a track's norms in float64."""
+    shape, rows = model.shape, model.shape.d_model if method == "exact" else cotangents
+    track = rows * pos * shape.d_model
+    widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
+    products = max(ROWS, most + 2) * pos * widths * shape.element
+    held = (most + 2) * track * shape.element + products + 6 * track * 8
+    return held + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
 
 
 def _checked(d_model: int, most: int, method: str, cotangents: int, seed: int) -> None:
@@ -167,12 +176,13 @@ def _against_autograd(
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:
     """The tracks' norms and shares, a row for each token and part."""
-    *parts, whole = tracks.double()
-    names = [*map(str, range(len(parts))), MORE, ALL]
-    parts = [*parts, whole - torch.stack(parts).sum(0), whole]
-    size = whole.square().sum((0, -1))
-    tables = []
-    for name, part in zip(names, parts, strict=True):
+    whole = tracks[-1].double()
+    size, rest, tables = whole.square().sum((0, -1)), whole.clone(), []
+    for name in (*map(str, range(len(tracks) - 1)), MORE, ALL):
+        part = {MORE: rest, ALL: whole}.get(name)
+        if part is None:
+            part = tracks[int(name)].double()
+            rest -= part
         interval = Sketch.of(part).trace_interval(_LEVEL)
         norms = {
             "frobenius_norm": interval.value.sqrt(),

@@ -29,6 +29,8 @@ from ostools.measure.jacobian.routes import FROZEN_PARTS
 from ostools.measure.passes.contexts import strip_size
 from ostools.models.shape import Shape
 
+ROWS = 128
+"""Rows of all tracks of `pull_by_hops` that go through a block's products at a time."""
 AtPlaces = Float[Tensor, "place row d_model"]
 Maps = tuple[LinearMlp, LinearAttention]
 
@@ -163,18 +165,25 @@ class Linearised:
         top = self.norm.pull(cotangents.to(self.norm.factor)[None])
         carried = top.new_zeros(self.pos, most + 2, *top.shape[1:])
         carried[-1, 0] = carried[-1, -1] = top[0]
+        blocks = carried.split(max(1, ROWS // (most + 2)), dim=2)
         for layer in reversed(range(self.n_layers)):
-            mlp, attention = self._maps(layer)
-            at_rows = carried[attention.rows].flatten(1, 2)
-            by_mlp = at_rows + mlp.pull(at_rows)
-            x = at_rows if self._parallel else by_mlp
-            moved, own = attention.pull(x), attention.pull_own(x)
-            moved[attention.rows] -= own
-            moved, stays = moved.view_as(carried), (by_mlp + own).view(-1, *carried.shape[1:])
-            carried[:, 1:-1], carried[:, -1], carried[:, 0] = moved[:, :-2], moved[:, -1], 0.0
-            carried[attention.rows] += stays
+            maps = self._maps(layer)
+            for block in blocks:
+                self._carry_by_hops(maps, block)
             tell(progress, self.n_layers - layer, self.n_layers)
         return carried.permute(1, 2, 0, 3)
+
+    def _carry_by_hops(self, maps: Maps, carried: Float[Tensor, "pos track row d_model"]) -> None:
+        """Carry some rows of every track through one block, in place."""
+        mlp, attention = maps
+        at_rows = carried[attention.rows].flatten(1, 2)
+        by_mlp = at_rows + mlp.pull(at_rows)
+        x = at_rows if self._parallel else by_mlp
+        moved, own = attention.pull(x), attention.pull_own(x)
+        moved[attention.rows] -= own
+        moved, stays = moved.view(carried.shape), (by_mlp + own).view(-1, *carried.shape[1:])
+        carried[:, 1:-1], carried[:, -1], carried[:, 0] = moved[:, :-2], moved[:, -1], 0.0
+        carried[attention.rows] += stays
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
         """Carry some rows through one block, in place."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -246,7 +246,7 @@ def _checked_options(
     """Refuses, with `InputError`, what cannot be measured."""
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     if settings.method not in METHODS:
-        raise unknown_name("method", settings.method, METHODS)
+        raise unknown_name("method", settings.method, (*METHODS, "estimate(0.05)"))
     check_cotangents(int(model.cfg.d_model), settings.cotangents)
     return JacobianOptions(names, checked_layers(model, layers), settings)
 
@@ -305,12 +305,18 @@ def _require_cotangents_that_are_used(options: Any) -> None:
         raise InputError(f"method {options.method} has no cotangents; leave it out, or give method: sketch")
 
 
+def _swept_method(method: str) -> str:
+    if with_accuracy(method)[0] not in METHOD_KINDS:
+        raise unknown_name("method", method, (*METHOD_KINDS, "estimate(0.05)"))
+    return method
+
+
 SWEPT = Swept(
     read=Sensitivity,
     options={
         "linearisations": AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS)),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
-        "method": (Literal["exact", "sketch", "estimate"], "exact"),
+        "method": (Annotated[str, AfterValidator(_swept_method)], "exact"),
         "cotangents": Field(ge=2),
     },
     check=_require_cotangents_that_are_used,

@@ -400,12 +400,17 @@ def failure_stage_memory(
     *,
     dtypes: Sequence[str],
     seeds: Sequence[int] | None = None,
+    mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
     random_weights: bool = True,
 ) -> int:
-    """Bytes of the probes and the answers that are judged together."""
+    """Bytes of the probes and the answers that are judged together, under the mitigation that makes the longest prompt."""
     form = tasks.task(task)
-    counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
-    return failure_stage_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)
+    seed_list = seeds_asked(form, seeds)
+    arms = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
+    prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0]) for arm in (None, *arms)]
+    longest = max(prompts, key=lambda prompt: prompt.tokens)
+    counts = {"lengths": len(lengths), "seeds": len(seed_list)}
+    return failure_stage_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:

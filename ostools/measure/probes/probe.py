@@ -316,12 +316,15 @@ def probe_memory(
     *,
     dtypes: Sequence[str],
     seeds: Sequence[int] | None = None,
+    mitigation: Mitigation | str | None = None,
     random_weights: bool = False,
 ) -> int:
     """Bytes of the captured representations and of fitting the probes."""
     form = tasks.task(task)
-    counts = {"lengths": len(lengths), "seeds": len(seeds_asked(form, seeds))}
-    return probes_bytes(model.shape, model.longest(form, lengths), dtypes, **counts, random=random_weights)
+    seed_list = seeds_asked(form, seeds)
+    longest = model.longest(form, lengths, mitigation=mitigation, seed=seed_list[0])
+    counts = {"lengths": len(lengths), "seeds": len(seed_list)}
+    return probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
 
 
 def _swept_rows(result: Decodability, cell: Cell) -> Frame:

@@ -164,7 +164,8 @@ def _variation_panel(table: Frame, name: str) -> Any:
 def hops_chart(result: Hops) -> Any:
     """A stack a token: the signed share of each number of hops. Parts that cancel others lie below zero."""
     frame: Frame = result.frame
-    parts = frame[frame["hops"] != ALL].reset_index(drop=True)
+    reached: Frame = result.reached
+    parts = reached[reached["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
     names = list(dict.fromkeys(parts["hops"]))
     rows = token_rows(parts, value=parts["share"], zero=0.0, series=[_words(name) for name in parts["hops"]])
@@ -201,11 +202,16 @@ def hops_findings(result: Hops) -> list[str]:
         if name not in (ALL, "0")
     ]
     frame: Frame = result.frame
-    count = int(frame["position"].max())
+    last = int(frame["position"].max())
     spread: Any = result.cancellation
-    spread = spread[spread["position"] < count]["cancellation"]
+    spread = spread[spread["position"] < last]["cancellation"]
+    if spread.empty:
+        return ["No token before the last reaches it."]
+    unreached = last - len(spread)
+    windows = f" Nothing reaches y_n from {unreached} others." if unreached else ""
     return [
-        f"Of the frozen derivative's ||J||², in the median over the {count} tokens before the last: {', '.join(shares)}.",
+        f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the last: {', '.join(shares)}."
+        f"{windows}",
         f"The sizes of the parts add up to {number(float(spread.median()))} times the size of their sum in the median, "
         f"{number(float(spread.max()))} times at most: so far do paths of different length cancel.",
     ]

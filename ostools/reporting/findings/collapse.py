@@ -193,10 +193,13 @@ def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None
 
 
 def reading_findings(result: Collapse, reading: Reading) -> list[str]:
-    """Findings of another reading than y in L2: over which lengths each precision hides the pair."""
-    table: Frame = result.verdicts(reading.per, reading.norm)
-    table = table[table["site"] == reading.site]
-    lines = [f"{row.dtype}, {row.pair}, seed {row.seed}: {row.status}" for row in table.itertuples()]
+    """Findings of another reading than y in L2: over which lengths each precision hides the main pair after the last block."""
+    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
+    lines = [
+        f"{dtype}: {verdict.words}."
+        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(reading.per, reading.norm).items()
+        if (kind, site, layer) == (pair, reading.site, last)
+    ]
     start = (
         f"Collapse by the {reading.words}: read so, the float64 distance is below the rounding noise of the difference."
     )

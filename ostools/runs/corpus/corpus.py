@@ -1,8 +1,7 @@
 """A measurement over a corpus: the profile of a window of each of many texts, in one run that can be interrupted.
 
 Purpose: what a profile looks like in general, where one prompt shows one. It is a sweep whose prompts come from texts: its
-cells are kept in the same store, and resumed by the same call. Cost: that of the measurement, times the windows; of the
-sensitivity windows of one length share their forward passes.
+cells are kept in the same store, and resumed by the same call. Cost: that of the measurement, times the windows.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ostools.runs.run import measure_missing, plan_of
 from ostools.runs.store import Store
 
 TOKENS_PER_CELL = 1024
-"""Tokens of the windows of one cell. They share their passes, and an interrupt loses at most one cell."""
+"""Tokens of the windows of one cell. An interrupt loses at most one cell."""
 _MOST_SEED = 2**31 - 1
 
 

@@ -114,3 +114,16 @@ def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() 
 def test_settings_that_cannot_be_used_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
         ost.hops(tiny_model("llama"), "1 1", **options)
+
+
+def test_tokens_outside_of_every_window_are_left_out_of_shares_and_drawn_as_nothing() -> None:
+    model = tiny_model("llama")
+    prompt = ost.Prompt.from_ids(model, [2, 40, 50, 61, 50, 44, 41])
+    with hooks.mask_scores(model, lambda query, key: query - key < 2):
+        result = ost.hops(model, prompt, most=2)
+    layers = int(model.cfg.n_layers)
+    assert sorted(set(result.reached["position"])) == list(range(6 - layers, 7))
+    summary: Any = result.summary
+    assert summary["share"].notna().all()
+    assert "4 others" in result.findings()[0]
+    result.plot().to_dict()
