@@ -208,7 +208,7 @@ def hops_findings(result: Hops) -> list[str]:
     if spread.empty:
         return ["No token before the last reaches it."]
     unreached = last - len(spread)
-    windows = f" Nothing reaches y_n from {unreached} others." if unreached else ""
+    windows = f" Nothing reaches y_n from {unreached} other{'s' * (unreached > 1)}." if unreached else ""
     return [
         f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the last: {', '.join(shares)}."
         f"{windows}",
