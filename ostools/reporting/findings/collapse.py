@@ -200,7 +200,7 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
         for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(reading.per, reading.norm).items()
         if (kind, site, layer) == (pair, reading.site, last)
     ]
-    start = f"By the {reading.words}: a pair is hidden where its float64 distance is below the rounding noise of the difference."
+    start = f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it."
     return [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
 
 
