@@ -131,7 +131,7 @@ def _collapse(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_
 def _answers(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Row]:
     """Answers to every question, in float32 and, without a forced window, with all arithmetic in bfloat16."""
     views = {"float32": model} | ({"bfloat16": view_in(model, torch.bfloat16)} if forced is None else {})
-    options: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4, "probability": False}
+    options: dict[str, Any] = {"mitigation": forced, "max_new_tokens": 4}
     options |= {"elicitation": "zero-shot", "lengths": ANSWER_LENGTHS}
     forms = [LabTask(question, hard) for question in TASKS for hard in (False, True)]
     for precision, viewed in views.items():
