@@ -36,7 +36,7 @@ SHOWN = [
     ("collapse --lengths 1:9 --dtype float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is ", " float16"),
     (
         "collapse --lengths 1:9 --dtype bfloat16 --site v --per head-chunk --norm linf",
-        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16, theorem, seed 0: not hidden",
+        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16: not hidden",
         "at y",
     ),
     (

@@ -133,7 +133,7 @@ OPTIONS: dict[str, Any] = {"lengths": [1]}
         ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
         (
             {"lengths": [46, 47]},
-            "48 items take 258 tokens with the answer, the model's context holds 256",
+            "a prompt of 48 items takes 258 tokens with the answer, the model's context holds 256",
         ),
         ({"dtypes": ["float8"]}, "unknown dtype 'float8'"),
         ({"seed": True}, "seed: expected a whole number, found True"),
