@@ -406,7 +406,7 @@ def failure_stage_memory(
     """Bytes of the probes and the answers that are judged together, under the mitigation that makes the longest prompt."""
     form = tasks.task(task)
     seed_list = seeds_asked(form, seeds)
-    arms = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
+    arms: Sequence[Any] = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
     prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0]) for arm in (None, *arms)]
     longest = max(prompts, key=lambda prompt: prompt.tokens)
     counts = {"lengths": len(lengths), "seeds": len(seed_list)}
