@@ -202,10 +202,8 @@ class LinearAttention:
         self.pos = len(block.norm1_scale)
 
     def pull(self, gradient: AtQueries) -> AtKeys:
-        m, c, d_model = gradient.shape
-        after = gradient if self.after is None else self.after.pull(gradient)
-        value_gradient: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
-        kv_heads, d_head = len(self.value_weight), value_gradient.shape[-1]
+        value_gradient = self._at_values(gradient)
+        (_, _, c, d_head), kv_heads = value_gradient.shape, len(self.value_weight)
         d_value = value_gradient.new_zeros(kv_heads, self.pos, c, d_head)
         scores = None if self.scores is None else self.scores.pulled(value_gradient)
         for strip in self.strips:
@@ -221,11 +219,15 @@ class LinearAttention:
             x[self.rows] += at_queries
         return self.before.pull(x)
 
-    def pull_own(self, gradient: AtQueries) -> AtQueries:
-        """What `pull` leaves at each query's own position: the values, by the query's weight on itself. Patterns are held."""
+    def _at_values(self, gradient: AtQueries) -> PerHead:
+        """The gradient of each head's weighted sum of values: through the norm after the attention and W_O."""
         m, c, d_model = gradient.shape
         after = gradient if self.after is None else self.after.pull(gradient)
-        value_gradient: PerHead = (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+        return (after.view(1, m * c, d_model) @ self.out).view(len(self.out), m, c, -1)
+
+    def pull_own(self, gradient: AtQueries) -> AtQueries:
+        """What `pull` leaves at each query's own position: the values, by the query's weight on itself. Patterns are held."""
+        value_gradient = self._at_values(gradient)
         weighted = value_gradient * self.own_weights[..., None, None]
         d_value = weighted.unflatten(0, (len(self.value_weight), -1)).sum(1)
         before = replace(self.before, factor=self.before.factor[self.rows])

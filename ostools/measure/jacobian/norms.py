@@ -10,7 +10,7 @@ k cotangents that all tokens share, whatever d_model; n d_model numbers of memor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Cotangents, Route
 from ostools.theory.path_sum import chunks
@@ -113,6 +113,14 @@ def with_accuracy(method: str) -> tuple[str, float]:
     """Name and accuracy of a method: of "estimate(0.05)" within 5%, of "estimate" within `RELATIVE_ERROR`."""
     match = _ESTIMATE.fullmatch(method)
     return ("estimate", float(match[1])) if match else (method, RELATIVE_ERROR)
+
+
+def checked_method(method: str, names: Iterable[str]) -> str:
+    """The method, of these names or an estimate with its accuracy. Raises `InputError` for another one, with the nearest."""
+    known_names = tuple(names)
+    if with_accuracy(method)[0] not in known_names:
+        raise unknown_name("method", method, (*known_names, "estimate(0.05)"))
+    return method
 
 
 class MethodChoice(NamedTuple):

@@ -23,7 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -36,7 +36,7 @@ from ostools.measure.jacobian.linearisation_run import (
     Settings,
     measured,
 )
-from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents, with_accuracy
+from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents, checked_method, with_accuracy
 from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -245,8 +245,7 @@ def _checked_options(
 ) -> JacobianOptions:
     """Refuses, with `InputError`, what cannot be measured."""
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
-    if settings.method not in METHODS:
-        raise unknown_name("method", settings.method, (*METHODS, "estimate(0.05)"))
+    checked_method(settings.method, METHODS)
     check_cotangents(int(model.cfg.d_model), settings.cotangents)
     return JacobianOptions(names, checked_layers(model, layers), settings)
 
@@ -305,18 +304,12 @@ def _require_cotangents_that_are_used(options: Any) -> None:
         raise InputError(f"method {options.method} has no cotangents; leave it out, or give method: sketch")
 
 
-def _swept_method(method: str) -> str:
-    if with_accuracy(method)[0] not in METHOD_KINDS:
-        raise unknown_name("method", method, (*METHOD_KINDS, "estimate(0.05)"))
-    return method
-
-
 SWEPT = Swept(
     read=Sensitivity,
     options={
         "linearisations": AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS)),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
-        "method": (Annotated[str, AfterValidator(_swept_method)], "exact"),
+        "method": (Annotated[str, AfterValidator(lambda method: checked_method(method, METHOD_KINDS))], "exact"),
         "cotangents": Field(ge=2),
     },
     check=_require_cotangents_that_are_used,

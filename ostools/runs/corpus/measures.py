@@ -16,13 +16,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.jacobian.norms import choose_method, with_accuracy
+from ostools.measure.jacobian.norms import checked_method, choose_method, with_accuracy
 from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
@@ -71,8 +71,8 @@ class Measure:
         if name == PAIRS:
             return cls(name, dtypes=_checked_dtypes(dtypes), mitigation=acting)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
-        if method is not None and with_accuracy(method)[0] not in METHOD_KINDS:
-            raise unknown_name("method", method, (*METHOD_KINDS, "estimate(0.05)"))
+        if method is not None:
+            checked_method(method, METHOD_KINDS)
         return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=acting)
 
     @property
