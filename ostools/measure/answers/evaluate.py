@@ -383,11 +383,11 @@ def evaluate_memory(
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
-    asked = model.elicitation(form, elicitation, chat)
-    options: dict[str, Any] = {"elicitation": asked, "system": system, "thinking": thinking}
+    way_of_asking = model.elicitation(form, elicitation, chat)
+    options: dict[str, Any] = {"elicitation": way_of_asking, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
     reasons = thinking or str(getattr(form, "mode", "none")).startswith("cot")
-    new_tokens = max_new_tokens or longest.answer + spare(reasons, asked == FEW_SHOT)
+    new_tokens = max_new_tokens or longest.answer + spare(reasons, way_of_asking == FEW_SHOT)
     per_length = len(seeds) * samples
     return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)
 
