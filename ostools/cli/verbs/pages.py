@@ -38,8 +38,8 @@ def report(
         models: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
             id; twice: a report of both.
         out: the HTML file to write; without it report.html.
-        sections: collapse, precision, sensitivity, layers, attention, evaluate, failure-stage,
-            mitigations, theory; without it all but what takes long.
+        sections: collapse, precision, position, sensitivity, layers, attention, evaluate,
+            failure-stage, mitigations; without it all but what takes long.
         lengths: of the collapse sequences; without it 1:256, or what fits.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
@@ -85,9 +85,9 @@ def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, secti
     """Bytes of the largest section, as a function of the model."""
 
     def memory(model: Unloaded) -> int:
-        from ostools.reporting.report.extent import extent_of
-        from ostools.reporting.report.memory import report_memory
+        from ostools.reporting.report.measuring import report_memory
         from ostools.reporting.report.report import LONGEST, default_prompt
+        from ostools.reporting.sections.extent import extent_of
 
         text = default_prompt() if prompts is None else prompts.values[0]
         measured = extent_of(model.shape).lengths(LONGEST) if lengths is None else lengths

@@ -355,3 +355,9 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
         f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of the lengths over that of "
         "the first)."
     ]
+
+
+def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
+    """The prompt and precision whose pair is nearest to the rounding noise at the end of the lengths."""
+    pairs = [(result, tail) for result in results for tail in tails(result)]
+    return min(pairs, key=lambda pair: pair[1].margin, default=None)

@@ -9,6 +9,10 @@ from typing import Any
 from ostools.reporting.page.page import Figure, Script, render
 from ostools.reporting.style.theme import visible
 
+FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
+HOLD, NO_SIZE, FAIL = "hold", "hold, of no use as a size", "FAIL"
+"""The words of a field of the strip; the last three are of certified bounds."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -23,6 +27,16 @@ def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str |
     """Make a table of records; `columns`: by its header, what each column shows of a record."""
     rows = [[str(show(record) if callable(show) else record[show]) for show in columns.values()] for record in records]
     return Table(caption, list(columns), rows)
+
+
+def share(value: Any) -> str:
+    """A share in per cent; a dash where there is none."""
+    return "–" if value != value else f"{value:.0%}"
+
+
+def interval(low: str, high: str) -> Callable[[Mapping[Any, Any]], str]:
+    """A cell from these two columns of a record."""
+    return lambda row: "–" if row[low] != row[low] else f"{row[low]:.0%} to {row[high]:.0%}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,8 @@ class StripField:
     def tone(self) -> str:
         """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
-            return "no" if self.state == "found" else "open"
-        return {"found": "yes", "FAIL": "yes", "not found": "no", "hold": "no"}.get(self.state, "open")
+            return "no" if self.state == FOUND else "open"
+        return {FOUND: "yes", FAIL: "yes", NOT_FOUND: "no", HOLD: "no"}.get(self.state, "open")
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.reporting.report.extent import NAMES, extent_of
 from ostools.reporting.report.measuring import measure
 from ostools.reporting.report.rendering import render_report, render_two
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections import SECTIONS
+from ostools.reporting.sections.extent import extent_of
+from ostools.reporting.sections.records import Measurements
 from ostools.reporting.sweep.report import sweep_report
 from ostools.results import checked_output, write_atomically
 
@@ -149,8 +150,8 @@ def measure_two(
 
 def _checked(sections: Sequence[str]) -> list[str]:
     """The names in the report's order, each once."""
-    known_names = checked_names("section", sections, NAMES)
-    return [name for name in NAMES if name in known_names]
+    known_names = checked_names("section", sections, SECTIONS)
+    return [name for name in SECTIONS if name in known_names]
 
 
 def _longest(model: TransformerBridge) -> int:

@@ -1,33 +1,29 @@
-"""From results to the sections of the report.
+"""The sections of the report, in its order: each is one record (`records.ReportSection`).
 
-A section function takes the `Measurements` and returns a `Section`, or None where its data are absent.
-It is made of blocks: a result, its chart, and what is said of it.
+A block on the page is a result, its chart, and what is said of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from ostools.reporting.sections.answers import EVALUATE, MITIGATIONS
+from ostools.reporting.sections.attention import ATTENTION
+from ostools.reporting.sections.collapse import COLLAPSE, PRECISION
+from ostools.reporting.sections.position import POSITION
+from ostools.reporting.sections.probes import FAILURE_STAGE
+from ostools.reporting.sections.records import ReportSection
+from ostools.reporting.sections.sensitivity import LAYERS, SENSITIVITY
 
-from ostools.reporting.page.section import Section as Section
-from ostools.reporting.sections.answers import evaluation_section, failure_stage_section, mitigations_section
-from ostools.reporting.sections.collapse import collapse_section, precision_section
-from ostools.reporting.sections.measurements import Measurements
-from ostools.reporting.sections.sensitivity import (
-    attention_section,
-    layers_section,
-    position_section,
-    sensitivity_section,
-)
-
-SECTIONS: dict[str, Callable[[Measurements], Section | None]] = {
-    "collapse": collapse_section,
-    "precision": precision_section,
-    "position": position_section,
-    "sensitivity": sensitivity_section,
-    "layers": layers_section,
-    "attention": attention_section,
-    "evaluate": evaluation_section,
-    "failure-stage": failure_stage_section,
-    "mitigations": mitigations_section,
+SECTIONS: dict[str, ReportSection] = {
+    section.name: section
+    for section in (
+        COLLAPSE,
+        PRECISION,
+        POSITION,
+        SENSITIVITY,
+        LAYERS,
+        ATTENTION,
+        EVALUATE,
+        FAILURE_STAGE,
+        MITIGATIONS,
+    )
 }
-"""The sections of measurements, in the order of the report."""

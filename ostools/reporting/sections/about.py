@@ -10,7 +10,7 @@ from typing import Any
 from ostools.ground.words import computed_on, title_of
 from ostools.reporting.page.section import More, Part, Section
 from ostools.reporting.sections.glossary import GLOSSARY
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
 
 CAVEATS = (

@@ -1,40 +1,64 @@
-"""Sections on answers: what the model answers, where answers are lost, and what helps."""
+"""What the model answers, and what helps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, QUANTITIES, in_words
-from ostools.ground.words import number
-from ostools.measure import Decodability, FailureStage, ProbeIntervention
-from ostools.measure.answers.evaluate import Evaluation
-from ostools.measure.probes.captured import LOGITS
-from ostools.measure.probes.splits import TESTS
-from ostools.reporting.charts.components import places_named
+from ostools.experiments import Study, study
+from ostools.experiments.study.study import study_memory
+from ostools.experiments.study.verdicts import (
+    ABOUT,
+    ABOUT_WORDS,
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    QUANTITIES,
+    SMALLER,
+    UNCHANGED,
+    in_words,
+)
+from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
+from ostools.measure import evaluate
+from ostools.measure.answers.evaluate import Evaluation, evaluate_memory
+from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import (
+    answer_counts,
     answers_sentence,
     evaluation_findings,
+    floor_or_ceiling,
+    measured_answers,
     study_finding,
     unread_texts,
 )
 from ostools.reporting.findings.collapse import task_of
-from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
-from ostools.reporting.page.section import More, Part, Section, Table, table_from
+from ostools.reporting.page.section import (
+    FOUND,
+    NOT_FOUND,
+    OPEN,
+    UNTESTED,
+    Headline,
+    More,
+    Part,
+    Table,
+    interval,
+    table_from,
+)
+from ostools.reporting.sections import extent
 from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, Verdict
+from ostools.reporting.style import theme
 from ostools.results import Frame, frame_of
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
     "holds the right answer. Beside it stands what the text asserts in whatever words (by content)."
-)
-FAILURE_STAGE_LEAD = (
-    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
-    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
 )
 MITIGATIONS_LEAD = (
     "The same questions with each mitigation and without it. The task is the one of the section on answers whose share of "
@@ -43,25 +67,57 @@ MITIGATIONS_LEAD = (
 )
 
 
-def share(value: Any) -> str:
-    """A share in per cent; a dash where there is none."""
-    return "–" if value != value else f"{value:.0%}"
+# --- what the model answers
 
 
-def interval(low: str, high: str) -> Callable[[Mapping[Any, Any]], str]:
-    """A cell from these two columns of a record."""
-    return lambda row: "–" if row[low] != row[low] else f"{row[low]:.0%} to {row[high]:.0%}"
+def _measure_answers(run: Run) -> None:
+    """Answers to each task; a task of which none could be read is noted and left out."""
+    answers = run.plan.extent.answers
+    results = run.by_name(
+        "evaluate", 10, extent.EVALUATION, lambda name, part: evaluate(run.model, name, progress=part, **answers)
+    )
+    run.measured.evaluations += [result for result in results if result.read]
+    for result in (result for result in results if not result.read):
+        texts = len(frame_of(result))
+        reason = f"{task_of(result)}: none of {texts} texts holds an answer in the form that was asked for"
+        run.measured.left_out.append(LeftOut("evaluate", reason))
 
 
-def evaluation_section(measured: Measurements) -> Section | None:
-    """A block for each task; None where no answer could be read."""
-    if not measured.evaluations:
-        return None
-    parts = [
+def _answers_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    lengths, seeds = plan.extent.answer_lengths, plan.extent.answer_seeds
+    return [evaluate_memory(model, name, lengths, seeds=seeds) for name in extent.EVALUATION]
+
+
+def _answers_state(measured: Measurements) -> str:
+    """Found where a read answer is wrong; cut off, or something else, is neither right nor wrong."""
+    results = measured.evaluations
+    if not any(result.read for result in results):
+        return UNTESTED
+    if any(result.wrong for result in results):
+        return FOUND
+    return OPEN if any(result.read < answer_counts(result)[1] for result in results) else NOT_FOUND
+
+
+def _answers_headlines(measured: Measurements) -> Sequence[Headline]:
+    return [evaluation_headline(result) for result in measured.evaluations]
+
+
+def evaluation_headline(result: Evaluation) -> Headline:
+    """How many answers to a task are right."""
+    right, total = answer_counts(result)
+    task = theme.inert(task_of(result))
+    verdict = f"The model answers {right} of {total} prompts of {task} right."
+    if not result.read:
+        verdict = f"No answer of {total} to {task} could be read."
+    return Headline(verdict, answers_sentence(result), "evaluate", "Evaluation")
+
+
+def _evaluation_parts(measured: Measurements) -> list[Part]:
+    """A block for each task."""
+    return [
         evaluation_block(result, f"evaluate-{index}", title=task_of(result))
         for index, result in enumerate(measured.evaluations)
     ]
-    return Section("evaluate", "What the model answers", "Evaluation", EVALUATION_LEAD, parts)
 
 
 def evaluation_block(result: Evaluation, name: str, **part_fields: Any) -> Part:
@@ -84,97 +140,130 @@ def _lengths(result: Evaluation, task: str) -> Table:
     return table_from(f"Answers, {task}", result.summary.to_dict("records"), columns)
 
 
-def failure_stage_section(measured: Measurements) -> Section | None:
-    """Where each answer is lost; None where that was not measured."""
-    if measured.failure_stage is None:
-        return None
-    parameters: Any = measured.failure_stage.provenance.parameters
-    prompts, sequences = parameters["prompts"], len(parameters["seeds"])
-    lengths, dtypes = (", ".join(map(str, parameters[name])) for name in ("lengths", "dtypes"))
-    note = (
-        f"Asked: {prompts} prompts of {sequences} drawn sequences, of {lengths} items, in {dtypes}. More "
-        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe stage`."
+EVALUATE = ReportSection(
+    "evaluate",
+    "What the model answers",
+    "Evaluation",
+    EVALUATION_LEAD,
+    Step(10, _measure_answers, _answers_memory),
+    _evaluation_parts,
+    {"Evaluation": _answers_headlines},
+    Verdict("Wrong answers", "does the model err on a task?", _answers_state),
+)
+
+# --- what helps
+
+
+def _measure_study(run: Run) -> None:
+    run.measured.study = run.measure("mitigations", 20, lambda part: _study(run, part))
+
+
+def _study(run: Run, progress: Progress | None) -> Study:
+    """The study, on the task that `task_with_room` names."""
+    unmitigated = run.measured.evaluations or [
+        evaluate(run.model, name, **run.plan.extent.answers) for name in extent.EVALUATION
+    ]
+    return study(
+        run.model,
+        task_with_room(unmitigated),
+        mitigations=extent.MITIGATIONS,
+        lengths=extent.STUDY_LENGTHS,
+        seeds=run.plan.extent.study_seeds,
+        dtypes=(),
+        sensitivity_lengths=0,
+        progress=progress,
     )
-    more = [More("Place by place", tables=[_places(measured.failure_stage.probes)])]
-    part = failure_stage_block(measured.failure_stage, "failure-stage-chart", notes=[note], more=more)
-    return Section("failure-stage", "Where is the answer lost?", "Where it is lost", FAILURE_STAGE_LEAD, [part])
 
 
-def failure_stage_block(result: FailureStage, name: str, **part_fields: Any) -> Part:
-    """Verdicts by length, with the table of them."""
-    caption = f"Where answers are lost, {task_of(result)}"
-    tables = [_verdicts(result)]
-    return block(result, name, caption, failure_stage_findings(result), has_words=True, tables=tables, **part_fields)
+def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
+    """The task whose share of right answers is nearest to one half, of answers without a mitigation.
 
-
-def probe_block(result: Decodability, name: str, **part_fields: Any) -> Part:
-    """Accuracy of probes, with the table of places."""
-    caption = f"What linear probes decode of {task_of(result)}"
-    more = [More("Place by place", tables=[_places(result)])]
-    return block(result, name, caption, probe_findings(result), has_words=True, more=more, **part_fields)
-
-
-def intervention_block(result: ProbeIntervention, name: str, **part_fields: Any) -> Part:
-    """Whether the output reads what probes decode."""
-    caption = f"Whether the output reads the answer to {task_of(result)}"
-    return block(result, name, caption, intervention_findings(result), has_words=True, **part_fields)
-
-
-def _verdicts(result: FailureStage) -> Table:
-    """A row for each mitigation, length and dtype."""
-    frame = frame_of(result)
-    columns: dict[str, Any] = {
-        **({"mitigation": "mitigation"} if frame["mitigation"].nunique() > 1 else {}),
-        "items": "length",
-        "dtype": "dtype",
-        "verdict": "verdict",
-        "prompts": "prompts",
-        "right": lambda row: share(row["read"]),
-        "wrong, probe right": lambda row: share(row["unread"]),
-        "both wrong": lambda row: share(row["undecodable"]),
-        "distance of n to n + 1": lambda row: number(float(row["distance"])),
-        "its noise": lambda row: number(float(row["pair_noise"])),
+    Where every share is 0 or 1, the never-right task whose right line is likeliest: its log
+    probability has room on both sides. Raises `InputError` where no answer was read, or all are right.
+    """
+    results = {task_of(result): result for result in unmitigated if result.read}
+    shares = {}
+    for name, result in results.items():
+        right, total = answer_counts(result)
+        shares[name] = right / total
+    with_room = [name for name, share in shares.items() if 0 < share < 1]
+    if with_room:
+        return min(with_room, key=lambda name: abs(shares[name] - 0.5))
+    means = {
+        name: float(results[name].summary["log_probability"].to_numpy(dtype=float).mean())
+        for name, share in shares.items()
+        if share == 0
     }
-    return table_from("Verdicts", frame.to_dict("records"), columns)
+    means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    if not means:
+        words = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items())
+        raise InputError(f"nothing can help or hurt the answers to these tasks: {words or 'no answer could be read'}")
+    return max(means, key=lambda name: means[name])
 
 
-def _places(probes: Decodability) -> Table:
-    """A row for each place, dtype and test: the accuracy of its probes; tests in the chart's order."""
-    frame = frame_of(probes)
-    frame = frame[(frame["control"] == "none") & (frame["site"] != LOGITS)]
-    frame = frame.sort_values("test", key=lambda tests: tests.map(TESTS.index), kind="stable")
-    by_length: Any = frame["site"] == "length"
-    frame = frame.assign(
-        place=pd.Series(places_named(frame), index=frame.index).mask(by_length, "length alone"),
-        dtype=frame["dtype"].mask(by_length, "–"),
-    )
-    columns: dict[str, Any] = {
-        "place": "place",
-        "dtype": "dtype",
-        "test": "test",
-        "trained on": "trained",
-        "tested on": "tested",
-        "right": lambda row: share(row["accuracy"]),
-        "95%": interval("low", "high"),
-        "chance": lambda row: share(row["chance"]),
-        "finding": "finding",
-    }
-    return table_from("What probes say right", frame.to_dict("records"), columns)
+def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    options: dict[str, Any] = {"mitigations": extent.MITIGATIONS, "seeds": plan.extent.study_seeds}
+    studies = [study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION]
+    return [*_answers_memory(model, plan), *studies]
 
 
-def mitigations_section(measured: Measurements) -> Section | None:
-    """The study of mitigations; None where none was run."""
+def _study_state(measured: Measurements) -> str:
+    """Not tested where every answer is right without one: nothing can help there."""
     study = measured.study
+    answers = None if study is None else measured_answers(study)
+    if study is None or answers is None or answers.empty or float(answers["baseline"].iloc[0]) == 1:
+        return UNTESTED
+    kinds = set(study.verdicts["answers"])
+    if HELPS in kinds:
+        return FOUND
+    if kinds <= {UNCHANGED}:
+        return UNTESTED
+    return OPEN if UNDECIDED_ANSWERS in kinds else NOT_FOUND
+
+
+def _study_headlines(measured: Measurements) -> list[Headline | None]:
+    return [mitigations_headline(measured.study)]
+
+
+def mitigations_headline(study: Study | None) -> Headline | None:
+    """What helps or hurts the answers, by the study's verdicts."""
     if study is None:
         return None
+    parameters: Any = study.provenance.parameters
+    rows, effects, answers = study.verdicts.to_dict("records"), study.effects, measured_answers(study)
+    changes = []
+    for row in rows:
+        for about in (name for name in ABOUT if row.get(name) in (HELPS, HURTS, LARGER, SMALLER)):
+            effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)].iloc[0]
+            verb = {LARGER: "raises", SMALLER: "lowers"}.get(row[about], row[about])
+            changes.append(f"{row['mitigation']} {verb} ({ABOUT_WORDS[about]}: {in_words(effect.to_dict())})")
+    verdict = f"{'; '.join(changes)}." if changes else "No mitigation is shown to help or to hurt."
+    words = {
+        UNCHANGED: "inactive, it changed nothing",
+        UNDECIDED_ANSWERS: "not decided",
+        NO_EFFECT: "no measurable effect",
+    }
+    outcomes = "; ".join(f"{row['mitigation']} (answers: {words.get(row['answers'], row['answers'])})" for row in rows)
+    text = f"Tried on {parameters['task']}: {outcomes}."
+    if limit := floor_or_ceiling(study):
+        verdict = f"{limit} {verdict}"
+    elif len(answers):
+        text += f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
+    return Headline(verdict, text, "mitigations", "Mitigations")
+
+
+def _study_parts(measured: Measurements) -> list[Part]:
+    """Every mitigation against none."""
+    study = measured.study
+    if study is None:
+        return []
     caption = f"Mitigations against none, {study.provenance.parameters['task']}"
     effects = More("Every effect", findings=study.verdicts["sentence"].tolist(), tables=[_effects(study)])
     decided = [name for name in ABOUT if name in set(study.effects["about"])]
     columns = {"mitigation": "mitigation"} | {ABOUT_WORDS[name]: name for name in decided}
     title = "Verdicts, all together at the study's level"
     tables = [table_from(title, study.verdicts.to_dict("records"), columns)]
-    part = block(study, "mitigations-chart", caption, [study_finding(study)], tables=tables, more=[effects])
-    return Section("mitigations", "What helps", "Mitigations", MITIGATIONS_LEAD, [part])
+    return [block(study, "mitigations-chart", caption, [study_finding(study)], tables=tables, more=[effects])]
 
 
 def _effects(study: Study) -> Table:
@@ -190,3 +279,15 @@ def _effects(study: Study) -> Table:
         "pairs": "pairs",
     }
     return table_from("Effects with their intervals", effects.to_dict("records"), columns)
+
+
+MITIGATIONS = ReportSection(
+    "mitigations",
+    "What helps",
+    "Mitigations",
+    MITIGATIONS_LEAD,
+    Step(20, _measure_study, _study_memory),
+    _study_parts,
+    {"Mitigations": _study_headlines},
+    Verdict("Mitigations", "does one make more answers right?", _study_state, good_if_found=True),
+)

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from hooks import HookError
+from mitigations.window import own_windows
 from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress
 from ostools.ground.words import number
-from ostools.measure import Collapse
-from ostools.measure.collapse.verdicts import IDENTICAL
+from ostools.measure import Collapse, collapse
+from ostools.measure.collapse.distances import collapse_memory
+from ostools.measure.collapse.verdicts import IDENTICAL, IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
+from ostools.measure.unloaded import Unloaded
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.collapse import (
+    Case,
+    cases,
     collapse_findings,
+    collapse_summary,
     main_pair,
+    nearest_to_noise,
+    overflow_sentence,
     precision_findings,
     tails,
     task_of,
     verdicts_at_y,
 )
-from ostools.reporting.page.section import More, Part, Section, Table, table_from
+from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, More, Part, Table, table_from
 from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, Verdict
 from ostools.results import Frame, frame_of
 
+TASKS_OF_ONES = (ONES, "figure-5c", "figure-5d")
+"""The prompts whose sequence is ones."""
 QUESTIONS = {
     "figure-5a": "ones after a counting question",
     "figure-5b": "random digits and a one, against two ones (one draw of digits, seed 0), after a counting question",
@@ -45,13 +61,126 @@ NO_REFERENCE = (
 )
 
 
-def collapse_section(measured: Measurements) -> Section | None:
-    """Figure 5's prompts; None without a curve."""
-    if not measured.collapses:
-        return None
-    parts = [_prompt_part(result) for result in measured.collapses]
-    title = "Representational collapse (Theorem 4.2, Figure 5)"
-    return Section("collapse", title, "Collapse", COLLAPSE_LEAD, parts)
+# --- what is measured
+
+
+def _measure_curves(run: Run) -> None:
+    """Figure 5's prompts with the model cast; the ones in every format too, in the same passes."""
+    lengths = list(run.plan.lengths)
+    windows = {window for window in own_windows(run.model).values() if window <= LONGEST_WINDOW}
+    # One pass holds all lengths of ones: they go on past the model's sliding window.
+    of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
+
+    def curve(name: str, part: Progress | None) -> Collapse:
+        if name == ONES and run.has("precision"):
+            run.measured.precision = _in_formats(run, of_ones, part)
+            return _casts_of(run.measured.precision)
+        curve_lengths = of_ones if name == ONES else lengths
+        return collapse(run.model, name, lengths=curve_lengths, dtypes=CASTS, progress=part)
+
+    section = "collapse" if run.has("collapse") else "precision"
+    curves = run.by_name(section, 40, tasks.FIGURE_5, curve)
+    run.measured.collapses = curves if run.has("collapse") else []
+    run.measured.casts = curves if run.has("precision") else []
+
+
+def _in_formats(run: Run, lengths: list[int], progress: Progress | None) -> Collapse:
+    """The curve of ones in every format; a refused one (overflow, no hook) is noted and left out."""
+    formats = list(run.plan.extent.formats)
+    while True:
+        try:
+            return collapse(run.model, ONES, lengths=lengths, dtypes=formats, progress=progress)
+        except (InputError, HookError) as error:
+            words = re.findall(r"[\w-]+", str(error))
+            refused = next((name for name in formats[len(CASTS) :] if name in words), None)
+            if refused is None:
+                raise
+            formats.remove(refused)
+            run.measured.left_out.append(LeftOut("precision", f"{ONES} in {refused}: {error}"))
+
+
+def _casts_of(result: Collapse) -> Collapse:
+    """The rows of the casts, of a curve in every format."""
+    rows: Frame = frame_of(result)
+    exact: Frame = result.reference
+    casts = rows[rows["dtype"].isin(CASTS)].reset_index(drop=True)
+    stored = {"given", *casts["weights"]}
+    return replace(result, frame=casts, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True))
+
+
+def _curves_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    dtypes = plan.extent.formats if "precision" in plan.names else CASTS
+    return [collapse_memory(model, name, plan.lengths, dtypes=dtypes) for name in tasks.FIGURE_5]
+
+
+CURVES = Step(40, _measure_curves, _curves_memory)
+
+
+# --- the first screen
+
+
+def _state(measured: Measurements) -> str:
+    kinds = {case.verdict.kind for case in cases(measured.casts or measured.collapses)}
+    if kinds & {TO_THE_END, IN_A_RANGE}:
+        return FOUND
+    if not kinds - {OVERFLOWS}:
+        return UNTESTED
+    return OPEN if UNDECIDED in kinds else NOT_FOUND
+
+
+def _headlines(measured: Measurements) -> list[Headline | None]:
+    return [collapse_headline(measured.casts or measured.collapses)]
+
+
+def collapse_headline(results: list[Collapse]) -> Headline | None:
+    """Over which lengths a precision hides the pair; else how far the nearest is from that."""
+    all_cases = cases(results)
+    nearest = nearest_to_noise(results)
+    if nearest is None:
+        overflow = overflow_sentence(case.dtype for case in all_cases)
+        verdict = "Whether the two sequences collapse was not tested."
+        return Headline(verdict, overflow, "collapse", "Collapse") if overflow else None
+    hidden = [case for case in all_cases if case.verdict.ranges]
+    undecided = [case for case in all_cases if case.verdict.kind == UNDECIDED]
+    if hidden:
+        first = hidden[0]
+        items = "ones" if first.task in TASKS_OF_ONES else "items"
+        verdict = f"{first.dtype} hides the difference between n and n + 1 {items} from {first.verdict.where}."
+        text = (
+            f"On {first.task} the pair is {first.verdict.words}. There its float64 distance is below the rounding noise of the "
+            f"difference. {_all_hidden(hidden, all_cases)}"
+        )
+    else:
+        result, tail = nearest
+        n_max = max(int(frame_of(curve)["length"].max()) for curve in results)
+        text = (
+            f"Of {f'{len(results)} prompts' if len(results) > 1 else 'the prompt'} and lengths up to {n_max}, {tail.dtype} on "
+            f"{task_of(result)} comes nearest: over the last quarter of the lengths the distance is {number(tail.margin)} "
+            "times the rounding noise of the difference."
+        )
+        verdict = "The two sequences do not collapse over these lengths."
+        if undecided:
+            first = undecided[0]
+            verdict = "Whether the two sequences collapse is not decided."
+            text = f"On {first.task} in {first.dtype}: {first.verdict.words}. {text}"
+    overflow = overflow_sentence(case.dtype for case in all_cases if case.verdict.kind == OVERFLOWS)
+    parts = (text, overflow, *collapse_summary(results))
+    return Headline(verdict, " ".join(filter(None, parts)), "collapse", "Collapse")
+
+
+def _all_hidden(hidden: list[Case], all_cases: list[Case]) -> str:
+    """The other cases beside the first, which was picked after looking."""
+    measured = sum(case.verdict.kind != OVERFLOWS for case in all_cases)
+    other_hidden = "".join(f" On {case.task} in {case.dtype} it is {case.verdict.words}." for case in hidden[1:])
+    share = f"{len(hidden)} of {measured} cases (a prompt in a precision) have one."
+    return f"This is the range that begins first. {share}{other_hidden}"
+
+
+# --- the sections
+
+
+def _collapse_parts(measured: Measurements) -> list[Part]:
+    return [_prompt_part(result) for result in measured.collapses]
 
 
 def _prompt_part(result: Collapse) -> Part:
@@ -93,14 +222,12 @@ def _verdicts(result: Collapse, task: str) -> Table:
     return table_from(f"Where the pair is hidden, {task}", table.to_dict("records"), columns)
 
 
-def precision_section(measured: Measurements) -> Section | None:
-    """Parts stored in few bits on one prompt, and the model cast on every prompt; None without both."""
+def _precision_parts(measured: Measurements) -> list[Part]:
+    """Parts stored in few bits on one prompt, and the model cast on every prompt."""
     parts = [] if measured.precision is None else [_formats_part(measured.precision)]
     if measured.casts:
         parts.append(Part(title="The model cast, on every prompt", tables=[_casts(measured.casts)]))
-    if not parts:
-        return None
-    return Section("precision", "Precision (Section 4)", "Precision", PRECISION_LEAD, parts)
+    return parts
 
 
 def _formats_part(result: Collapse) -> Part:
@@ -146,3 +273,24 @@ def _casts(results: list[Collapse]) -> Table:
         f"n = {n_max} (–: no range of lengths)"
     )
     return Table(caption, ["dtype", *where], rows)
+
+
+COLLAPSE = ReportSection(
+    "collapse",
+    "Representational collapse (Theorem 4.2, Figure 5)",
+    "Collapse",
+    COLLAPSE_LEAD,
+    CURVES,
+    _collapse_parts,
+    {"Collapse": _headlines},
+    Verdict("Collapse", "is the pair closer than the rounding noise of its difference?", _state),
+)
+PRECISION = ReportSection(
+    "precision",
+    "Precision (Section 4)",
+    "Precision",
+    PRECISION_LEAD,
+    CURVES,
+    _precision_parts,
+    {"Collapse": _headlines},
+)

@@ -1,41 +1,49 @@
-"""Sections on sensitivity: by position, against its bounds, layer by layer; and on attention."""
+"""Sensitivity of one prompt: token by token against its bounds, and layer by layer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import number
-from ostools.measure import Comparison, Profile, Sensitivity
-from ostools.reporting.charts.attention import attention_findings
-from ostools.reporting.charts.heads_view import interactive_view
+from ostools.measure import Comparison, Profile, Sensitivity, bounds, compare, profile, sensitivity
+from ostools.measure.bounds.bounds import bounds_memory
+from ostools.measure.bounds.variants import undescribed
+from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.unloaded import Unloaded
+from ostools.models.shape import Shape
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.effects import contrast_words, position_headline
-from ostools.reporting.page.page import Script
-from ostools.reporting.page.section import More, Part, ScriptView, Section, Table, table_from
+from ostools.reporting.page.section import (
+    FAIL,
+    HOLD,
+    NO_SIZE,
+    OPEN,
+    UNTESTED,
+    Headline,
+    More,
+    Part,
+    Table,
+    table_from,
+)
 from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.extent import parameters_in_words
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, Verdict
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, frame_of
 
 CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
+HUGE, HUGE_TOKENS = 2e9, 1e12
+"""Parameters of the blocks from which on the sensitivity of the embeddings takes over half an hour on a CPU; parameters times
+tokens, from which on that of all layers does."""
 MOST_LAYERS = 24
 """The most rows of the heat map; a deeper model shows so many layers, evenly spread, with both ends."""
 LEAD = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
     "certified bounds drawn here."
-)
-POSITION_LEAD = (
-    "Over-squashing says that the last token hears some places of a prompt less than others. In one prompt, place and content "
-    "are confounded. Here natural passages are rotated by thirds, so that every token stands once at the start, once in the "
-    "middle and once at the end: what is left is the place alone."
-)
-ATTENTION_LEAD = (
-    "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
-    "the answer."
 )
 LAYERS_LEAD = "The same derivative with respect to what each block reads: where on the way is a token lost?"
 SHAPE_NOTE = (
@@ -44,42 +52,98 @@ SHAPE_NOTE = (
 )
 
 
-def position_section(measured: Measurements) -> Section | None:
-    """The position effect; None where it was not measured."""
-    effect = measured.position
-    if effect is None:
-        return None
-    headline = position_headline(effect)
-    caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
-    columns: dict[str, Any] = {
-        "of": "source",
-        "passages": "passages",
-        "first third over the middle": lambda row: _times(row, "start"),
-        "last third over the middle": lambda row: _times(row, "end"),
-        "shape": "shape",
-    }
-    title = "How many times the middle third's norm, with 95% intervals over passages"
-    table = table_from(title, effect.contrasts.to_dict("records"), columns)
-    sentences, aloud = [f"{headline.verdict} {headline.text}"], " ".join(contrast_words(effect))
-    more = [More("The contrasts in numbers", tables=[table])]
-    part = block(effect, "position-chart", caption, sentences, aloud=aloud, more=more)
-    return Section("position", "Sensitivity by position", "Position", POSITION_LEAD, [part])
+# --- what is measured
 
 
-def _times(row: Any, end: str) -> str:
-    value, low, high = (number(10.0 ** float(row[f"{end}{suffix}"])) for suffix in ("", "_low", "_high"))
-    return f"{value} [{low}, {high}], p = {number(float(row[f'{end}_p']))}"
+def _measure_profiles(run: Run) -> None:
+    """Sensitivity at the embeddings and at every layer in one pass, with shape and path sums."""
+    measured, model, prompt = run.measured, run.model, run.prompt
+    norms: Sensitivity | None = None
+    if run.has("layers"):
+        norms = measured.layers = run.measure(
+            "layers", 25, lambda part: sensitivity(model, prompt, layers="all", progress=part)
+        )
+    if not run.has("sensitivity"):
+        return
+    if norms is None:  # every layer may be too much where the embeddings alone are not
+        norms = run.measure("sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part))
+    if norms is not None:
+        rows: Frame = frame_of(norms)
+        measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
+        measured.profile = run.measure("sensitivity", 0, lambda part: profile(norms))
+        _measure_bounds(run, measured.sensitivity)
 
 
-def sensitivity_section(measured: Measurements) -> Section | None:
-    """The profile, its bounds and its shape; None where sensitivity was not measured."""
+def _measure_bounds(run: Run, norms: Sensitivity) -> None:
+    """Path sums beside the norms, without the forms that the model's blocks do not allow."""
+    extent = run.plan.extent
+    reasons = undescribed(run.model, list(extent.forms))
+    for reason in dict.fromkeys(reasons.values()):
+        names = ", ".join(name for name in reasons if reasons[name] == reason)
+        run.measured.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
+    options: Any = {"variants": [name for name in extent.forms if name not in reasons], "mlp_norm": extent.mlp_norm}
+    paths = run.measure("sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options))
+    if paths is not None:
+        run.measured.comparison = compare(norms, paths)
+
+
+def _profiles_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    yield sensitivity_memory(model, plan.pos, layers="all" if "layers" in plan.names else (0,))
+    if "sensitivity" in plan.names:
+        yield bounds_memory(model, plan.pos, variants=plan.extent.forms)
+
+
+PROFILES = Step(35, _measure_profiles, _profiles_memory)
+
+
+def _dear_sensitivity(shape: Shape, pos: int) -> str:
+    is_dear = shape.device == "cpu" and shape.n_layers * shape.block_parameters > HUGE
+    return f"{parameters_in_words(shape)}, and it would take over half an hour on a CPU" if is_dear else ""
+
+
+def _dear_layers(shape: Shape, pos: int) -> str:
+    is_dear = shape.device == "cpu" and shape.n_layers * shape.block_parameters * pos > HUGE_TOKENS
+    return f"{parameters_in_words(shape)}, and {pos} tokens are many for a CPU" if is_dear else ""
+
+
+# --- the first screen
+
+
+def _state(measured: Measurements) -> str:
+    comparison = measured.comparison
+    if comparison is None:
+        return UNTESTED
+    certified: Frame = comparison.summary[comparison.summary["kind"] == "certified"]
+    if certified.empty:
+        return UNTESTED
+    if (certified["holds"] == False).fillna(False).any():  # noqa: E712 - the column may hold NA
+        return FAIL
+    if certified["holds"].isna().any():
+        return OPEN
+    return NO_SIZE if findings.no_size(float(certified["median_log10_looseness"].min())) else HOLD
+
+
+def _shape_headlines(measured: Measurements) -> list[Headline | None]:
+    return [findings.shape_headline(measured.profile)]
+
+
+def _bounds_headlines(measured: Measurements) -> list[Headline | None]:
+    return [] if measured.comparison is None else [findings.bounds_headline(measured.comparison)]
+
+
+def _forms_headlines(measured: Measurements) -> list[Headline | None]:
+    return [] if measured.comparison is None else [findings.forms_headline(measured.comparison)]
+
+
+# --- the sections
+
+
+def _sensitivity_parts(measured: Measurements) -> list[Part]:
+    """The profile, its bounds and its shape."""
     if measured.sensitivity is None:
-        return None
+        return []
     parts = [sensitivity_block(measured.sensitivity, measured.comparison, "profile")]
-    if measured.profile is not None:
-        parts.append(_shape(measured.profile))
-    title = "Sensitivity against its bounds (Theorem 5.1)"
-    return Section("sensitivity", title, "Sensitivity and bounds", LEAD, parts)
+    return [*parts, *([] if measured.profile is None else [_shape(measured.profile)])]
 
 
 def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name: str, **part_fields: Any) -> Part:
@@ -164,14 +228,13 @@ def _shape(result: Profile) -> Part:
     return block(result, "profile-chart", caption, sentences, title=title, notes=[SHAPE_NOTE])
 
 
-def layers_section(measured: Measurements) -> Section | None:
-    """Every layer as a heat map; None where it was not measured."""
+def _layers_parts(measured: Measurements) -> list[Part]:
+    """Every layer as a heat map."""
     if measured.layers is None:
-        return None
+        return []
     fewer, rule = _fewer_layers(measured.layers)
     caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(measured.layers)]
-    part = block(fewer, "layers-chart", caption, sentences, notes=[rule] if rule else ())
-    return Section("layers", "Layers and tokens", "Layers and tokens", LAYERS_LEAD, [part])
+    return [block(fewer, "layers-chart", caption, sentences, notes=[rule] if rule else ())]
 
 
 def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
@@ -186,13 +249,17 @@ def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
     return replace(result, frame=frame[frame["layer"].isin(some_layers)].reset_index(drop=True)), rule
 
 
-def attention_section(measured: Measurements) -> Section | None:
-    """The last token's rows, then an interactive view of whole patterns; None without attention."""
-    if measured.attention is None:
-        return None
-    caption = "Attention of the last token, a row per layer and head"
-    rows = block(measured.attention, "attention-chart", caption, attention_findings(measured.attention))
-    source, note = interactive_view(measured.attention, "heads")
-    view = ScriptView("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
-    parts = [rows, Part(title="Head by head", notes=[note], view=view)]
-    return Section("attention", "Where the last token looks", "Attention", ATTENTION_LEAD, parts)
+SENSITIVITY = ReportSection(
+    "sensitivity",
+    "Sensitivity against its bounds (Theorem 5.1)",
+    "Sensitivity and bounds",
+    LEAD,
+    PROFILES,
+    _sensitivity_parts,
+    {"Sensitivity": _shape_headlines, "Bounds": _bounds_headlines, "Forms": _forms_headlines},
+    Verdict("Bounds", "do all certified bounds hold, and is the tightest within 10^3?", _state),
+    _dear_sensitivity,
+)
+LAYERS = ReportSection(
+    "layers", "Layers and tokens", "Layers and tokens", LAYERS_LEAD, PROFILES, _layers_parts, dear=_dear_layers
+)

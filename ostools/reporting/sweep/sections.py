@@ -12,15 +12,16 @@ from ostools.ground.words import runs
 from ostools.measure import Collapse, Sensitivity
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table
-from ostools.reporting.sections.answers import (
-    FAILURE_STAGE_LEAD,
-    evaluation_block,
+from ostools.reporting.sections.answers import EVALUATE, evaluation_block
+from ostools.reporting.sections.blocks import block
+from ostools.reporting.sections.collapse import COLLAPSE, collapse_block
+from ostools.reporting.sections.probes import (
+    FAILURE_STAGE,
     failure_stage_block,
     intervention_block,
     probe_block,
 )
-from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.collapse import collapse_block
+from ostools.reporting.sections.records import ReportSection
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.bounds import bounds_part
 from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
@@ -31,11 +32,6 @@ from ostools.runs.reading import Reading
 
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
-_ANSWERS = "Prompts of the tasks and what was answered. The last answer line is read. It is right if it holds the right answer."
-_DISTANCES = (
-    "A sequence and the same with one item more: how far apart are the two representations of the last token, y? A "
-    "distance below the rounding noise of the difference is hidden in that dtype."
-)
 _DECODED = (
     "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
     "was not trained on. Other sequences of the same lengths, lengths between and longer ones are three tests. Beside them "
@@ -149,6 +145,11 @@ def _only(show: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
     return lambda cells, result, name: show(result, name)
 
 
+def _look_of(section: ReportSection, show: Callable[..., Part], by: tuple[str, ...], cells: Any = None) -> Look:
+    """The look of a measurement that the report of a model has a section on."""
+    return Look(section.title, section.nav, section.lead, _only(show), by, cells or {})
+
+
 _ANSWER_CELLS: dict[str, Callable[[Any], str]] = {
     "right": lambda result: " of ".join(str(int(result.summary[name].sum())) for name in ("right", "asked")),
     "answers it changed nothing of": lambda result: str(int(frame_of(result)["status"].eq("inactive").sum())),
@@ -157,22 +158,11 @@ _HIDDEN = {"the pair at y is hidden from n (–: no range)": _hidden}
 _OF_DRAWN = ("mitigation", "seed")
 _OF_DTYPES = ("dtype", "mitigation")
 LOOKS: dict[str, Look] = {
-    "evaluate": Look(
-        "What the models answer", "Evaluation", _ANSWERS, _only(evaluation_block), _OF_DTYPES[::-1], _ANSWER_CELLS
-    ),
-    "failure-stage": Look(
-        "Where is the answer lost?", "Where it is lost", FAILURE_STAGE_LEAD, _only(failure_stage_block), ("seed",)
-    ),
+    "evaluate": _look_of(EVALUATE, evaluation_block, _OF_DTYPES[::-1], _ANSWER_CELLS),
+    "failure-stage": _look_of(FAILURE_STAGE, failure_stage_block, ("seed",)),
     "probe": Look("What do probes decode?", "Decoded", _DECODED, _only(probe_block), _OF_DRAWN),
     "probe-intervention": Look("Is it read?", "Read out", _READ, _intervention, _OF_DRAWN),
-    "collapse": Look(
-        "Representational collapse (Theorem 4.2)",
-        "Collapse",
-        _DISTANCES,
-        _only(collapse_block),
-        ("mitigation",),
-        _HIDDEN,
-    ),
+    "collapse": _look_of(COLLAPSE, collapse_block, ("mitigation",), _HIDDEN),
     "sensitivity": Look(
         "Sensitivity (Section 5)",
         "Sensitivity",

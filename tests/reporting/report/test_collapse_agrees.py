@@ -15,9 +15,9 @@ from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END,
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdicts_at_y
 from ostools.reporting.page.section import Part, Section
-from ostools.reporting.sections.collapse import collapse_section, precision_section
-from ostools.reporting.sections.measurements import Measurements
-from ostools.reporting.summary.summary import collapse_headline, verdicts
+from ostools.reporting.report.summary import verdicts
+from ostools.reporting.sections.collapse import COLLAPSE, PRECISION, collapse_headline
+from ostools.reporting.sections.records import Measurements
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -71,10 +71,10 @@ def told(result: Collapse) -> dict[str, str]:
         "findings": " ".join(collapse_findings(result)),
         "findings of precisions": " ".join(precision_findings(result)),
         "command": " ".join(result.findings()),
-        "section on precision": " | ".join(words_of(precision_section(found))),
+        "section on precision": " | ".join(words_of(PRECISION.section(found))),
     }
     if not result.measured().empty:
-        texts["section on collapse"] = " ".join(words_of(collapse_section(found)))
+        texts["section on collapse"] = " ".join(words_of(COLLAPSE.section(found)))
     return texts
 
 

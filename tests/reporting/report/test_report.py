@@ -18,13 +18,13 @@ from ostools.measure import Collapse, Sensitivity, collapse
 from ostools.measure.attention.attention import Attention
 from ostools.models import encode
 from ostools.models.shape import Shape
-from ostools.reporting.report.extent import FORMATS, NAMES, only_by_name
-from ostools.reporting.report.measuring import measure
+from ostools.reporting.report.measuring import measure, only_by_name
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section
-from ostools.reporting.sections.measurements import LeftOut, Measurements
+from ostools.reporting.sections.extent import FORMATS
+from ostools.reporting.sections.records import LeftOut, Measurements
 from tests.checkpoints import tiny_model, trained
 from tests.reporting.made import HOSTILE, made_sensitivity
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.slow  # each report measures everything that it shows
 LENGTHS = range(1, 13)
 JUDGED = (4, 5, 6, 7, 8)
 """What fits the context of a tiny model."""
-MODULE, ASKED = (sys.modules[f"ostools.reporting.report.{name}"] for name in ("measuring", "extent"))
+CURVES, PROFILES, ASKED = (
+    sys.modules[f"ostools.reporting.sections.{name}"] for name in ("collapse", "sensitivity", "extent")
+)
 MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "failure-stage"]
 
 
@@ -73,7 +75,7 @@ def sections(page: Parsed) -> list[str]:
 
 def present(found: Measurements) -> list[str]:
     """The sections whose data are there."""
-    return [name for name, build in SECTIONS.items() if build(found) is not None]
+    return [name for name, record in SECTIONS.items() if record.section(found) is not None]
 
 
 def test_every_section_is_there_in_order(page: Parsed) -> None:
@@ -91,7 +93,7 @@ def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: 
 # --- sections by name
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("evaluate", "mitigations")])
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in ("evaluate", "mitigations")])
 def test_a_section_is_made_of_what_it_needs_alone(
     found: Measurements, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,8 +149,8 @@ def test_lengths_are_written_as_the_command_line_reads_them() -> None:
 @pytest.mark.parametrize("name", list(SECTIONS))
 def test_a_section_without_data_is_absent(found: Measurements, name: str) -> None:
     nothing = Measurements(found.provenance, found.prompt, found.tokens)
-    assert SECTIONS[name](nothing) is None
-    assert (SECTIONS[name](found) is not None) is (name in MEASURED)
+    assert SECTIONS[name].section(nothing) is None
+    assert (SECTIONS[name].section(found) is not None) is (name in MEASURED)
 
 
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
@@ -167,7 +169,7 @@ def test_a_format_that_overflows_costs_only_itself(monkeypatch: pytest.MonkeyPat
             raise InputError("figure-5c: y in float16 is not finite at length 3")
         return collapse(model, name, dtypes=dtypes, **rest)
 
-    monkeypatch.setattr(MODULE, "collapse", overflowing)
+    monkeypatch.setattr(CURVES, "collapse", overflowing)
     model = tiny_model("gemma")
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
     assert found.precision is not None
@@ -181,7 +183,7 @@ def test_a_cast_that_is_refused_is_not_retried_for_ever(monkeypatch: pytest.Monk
     def refusing(*arguments: Any, **options: Any) -> Any:
         raise InputError("y in bfloat16 is not finite at length 3")
 
-    monkeypatch.setattr(MODULE, "collapse", refusing)
+    monkeypatch.setattr(CURVES, "collapse", refusing)
     model = tiny_model("gemma")
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
     assert found.precision is None
@@ -189,14 +191,14 @@ def test_a_cast_that_is_refused_is_not_retried_for_ever(monkeypatch: pytest.Monk
 
 
 def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., Any] = MODULE.sensitivity
+    real: Callable[..., Any] = PROFILES.sensitivity
 
     def small(model: Any, prompt: Any, *, layers: Any = (0,), **rest: Any) -> Any:
         if layers == "all":
             raise InputError("the forecast does not fit into the memory")
         return real(model, prompt, layers=layers, **rest)
 
-    monkeypatch.setattr(MODULE, "sensitivity", small)
+    monkeypatch.setattr(PROFILES, "sensitivity", small)
     model = tiny_model("gemma")
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["layers", "sensitivity"])
     assert found.layers is None

@@ -15,8 +15,8 @@ from ostools.measure import Collapse, Evaluation, Sensitivity
 from ostools.reporting.findings.answers import answers_sentence, study_finding
 from ostools.reporting.findings.collapse import precision_findings, tails
 from ostools.reporting.findings.sensitivity import layers_finding
-from ostools.reporting.report.measuring import task_with_room
-from ostools.reporting.sections.collapse import precision_section
+from ostools.reporting.sections.answers import task_with_room
+from ostools.reporting.sections.collapse import PRECISION
 from ostools.results import Provenance
 from tests.reporting.charts.test_evaluation import made as made_evaluation
 from tests.reporting.made import PROVENANCE, made_collapse, made_sensitivity
@@ -45,13 +45,13 @@ def test_what_storing_shifts_is_not_noise() -> None:
     assert (plain.exact, plain.stored, plain.weight_shift) == (4.0, 4.0, 0.0)
     assert (int8.exact, int8.stored, int8.weight_shift, int8.noise) == (4.0, 2.0, 9.0, 1e-3)
     assert int8.margin == pytest.approx(2000)
-    section = precision_section(_with_precision(both))
+    section = PRECISION.section(_with_precision(both))
     assert section is not None
     assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
 
 
 def _with_precision(result: Collapse) -> Any:
-    from ostools.reporting.sections.measurements import Measurements
+    from ostools.reporting.sections.records import Measurements
 
     return Measurements(PROVENANCE, "text", ("t",), precision=result)
 

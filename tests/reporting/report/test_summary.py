@@ -17,15 +17,11 @@ from ostools.reporting.findings.collapse import tails
 from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
 from ostools.reporting.page.page import render
-from ostools.reporting.sections.measurements import LeftOut, Measurements
-from ostools.reporting.summary.overview import overview
-from ostools.reporting.summary.summary import (
-    collapse_headline,
-    evaluation_headline,
-    findings_section,
-    mitigations_headline,
-    verdicts,
-)
+from ostools.reporting.report.overview import overview
+from ostools.reporting.report.summary import findings_section, verdicts
+from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
+from ostools.reporting.sections.collapse import collapse_headline
+from ostools.reporting.sections.records import LeftOut, Measurements
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation
@@ -269,3 +265,12 @@ def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
     assert "<script>alert(1)" not in page
     assert "<img src=x" not in page
     assert "alert(1)" in Parsed(page).text
+
+
+def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
+    """Sections that were not asked for, or were left out by size; what was tried and refused has its reason below."""
+    tried = replace(PROVENANCE, parameters={"sections": ["evaluate", "sensitivity"]})
+    dear = LeftOut("sensitivity", "it takes hours; `--section sensitivity` measures it")
+    fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
+    with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
+    assert with_command == {"collapse", "position", "sensitivity", "mitigations"}

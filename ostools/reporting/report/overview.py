@@ -12,10 +12,10 @@ from ostools.measure import Collapse
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.reporting.charts.positions import position_layers
 from ostools.reporting.findings.answers import answer_counts
-from ostools.reporting.findings.collapse import Tail, cases, main_pair, tails, task_of
+from ostools.reporting.findings.collapse import cases, main_pair, nearest_to_noise, task_of
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
-from ostools.reporting.sections.measurements import Measurements
+from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -45,12 +45,6 @@ def overview(measured: Measurements) -> list[Figure]:
         chart = right_chart(measured.evaluations)
         figures.append(Figure("overview-answers", chart, caption, f"{caption}. {words}."))
     return figures
-
-
-def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
-    """The prompt and precision whose pair is nearest to the rounding noise at the end of the lengths."""
-    pairs = [(result, tail) for result in results for tail in tails(result)]
-    return min(pairs, key=lambda pair: pair[1].margin, default=None)
 
 
 def _leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:

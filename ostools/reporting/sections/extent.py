@@ -1,4 +1,4 @@
-"""The extent of a report: its sections, tasks, lengths and formats, and what is measured only by name."""
+"""The extent of a report on a model of one size: its tasks, lengths, formats and prompts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
 PASSAGES, PASSAGE_TOKENS = 6, 36
 """Natural passages, two of each kind, of the section on position; tokens of each."""
-LARGE, HUGE, HUGE_TOKENS = 3e7, 2e9, 1e12
-"""Parameters of the blocks from which on a whole report takes over ten minutes, and the section on
-sensitivity over half an hour on a CPU; parameters times tokens, from which on all layers do."""
+LARGE = 3e7
+"""Parameters of the blocks from which on a whole report takes over ten minutes."""
 
 
 @dataclass(frozen=True)
@@ -87,19 +86,6 @@ def extent_of(shape: Shape) -> Extent:
     return REDUCED if shape.n_layers * shape.block_parameters > LARGE else FULL
 
 
-NAMES = (
-    "collapse", "precision", "position", "sensitivity", "layers", "attention", "evaluate", "failure-stage", "mitigations",
-)  # fmt: skip
-"""The sections of a report, in its order."""
-
-
-def only_by_name(shape: Shape, pos: int) -> dict[str, str]:
-    """The sections that a model and prompt of this size have only by name, each with the reason."""
-    parameters, on_cpu = shape.n_layers * shape.block_parameters, shape.device == "cpu"
-    size = f"the blocks have {parameters / 1e6:,.0f} million parameters"
-    reasons = {
-        "sensitivity": (on_cpu and parameters > HUGE, f"{size}, and it would take over half an hour on a CPU"),
-        "layers": (on_cpu and parameters * pos > HUGE_TOKENS, f"{size}, and {pos} tokens are many for a CPU"),
-        "failure-stage": (on_cpu and parameters > LARGE, f"{size}, and its probes would take minutes on a CPU"),
-    }
-    return {name: f"{reason}; `--section {name}` measures it" for name, (is_dear, reason) in reasons.items() if is_dear}
+def parameters_in_words(shape: Shape) -> str:
+    """How large a model is, as the reason for what it is measured with only by name."""
+    return f"the blocks have {shape.n_layers * shape.block_parameters / 1e6:,.0f} million parameters"

@@ -1,0 +1,190 @@
+"""A section of the report, as one record: what it measures, what that takes, and what a page says of it.
+
+`SECTIONS` (`sections/__init__.py`) lists the records. The names that `report(sections=...)` takes, the order of measuring, the
+progress bar, the forecast of memory, the verdicts and headlines of the first screen, and the page itself follow from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from hooks import HookError
+from mitigations import MitigationError
+from ostools.experiments.position import PositionEffect
+from ostools.experiments.study.study import Study
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
+from ostools.measure.answers.evaluate import Evaluation
+from ostools.measure.attention.attention import Attention
+from ostools.models import Prompt
+from ostools.models.shape import Shape
+from ostools.reporting.page.section import Headline, Part, Section
+from ostools.reporting.sections.extent import Extent
+from ostools.results import Provenance, Result
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    from ostools.measure.unloaded import Unloaded
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that a section does not show, and why."""
+
+    section: str
+    reason: str
+
+
+@dataclass
+class Measurements:
+    """Results of a run: a section of the report exists where its data do.
+
+    collapses: a result for each prompt of Figure 5, the model cast. casts: the same, for the section
+    on precision. precision: one of the prompts again, with parts stored in few bits. sensitivity: at
+    the embeddings; layers: at every layer. reduced: words on what is less than on a small model.
+    """
+
+    provenance: Provenance
+    prompt: str
+    tokens: tuple[str, ...]
+    collapses: list[Collapse] = field(default_factory=list)
+    casts: list[Collapse] = field(default_factory=list)
+    precision: Collapse | None = None
+    sensitivity: Sensitivity | None = None
+    layers: Sensitivity | None = None
+    profile: Profile | None = None
+    position: PositionEffect | None = None
+    comparison: Comparison | None = None
+    attention: Attention | None = None
+    evaluations: list[Evaluation] = field(default_factory=list)
+    failure_stage: FailureStage | None = None
+    study: Study | None = None
+    left_out: list[LeftOut] = field(default_factory=list)
+    reduced: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was measured on the model."""
+        values = [value for name, value in vars(self).items() if name != "left_out"]
+        return not any(isinstance(value, Result) or (isinstance(value, list) and value) for value in values)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a report measures: the names of its sections, lengths of collapse, tokens of the prompt, how much of each."""
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    pos: int
+    extent: Extent
+
+
+@dataclass
+class Run:
+    """The measuring of one report: results go to `measured`; what is refused is noted there and left out."""
+
+    model: TransformerBridge
+    prompt: Prompt
+    plan: Plan
+    measured: Measurements
+    progress: Progress | None
+    total: int
+    steps_done: int = 0
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these sections was asked for."""
+        return bool(set(names) & set(self.plan.names))
+
+    def measure(
+        self, section: str, share: float | int, work: Callable[[Progress | None], Outcome], subject: str = ""
+    ) -> Outcome | None:
+        """The outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
+        start = self.steps_done
+        end = min(start + round(100 * share), self.total)
+        try:
+            return work(part_of(self._tell, start, end, self.total, self.total))
+        except (InputError, HookError, MitigationError) as error:
+            self.measured.left_out.append(LeftOut(section, f"{subject}{error}"))
+            return None
+        finally:
+            self._tell(end, self.total)
+
+    def by_name(
+        self,
+        section: str,
+        share: int,
+        names: Collection[str],
+        work: Callable[[str, Progress | None], Outcome],
+    ) -> list[Outcome]:
+        """The outcomes by name, an equal part of `share` each; the reasons of refusals are noted with their names."""
+        outcomes = [
+            self.measure(section, share / len(names), lambda part, name=name: work(name, part), f"{name}: ")
+            for name in names
+        ]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _tell(self, steps_done: int, total: int) -> None:
+        self.steps_done = max(steps_done, self.steps_done)
+        tell(self.progress, self.steps_done, total)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one or two sections measure together.
+
+    share: of the time of a whole report on the embedded model, for the progress bar. measure: fills the
+    run's `measured`. memory: bytes that its parts hold beside the model, each at its time.
+    """
+
+    share: int
+    measure: Callable[[Run], None]
+    memory: Callable[[Unloaded, Plan], Iterable[int]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A field of the strip on the first screen: a question by `name`, the `rule` that answers it in one word.
+
+    good_if_found: that something is found is good news.
+    """
+
+    name: str
+    rule: str
+    state: Callable[[Measurements], str]
+    good_if_found: bool = False
+
+
+def never_dear(shape: Shape, pos: int) -> str:
+    """For a section that is measured on a model of any size."""
+    return ""
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """One section of the report.
+
+    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results, empty
+    where there are none. headlines: by the words of their links. dear: why a model of that shape has the
+    section only where it is named; empty where it has it always.
+    """
+
+    name: str
+    title: str
+    nav: str
+    lead: str
+    step: Step
+    parts: Callable[[Measurements], Sequence[Part]]
+    headlines: Mapping[str, Callable[[Measurements], Sequence[Headline | None]]] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    dear: Callable[[Shape, int], str] = never_dear
+
+    def section(self, measured: Measurements) -> Section | None:
+        """The section on the page; None where its data are absent."""
+        parts = self.parts(measured)
+        return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
