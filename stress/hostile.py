@@ -1,6 +1,7 @@
-"""Hostile input: prompts, command lines, sweep files, checkpoints and result directories against the law that
-`tests/hostile/attempts.py` states. To these come, for each file reader, a tenth as many that atheris chooses by the code that
-they reach, where it is installed: `pip install -e '.[stress]'`.
+"""Hostile input: prompts, command lines, sweep files, checkpoints, result directories, answers and requests.
+
+The law is that of `tests/hostile/attempts.py`. To these come, for each file reader, a tenth as many that atheris chooses by the
+code that they reach, where it is installed: `pip install -e '.[stress]'`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost
 from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
@@ -66,6 +67,18 @@ def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, h
     before = _numbers(own_model)
     HABITS[habit](own_model)
     assert hooks.active_edits(own_model) == ()
+    assert repr(_numbers(own_model)) == repr(before)
+
+
+def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: TransformerBridge) -> None:
+    before, prompt = _numbers(own_model), Prompt.from_ids(own_model, IDS[0])
+    block: Any = hooks.ablate_heads(own_model, [(0, 0)])
+    block.__enter__()
+    for measure in (ost.bounds, ost.spectra):
+        with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
+            measure(own_model, prompt)
+    hooks.clear(own_model)
+    del block
     assert repr(_numbers(own_model)) == repr(before)
 
 

@@ -168,6 +168,10 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
             {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "repeat-prompt:times=10000"},
             "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
         ),
+        (
+            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "repeat-prompt:times=5000000"},
+            "expected a prompt of at most 1,048,576 characters, found 34,999,999",
+        ),
         ([1], "JSON object"),
     ],
 )
@@ -279,7 +283,7 @@ def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None
     made.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge, host: str) -> None:
     import urllib.error
     import urllib.request

@@ -22,8 +22,15 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
+from starlette.testclient import TestClient
 
-from tests.hostile.attempts import Attempt, Reached, attempt
+from ostools.cli.global_options import on_one_line
+from ostools.explorer.app import application
+from ostools.explorer.runs import Runs
+from ostools.explorer.views import Subject
+from ostools.models import load_model
+from ostools.tasks import questions
+from tests.hostile.attempts import Attempt, Reached, assert_lawful, attempt, watched
 from tests.hostile.spoiling import (
     KINDS,
     NASTY,
@@ -388,9 +395,64 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
     return attempt(command, below)
 
 
+# --- answers that were made elsewhere, and requests to the explorer
+
+
+def _answer_files(ground: Ground) -> st.SearchStrategy[bytes]:
+    rows = [
+        {"id": one.id, "text": "The answer is: 0", "finish_reason": "stop", "prompt_tokens": 9, "seconds": 0.5}
+        for one in questions("copy-last", lengths=[2, 3, 4])
+    ]
+    spoiled = spoiled_json(rows).map(
+        lambda found: b"\n".join(map(as_json, found if isinstance(found, list) else [found]))
+    )
+    return spoiled | spoiled_bytes(b"\n".join(map(as_json, rows)))
+
+
+def _answer_file(ground: Ground, case: bytes, below: Path) -> Attempt:
+    (below / "answers.jsonl").write_bytes(case)
+    words = ["evaluate", "--task", "copy-last", "--lengths", "2:4", "--answers", "answers.jsonl", "--model", "m"]
+    return attempt(words, below)
+
+
+def _requests(ground: Ground) -> st.SearchStrategy[bytes]:
+    asked = {
+        **{
+            "view": "frozen",
+            "prompt": "a b",
+            "layer": 0,
+            "dtype": "float32",
+            "logit": "1",
+            "chart": False,
+            "before": 0,
+        },
+        **{"beside": "mitigation", "other": "repeat-prompt:times=2", "head": 0, "dtypes": ["bfloat16"], "longest": 8},
+    }
+    return spoiled_json(asked).map(as_json) | spoiled_bytes(as_json(asked))
+
+
+def _request(ground: Ground, case: bytes, below: Path) -> Attempt:
+    """An answer, or a refusal in one line: an error of the server is raised here."""
+    runs = Runs(Subject(load_model(ground.directory / "tiny")))
+    try:
+        with watched(below):
+            client = TestClient(application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:1")
+            answer = client.post("/run", content=case, headers={"content-type": "application/json"})
+    finally:
+        runs.close()
+    if answer.status_code == 200:
+        return Attempt((), 0, "", "")
+    assert answer.status_code == 400, answer
+    found = Attempt((), 2, "", f"ostools: {on_one_line(answer.json()['error'])}\n")
+    assert_lawful(found)
+    return found
+
+
 TARGETS = (
-    Target("words", 0.25, _words, _worded),
-    Target("options", 0.25, _working, _worked),
+    Target("words", 0.2, _words, _worded),
+    Target("options", 0.2, _working, _worked),
+    Target("answers", 0.05, _answer_files, _answer_file),
+    Target("requests", 0.05, _requests, _request),
     Target("sweep files", 0.2, _sweep_files, _sweep_file),
     Target("checkpoints", 0.15, _checkpoints, _checkpoint),
     Target("results", 0.15, _results, _result),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_a_file_whose_reading_would_not_end(ground: Ground, tmp_path: Path, file
     found = attempt(words.split(), tmp_path)
     assert found.code == 2
     assert "expected a regular file" in found.err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_temperature_that_is_no_number(tmp_path: Path, value: str) -> None:
+    found = attempt(["evaluate", "--task", "copy-last", "--lengths", "3", "--temperature", value, "--json"], tmp_path)
+    assert found.code == 2
+    assert f"expected a temperature of 0 (greedy) or more, found {value}" in found.err
+
+
+def test_a_prompt_that_a_mitigation_multiplies_is_not_made_for_a_forecast(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
+    sweep = "models: [./tiny]\ntasks: [copy-last]\nlengths: [3]\nmeasurements: [evaluate]\ndevice: cpu\n"
+    (tmp_path / "sweep.yaml").write_text(f"{sweep}mitigations: ['repeat-prompt:times=5000000']\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = attempt(["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"], tmp_path)
+    assert found.code == 0
+    assert "unknown" in found.out
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # of KiB
 
 
 # --- the law itself sees what breaks it

@@ -324,6 +324,32 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
     assert not ray.is_initialized()
 
 
+@pytest.mark.parametrize("was_there", [True, False])
+def test_rays_token_is_readable_by_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    """Whoever reads it runs code as this user. Ray itself leaves its mode to the umask."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    if was_there:
+        token.write_text("secret")
+        token.chmod(0o644)
+
+    class Starting:
+        @staticmethod
+        def init(**options: Any) -> None:
+            token.write_text("secret")
+
+    umask = os.umask(0o022)
+    try:
+        ray_connection._connect(Starting, None, str(tmp_path))
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(umask)
+    assert token.stat().st_mode & 0o777 == 0o600
+
+
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'oversquashing-tools\[ray\]'"):

@@ -34,7 +34,8 @@ STOP_TOKENS = (
 )
 """With what Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows its own, so that no text holds it."""
 _LARGEST = 1e15  # of seconds and temperatures: what is larger is a mistake, and a float may not hold it
-_STOPPED = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z")
+_REVERSED_ENDING = re.compile(rf"\s*+(?:(?:{'|'.join(re.escape(token[::-1]) for token in STOP_TOKENS)})\s*+)++")
+"""Stop tokens and blanks from a text's end backwards: searched from its beginning, they would take a square of its length."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,8 @@ def _hosted_answer(row: Mapping[str, Any]) -> HostedAnswer:
 
 def without_stop_tokens(text: str) -> str:
     """A text without the tokens that end it, where they were left at its end, and the blanks before them."""
-    return _STOPPED.sub("", text)
+    ending = _REVERSED_ENDING.match(text[::-1])
+    return text if ending is None else text[: len(text) - ending.end()]
 
 
 def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

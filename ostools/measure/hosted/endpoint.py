@@ -91,7 +91,7 @@ class _Server:
         self.library = _library()
         from ostools.measure.hosted.client import client_of
 
-        self.endpoint, self.model, self.key, self.file = endpoint, model, key, file
+        self.endpoint, self.model, self.key, self.file, self.timeout = endpoint, model, key, file, timeout
         self.options: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
         self.client = client_of(endpoint, key or _NO_KEY, timeout, retries)
 
@@ -102,7 +102,7 @@ class _Server:
     def require_somebody(self) -> None:
         """One question without retries, whose answer does not matter: whether anybody listens there."""
         try:
-            self.client.with_options(max_retries=0, timeout=20).models.with_raw_response.list()
+            self.client.with_options(max_retries=0, timeout=min(self.timeout, 20.0)).models.with_raw_response.list()
         except self.library.APIConnectionError as error:
             raise self._refused(error) from None
         except self.library.OpenAIError:

@@ -13,6 +13,7 @@ from ostools.measure.answers.answers import line_written
 from ostools.measure.answers.content import asserted
 from ostools.measure.answers.judging import judge, stops_of
 from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
+from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import task
 from tests.measure.answers.test_judging import answer, posed
 from tests.sets import quick
@@ -60,7 +61,7 @@ LONG: dict[str, Callable[[int], str]] = {
     "own question": lambda size: (
         "Please count the number of ones in the following sequence:111111111111\n" * (size // 72)
     ),
-    "stop tokens": lambda size: "</s>" * (size // 4),
+    "stop tokens": lambda size: "</s> " * (size // 5) + "x",
     "less than": lambda size: "<" * size,
     "boxed": lambda size: "\\boxed{" * (size // 7),
     "boxed and closed": lambda size: "\\boxed{" * (size // 8) + "1" + "}" * (size // 8),
@@ -79,6 +80,7 @@ _READ: tuple[Callable[[str], object], ...] = (
     lambda text: judge(posed("count-ones-figure-5"), answer(text, "length")),
     lambda text: stops_of([posed("sum-ones")])[0](text),
     line_written,
+    without_stop_tokens,
 )
 
 
@@ -93,7 +95,7 @@ def seconds(text: str) -> float:
     return min(spent)
 
 
-@pytest.mark.parametrize("name", quick(LONG, "own question", "forms", "thoughts"))
+@pytest.mark.parametrize("name", quick(LONG, "own question", "forms", "thoughts", "stop tokens"))
 def test_ten_times_the_text_takes_about_ten_times_as_long(name: str) -> None:
     """A quadratic reader takes a hundred times as long: 30 is far from both."""
     short, long = seconds(LONG[name](4_000)), seconds(LONG[name](40_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 import time
@@ -115,8 +116,9 @@ def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[so
     return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
 
 
-def test_a_server_that_drips_does_not_outlive_the_time(tmp_path: Path) -> None:
-    with raw_server(on_questions(drip_body)) as (url, _):
+@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
+def test_a_server_that_drips_does_not_outlive_the_time(tmp_path: Path, when: Any) -> None:
+    with raw_server(when(drip_body)) as (url, _):
         start = time.monotonic()
         with pytest.raises(InputError, match="no whole answer in time"):
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
@@ -145,6 +147,16 @@ def test_a_small_packed_answer_is_not_unpacked(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not compressed, as was asked for, found 'gzip'"):
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
         assert all(b"accept-encoding: identity" in request.lower() for request in heard)
+
+
+@pytest.mark.parametrize("listed", [b"<html>hello</html>", b"[" * 100_000, b"\xff"])
+def test_what_a_server_says_of_its_models_does_not_matter(tmp_path: Path, listed: bytes) -> None:
+    def reply(connection: socket.socket, request: bytes) -> None:
+        body = listed if request.startswith(b"GET") else json.dumps(completion("1")).encode()
+        connection.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    with raw_server(reply) as (url, _):
+        assert ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl").answer_by_id
 
 
 def changed(**values: Any) -> dict[str, Any]:
