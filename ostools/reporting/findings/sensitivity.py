@@ -88,12 +88,13 @@ def certificate_finding(result: Sensitivity) -> list[str]:
     sketch = max(run.get("relative_error_reached", 0.0) for run in runs)
     total = (1 + arithmetic) * (1 + sketch) - 1
     where = "of the true Jacobian norm, at this prompt, in this arithmetic"
-    checked = f"finite differences of the network itself allow {arithmetic:.1g} for all tokens together"
-    if sketch:
-        return [
-            f"Certificate (95%): within {total:.0%} {where}: the widest interval of a token is {sketch:.0%}, {checked}."
-        ]
-    return [f"Certificate (95%): within {arithmetic:.1g} {where}: {checked}."]
+    checked = f"finite differences of the network itself leave {_share(arithmetic)} for all tokens together"
+    widest = f"the widest interval of a token is {_share(sketch)}, " if sketch else ""
+    return [f"Certificate (95%): within {_share(total)} {where}: {widest}{checked}."]
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.01 else f"{value:.1g}"
 
 
 def _kind_and_norm(result: Sensitivity) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def loops(model: Any) -> dict[str, np.ndarray]:
 
 
 def _rms(x: Tensor, norm: Any, offset: float) -> Tensor:
-    epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    epsilon: Any = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt() * (offset + norm.weight)
 
 
