@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.experiments import windows as windows
     from ostools.explorer import explore as explore
     from ostools.measure import attention as attention
+    from ostools.measure import attention_baselines as attention_baselines
     from ostools.measure import attention_difference as attention_difference
     from ostools.measure import attention_variation as attention_variation
     from ostools.measure import attribution as attribution
@@ -57,6 +58,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import faithfulness as faithfulness
     from ostools.measure import head_scores as head_scores
     from ostools.measure import hops as hops
+    from ostools.measure import linear_range as linear_range
     from ostools.measure import probe as probe
     from ostools.measure import probe_intervention as probe_intervention
     from ostools.measure import profile as profile

@@ -1,6 +1,6 @@
 """docs/findings/real-models.md: each headline of this tool, measured on two real models over twenty prompts of four kinds.
 
-    python -m scripts.real_models [--models gemma-3-270m smollm2-135m-instruct] [--page-only]
+    python -m scripts.real_models [--models gemma-3-270m smollm2-135m-instruct] [--only attention/] [--page-only]
 
 Each cell (a model, a question, a prompt) is stored in artefacts/real-models as it is measured, and is not measured again: a run
 that was cut off goes on where it stopped. The page is written from the stored cells, with the date and the weights' hashes.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -103,11 +102,17 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
         form: {name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name]) for name in names}
         for form in FORMS
     }
-    weights = ost.attention(model, real.prompt).last
-    mean = np.asarray(torch.as_tensor(weights).double().mean((0, 1)))
-    cell["mean_attention"] = {name: agreement(mean, known[name]) for name in names}
     cell["certificate"] = {name: dict(reference.provenance.parameters["runs"][name]) for name in names}
     return cell
+
+
+def baselines(model: TransformerBridge, real: RealPrompt, reference: Cell) -> Cell:
+    """Attention baselines against the reference profile of the same prompt."""
+    frame = ost.attention_baselines(model, real.prompt).frame
+    return {
+        str(name): {which: agreement(rows["value"].to_numpy(), np.array(reference[which])) for which in LINEARISATIONS}
+        for name, rows in frame.groupby("baseline", sort=False)
+    }
 
 
 def exact(model: TransformerBridge, real: RealPrompt) -> Cell:
@@ -144,6 +149,17 @@ def windowed(model: TransformerBridge, real: RealPrompt) -> Cell:
         values = ost.bounds(model, real.prompt, variants=form).frame["value"].to_numpy(dtype=float)
         cell[form] = {"seconds": time.monotonic() - start, **agreement(values, known)}
     return cell
+
+
+def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
+    """How far towards other tokens the derivative carries; and the certificate of a sketch of 8 cotangents."""
+    result = ost.linear_range(model, real.prompt)
+    runs = _sketch(model, real.prompt, 8).provenance.parameters["runs"]
+    certificate = {
+        name: {"within": run["certificate"]["within"], "widest": run["relative_error_reached"]}
+        for name, run in runs.items()
+    }
+    return {"tokens": _rows(result.tokens), "spearman": result.spearman, "certificate": certificate}
 
 
 def use(model: TransformerBridge, real: RealPrompt) -> Cell:
@@ -225,13 +241,17 @@ def probes(model: TransformerBridge) -> Cell:
     return {"rows": _rows(result.frame)}
 
 
-def cells(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], Cell]]]:
-    """Every question of one model, the dear ones last."""
+def cells(model: TransformerBridge, folder: Path) -> Iterator[tuple[str, Callable[[], Cell]]]:
+    """Every question of one model, the dear ones last; `folder`: where its cells are stored."""
     yield "figure-5/figure-5a", lambda: figure_5(model, "figure-5a")
     yield "position", lambda: position(model)
     every = sorted(prompts(model), key=lambda real: real.tokens)
     for real in every:
         yield f"sensitivity/{real.name}", lambda real=real: sensitivities(model, real)
+        yield (
+            f"attention/{real.name}",
+            lambda real=real: baselines(model, real, _stored(folder, f"sensitivity/{real.name}")),
+        )
     for task in TASKS:
         yield f"answers/{task}", lambda task=task: answers(model, task)
     for task in TASKS:
@@ -249,19 +269,30 @@ def cells(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], Cell]]]:
         if real.tokens == min(LENGTHS):
             yield f"windowed/{real.name}", lambda real=real: windowed(model, real)
     for real in every:
+        if real.tokens == min(LENGTHS):
+            yield f"range/{real.name}", lambda real=real: carried(model, real)
+    for real in every:
         yield f"use/{real.name}", lambda real=real: use(model, real)
     for real in every:
         yield f"repeated/{real.name}", lambda real=real: repeated(model, real)
 
 
-def measure(name: str) -> None:
-    """What is not stored yet of one model."""
+def _file(folder: Path, cell: str) -> Path:
+    return folder / f"{cell.replace('/', '--')}.json"
+
+
+def _stored(folder: Path, cell: str) -> Cell:
+    return json.loads(_file(folder, cell).read_text(encoding="utf-8"))
+
+
+def measure(name: str, only: tuple[str, ...]) -> None:
+    """What is not stored yet of one model, of the cells whose names begin with one of `only`."""
     folder = STORE / name
     model: TransformerBridge | None = ost.load_model(name)
     described = ost.models.describe(model)
-    for cell, work in cells(model):
-        target = folder / f"{cell.replace('/', '--')}.json"
-        if target.exists():
+    for cell, work in cells(model, folder):
+        target = _file(folder, cell)
+        if target.exists() or not cell.startswith(only):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         print(f"{datetime.now(UTC):%H:%M:%S} {name} {cell}", flush=True)
@@ -276,11 +307,12 @@ def measure(name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--only", nargs="+", default=[""], metavar="START", help="cells whose names begin so")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
     if not options.page_only:
         for name in options.models:
-            measure(name)
+            measure(name, tuple(options.only))
     write_atomically(PAGE, lambda part: part.write_text(page(STORE, MODELS, KINDS), encoding="utf-8"))
 
 

@@ -33,6 +33,7 @@ def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
         _windowed,
         _hops,
         _use,
+        _range,
         _probes,
         _mitigations,
         _answers,
@@ -159,49 +160,74 @@ def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
     return float(np.median([cell["reference_against_exact"][linearisation]["spearman"] for cell in cells]))
 
 
-def _bounds(stored: dict[str, Cells]) -> str:
-    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
-        made = []
-        for form in (name for name in cells[0]["forms"] if name in VARIANTS):
-            frozen, full = ([cell["forms"][form][which] for cell in cells] for which in ("frozen", "full"))
-            made.append(_form_row(name, f"`{form}`", frozen, full))
-        baselines = {"mean attention of the last token": "mean_attention"}
-        for words, key in baselines.items():
-            made.append(
-                _form_row(name, words, [cell[key]["frozen"] for cell in cells], [cell[key]["full"] for cell in cells])
-            )
-        return made
+BASELINES = {
+    "mean": "mean attention of the last token",
+    "rollout": "attention rollout",
+    "value-weighted": "value-weighted attention",
+    "alti": "ALTI",
+}
+_REMOVED = {"multi-head": "sum over heads (arXiv 2504.02732), no longer computed"}
 
-    body = _each(stored, "sensitivity/", rows)
-    if not body:
+
+def _profiles(cells: Cells) -> dict[str, list[dict[str, Any]]]:
+    """Words of each form and attention baseline, and its agreement with both norms on every prompt."""
+    forms = _of(cells, "sensitivity/")
+    names = [name for name in forms[0]["forms"] if name in VARIANTS or name in _REMOVED]
+    profiles = {_REMOVED.get(name, f"`{name}`"): [cell["forms"][name] for cell in forms] for name in names}
+    baselines = _of(cells, "attention/")
+    return profiles | {BASELINES[name]: [cell[name] for cell in baselines] for name in BASELINES if baselines}
+
+
+def _bounds(stored: dict[str, Cells]) -> str:
+    measured = {name: _profiles(cells) for name, cells in stored.items() if _of(cells, "sensitivity/")}
+    if not measured:
         return ""
-    columns = [
-        "model",
-        "prompts",
-        "form",
-        "Spearman, frozen",
-        "Spearman, full",
-        "log10 (size / frozen), median over prompts",
-    ]
+    rows = [_form_row(name, form, cells) for name, profiles in measured.items() for form, cells in profiles.items()]
+    columns = ["model", "prompts", "form", *(f"Spearman, {which}" for which in _NORMS)]
+    columns += [f"log10 (size / {which})" for which in _NORMS]
     return (
         "## Does Theorem 5.1 say which tokens matter?\n\n"
-        "Each form against the measured norms, token by token. `local` is certified: it is a true upper bound of the frozen "
-        "operator norm. The others are the paper's printed forms and plain attention; they bound nothing. "
-        "Where no size stands, a form gives an order alone.\n\n"
-        f"{table(columns, body)}\n{_REMOVED}"
+        + "\n".join(_answer(name, profiles, stored[name]) for name, profiles in measured.items())
+        + "\n"
+        + "Each form and attention baseline against the measured norms, token by token: means over prompts. `local` is "
+        "certified: it is a true upper bound of the frozen operator norm. The paper's forms and the attention baselines bound "
+        "nothing. Where no size stands, a form gives an order alone. The four baselines are those of "
+        f"`ost.attention_baselines`.\n\n{table(columns, rows)}\n"
     )
 
 
-_REMOVED = """Two forms were measured on 2026-11-26, before their removal: the sum over heads of arXiv 2504.02732 (`multi-head`) and attention rollout.
-They gave an order alone.
+_NORMS = ("frozen", "full")
 
-| model | prompts | form | Spearman, frozen | Spearman, full |
-| --- | --- | --- | --- | --- |
-| gemma-3-270m | 20 | `multi-head` | -0.05 [-0.18, 0.07] | -0.12 [-0.23, -0.01] |
-| gemma-3-270m | 20 | `rollout` | 0.18 [0.08, 0.29] | 0.08 [-0.01, 0.18] |
-| smollm2-135m-instruct | 20 | `multi-head` | 0.05 [-0.06, 0.15] | 0.01 [-0.09, 0.11] |
-| smollm2-135m-instruct | 20 | `rollout` | 0.08 [-0.03, 0.19] | 0.00 [-0.11, 0.11] |
-"""  # noqa: E501
+
+def _ranks(cells: list[dict[str, Any]], which: str) -> list[float]:
+    return [cell[which]["spearman"] for cell in cells]
+
+
+def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) -> str:
+    """The answer for one model in three sentences, every number out of the table below it."""
+    means = {form: float(np.mean(_ranks(of, "full"))) for form, of in profiles.items()}
+    printed = [f"`{form}`" for form, variant in VARIANTS.items() if variant.kind == "paper" and f"`{form}`" in means]
+    best = max(printed, key=means.__getitem__)
+    attention = max((words for words in BASELINES.values() if words in means), key=means.__getitem__, default=None)
+    sketches = [cell["sketch"]["8"] for cell in _of(cells, "sensitivity/")]
+    sized = [form for form in printed if VARIANTS[form.strip("`")].scaled]
+    sizes = [float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized]
+    local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
+    beside = ""
+    if attention is not None:
+        verb = "orders them better" if means[attention] > means[best] else "does not order them better"
+        beside = f"; {attention}, which no theorem is about, {verb}: {interval(_ranks(profiles[attention], 'full'))}"
+    return (
+        f"**{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Over {len(sketches)} prompts the best of the printed forms, "
+        f"{best}, has a rank correlation of {interval(_ranks(profiles[best], 'full'))} with the norms of the real derivative "
+        f"and of {interval(_ranks(profiles[best], 'frozen'))} with those of the frozen one that the theorem is about{beside}. "
+        f"The printed forms that have a size are off by factors of 10^{min(sizes):.0f} to "
+        f"10^{max(sizes):.0f}, and the certified "
+        f"`local`, which is true, by 10^{local:.0f}, so that neither says how much a token counts. A sketch "
+        f"of 8 backward passes "
+        f"has a rank correlation of {interval(_ranks(sketches, 'full'))} with the real derivative, so we measure and do not "
+        "bound.\n"
+    )
 
 
 def _hops(stored: dict[str, Cells]) -> str:
@@ -293,8 +319,15 @@ def _use(stored: dict[str, Cells]) -> str:
     if not body:
         return ""
     columns = ["model", "prompts", "sensitivity", "effect of leaving the token out", "Spearman"]
+    answers = [
+        f"{row[0]} {row[4]}"
+        for row in body
+        if (row[2], row[3]) == ("full", _EFFECTS["log_prob_drop"]) and row[4] != "–"
+    ]
     return (
         "## Is sensitivity use?\n\n"
+        "Rank correlation of a token's sensitivity with the change of the answer's log p when the token is left out: "
+        f"{'; '.join(answers)}. "
         "Each token before the last is left out once, and the change is ranked beside the token's measured norm (64 "
         "cotangents). "
         "The first token, a sink, is not counted. A derivative speaks of small changes; leaving a token out is a large one.\n\n"
@@ -302,18 +335,68 @@ def _use(stored: dict[str, Cells]) -> str:
     )
 
 
-def _form_row(name: str, words: str, frozen: list[dict[str, float]], full: list[dict[str, float]]) -> list[str]:
-    sizes = [pair["log10_size"] for pair in frozen]
+def _form_row(name: str, words: str, cells: list[dict[str, Any]]) -> list[str]:
     form = VARIANTS.get(words.strip("`"))
-    scaled = f"{np.median(sizes):+.1f}" if form is not None and form.scaled and np.isfinite(sizes).all() else "–"
+    sizes = {which: [cell[which]["log10_size"] for cell in cells] for which in _NORMS}
+    scaled = form is not None and form.scaled and all(np.isfinite(values).all() for values in sizes.values())
     return [
         name,
-        str(len(frozen)),
+        str(len(cells)),
         words,
-        interval([p["spearman"] for p in frozen]),
-        interval([p["spearman"] for p in full]),
-        scaled,
+        *(interval(_ranks(cells, which)) for which in _NORMS),
+        *(interval(values, 1) if scaled else "–" for values in sizes.values()),
     ]
+
+
+def _range(stored: dict[str, Cells]) -> str:
+    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        ranges = [[row["linear_range"] for row in cell["tokens"] if row["linear_range"] is not None] for cell in cells]
+        every = [value for values in ranges for value in values]
+        errors = [np.median([row["error"] for row in cell["tokens"] if row["error"] is not None]) for cell in cells]
+        certificates = [cell["certificate"]["full"] for cell in cells]
+        arithmetic = [certificate["within"] for certificate in certificates]
+        return [
+            [
+                name,
+                str(len(cells)),
+                interval([np.median(values) for values in ranges], 3),
+                f"{min(every):.3f} to {max(every):.3f}",
+                interval(errors, 1),
+                interval([cell["spearman"] for cell in cells]),
+                f"{np.median(arithmetic):.1%}, {max(arithmetic):.1%}",
+                f"{np.median([_within(certificate) for certificate in certificates]):.0%}",
+            ]
+        ]
+
+    body = _each(stored, "range/", rows)
+    if not body:
+        return ""
+    columns = [
+        "model",
+        "prompts",
+        "linear range, median token",
+        "all tokens",
+        "error at t = 1",
+        "Spearman at t = 1",
+        "within, arithmetic: median, worst",
+        "within, sketch of 8",
+    ]
+    return (
+        "## How far does the derivative carry?\n\n"
+        "Each token moves towards other real tokens of its kind, v + t (v' - v), on the prompts of 32 tokens "
+        "(`ost.linear_range`). The linear range is the largest t up to which the real derivative predicts y_n within 10%; at "
+        "t = 1 the token is replaced, and the error is that of the prediction over its own size, beside the "
+        "rank correlation of "
+        "predicted and real changes. The last two columns certify the measured profile itself, with 95% confidence, at this "
+        "prompt and in this arithmetic: how far all tokens' Jacobians together are from the true ones, by "
+        "finite differences of "
+        "the network; and the norm of a token by a sketch of 8 cotangents, its widest interval included "
+        f"(the median prompt).\n\n{table(columns, body)}\n"
+    )
+
+
+def _within(certificate: dict[str, float]) -> float:
+    return (1 + certificate["within"]) * (1 + certificate["widest"]) - 1
 
 
 def _position(stored: dict[str, Cells]) -> str:

@@ -4,6 +4,7 @@ answers."""
 from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import Evaluation, evaluate
 from ostools.measure.attention.attention import Attention, attention
+from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.attribution.attribution import Attribution, attribution
@@ -12,6 +13,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
+from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.evaluate import hosted_evaluation
@@ -28,6 +30,7 @@ from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_bas
 
 __all__ = [
     "Attention",
+    "AttentionBaselines",
     "AttentionDifference",
     "AttentionVariation",
     "Attribution",
@@ -43,6 +46,7 @@ __all__ = [
     "HeadScores",
     "Hops",
     "Hosted",
+    "LinearRange",
     "ProbeIntervention",
     "Profile",
     "PromptBounds",
@@ -52,6 +56,7 @@ __all__ = [
     "UntrainedBaselines",
     "ask_endpoint",
     "attention",
+    "attention_baselines",
     "attention_difference",
     "attention_variation",
     "attribution",
@@ -66,6 +71,7 @@ __all__ = [
     "hops",
     "hosted_evaluation",
     "jacobian",
+    "linear_range",
     "probe",
     "probe_intervention",
     "profile",

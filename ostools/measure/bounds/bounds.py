@@ -2,7 +2,7 @@
 
 Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
 that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). On Gemma 3 270M and SmolLM2 the bound is
-10^75 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
+10^74 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
 block for `local` (`mlp_norm="product"` spares them and is looser), n^2 / 2 more for `windowed(1)`; `windowed(k)`, k >= 2, is
 a diagnostic that costs more than the measured profile.
 """

@@ -115,6 +115,11 @@ class Block:
     def pattern(self) -> Float[Tensor, "head query key"]:
         return self.raw_pattern.to(self.dtype)
 
+    @property
+    def residual(self) -> Float[Tensor, "pos d_model"]:
+        """v_i^(l): what enters the block."""
+        return self._site("residual_pre")
+
     @cached_property
     def norm1_scale(self) -> Float[Tensor, " pos"]:
         return self._scale("norm1_scale")

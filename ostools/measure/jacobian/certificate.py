@@ -38,8 +38,10 @@ _SHARP, _INFORMATIVE = 1e-2, 0.1
 _LEAST_SHARE = 3e-2
 # What a derivative may be off beside that: float32 Jacobians agree with float64 ones to 1e-4.
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 1e-5}
-# Rounding of y_n over its size, what a difference of two of them starts from.
-_NOISE = {torch.float32: 2e-6, torch.float64: 1e-14}
+ROUNDING = {torch.float32: 2e-6, torch.float64: 1e-14}
+"""Rounding of y_n over its size: what a difference of two of them starts from."""
+# 1 over the 5% quantile of |g|, g normal: a difference of rank one may hide in one direction by this factor.
+_UNSEEN = 15.95
 # Scores of one pass over moved prompts: a long prompt goes through alone.
 _SQUARES = 1 << 21
 _SEED = 0
@@ -54,6 +56,12 @@ ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 class Certificate:
     """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|, where it is `informative`; else None.
 
+    `within`: with 95% confidence over the random direction the Jacobians of all tokens together, each at the size of its step,
+    are within this share of the true ones' size (Frobenius norm); the error bar of the difference is in it. None where `error`
+    is. A difference Delta J shows in one direction as |Delta J t|, whose square has the mean ||Delta J||_F^2. It is below
+    1 / `_UNSEEN`^2 of that mean in 5% of cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
+
+
     A difference says something where rounding and truncation leave an error bar below a tenth of the sum; in float32, in a
     network at the edge of a step, it may not. `passes`: moved prompts that went through the network.
     """
@@ -61,6 +69,7 @@ class Certificate:
     error: float | None
     informative: bool
     passes: int
+    within: float | None = None
 
 
 def certify(
@@ -82,13 +91,14 @@ def certify(
     gaussian = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
     field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
     field = field * _evened(parts(field))[:, None].to(field)
-    expected = parts(field).double().sum(0)
+    token_parts = parts(field).double()
+    expected, spread = token_parts.sum(0), float(token_parts.norm())
     size, passes, agrees = float(expected.norm()), 0, False
     difference, bar, error = expected, 0.0, 0.0
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
         perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
         perturbed_y = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
-        rounding = _NOISE[stream.dtype] * float(perturbed_y.norm(dim=-1).max())
+        rounding = ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max())
         if outputs is not None:
             # A sum like w^T y may be far smaller than what is added; its rounding is not.
             rounding *= float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
@@ -106,7 +116,9 @@ def certify(
             f"{bar:.2g}); its norms are not to be trusted"
         )
     informative = bar < _INFORMATIVE * size
-    return Certificate(error / size if informative else None, informative, passes)
+    if not informative:
+        return Certificate(None, False, passes)
+    return Certificate(error / size, True, passes, _UNSEEN * (error + bar) / spread)
 
 
 def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:

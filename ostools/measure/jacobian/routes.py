@@ -121,6 +121,17 @@ class AutogradRoute:
             tell(progress, start + len(block), len(cotangents))
         return tangents.transpose(0, 1)
 
+    def push(self, fields: Tangents) -> Cotangents:
+        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t. Costs a pull of each."""
+        cotangent = torch.zeros_like(self._last, requires_grad=True)
+        with torch.enable_grad():
+            pulled = torch.cat(torch.autograd.grad(self._last, self._inputs, cotangent, create_graph=True), dim=1)
+        pushed = [
+            torch.autograd.grad(pulled, cotangent, self._filled(block, pulled), retain_graph=True)[0][: len(block)]
+            for block in fields.to(pulled).split(self.rows)
+        ]
+        return torch.cat(pushed)
+
     def _pulled(self, block: Cotangents, *, create_graph: bool) -> Tangents:
         filled = self._filled(block, self._last)
         gradients = torch.autograd.grad(self._last, self._inputs, filled, create_graph=create_graph, retain_graph=True)

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import known_norm
+from ostools.ground.words import number
 from ostools.measure.faithfulness.deletion import EFFECTS, MASKED, RANDOM, REMOVED, REPLACED, WAYS
 from ostools.measure.faithfulness.faithfulness import BETWEEN, Faithfulness
+from ostools.measure.faithfulness.linear_range import LinearRange
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
@@ -262,3 +264,34 @@ def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
     ]
     heading = draw.heading(f"Tokens {way}, largest first", notes)
     return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=heading)
+
+
+_OVER_DRAWS = "median over draws; shade: their range"
+
+
+def linear_range_chart(result: LinearRange) -> Any:
+    """The linear range of each token on a log axis: the median over the tokens it moves towards, and their spread."""
+    frame: Frame = frame_of(result)
+    ranges: Any = frame.groupby(["position", "token"], sort=False)["linear_range"]
+    table = ranges.agg(["median", "min", "max"]).reset_index().dropna(subset="median")
+    rows = token_rows(table, series=_OVER_DRAWS, value=table["median"], low=table["min"], high=table["max"])
+    rows, y = log_rows(rows, "t up to which y moves as J says", ("low", "high"))
+    hue = draw.hue("series", {_OVER_DRAWS: theme.colour("full")})
+    panel = profile(rows, token_labels(frame), y, hue, height=240, bands=[("low", "high", 0.25)])
+    return draw.figure([[panel]], "How far towards another token the derivative carries", linear_range_findings(result))
+
+
+def linear_range_findings(result: LinearRange) -> list[str]:
+    """The range in the median over tokens, and what the prediction is worth where a token is replaced."""
+    table = result.tokens.dropna(subset="linear_range")
+    if table.empty:
+        return ["Rounding hides how y moves, on the whole way of every token."]
+    ranges, tolerance = table["linear_range"], float(result.provenance.parameters["tolerance"])
+    low, middle, high = (f"{value:.1%}" for value in (ranges.min(), ranges.median(), ranges.max()))
+    error = float(np.median(table["error"].to_numpy()))
+    return [
+        f"Measured: y moves as the derivative says, within {tolerance:.0%}, over the first {middle} of the way to another "
+        f"token of its kind (median of {len(table)} tokens, from {low} to {high}).",
+        f"Where the token is replaced, the linear prediction is off by {number(error)} times its own "
+        f"size in the median; its rank correlation with the change is {result.spearman:.2f}.",
+    ]

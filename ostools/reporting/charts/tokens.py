@@ -16,6 +16,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.attention.attention import ATTENTION
+from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.attribution.attribution import Attribution
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -52,6 +53,12 @@ def bounds_chart(result: Bounds) -> alt.VConcatChart:
     which forms are not believed on this prompt."""
     title = "Path sums of Theorem 5.1 over the tokens"
     return _profiles(path_rows(frame_of(result)), title, first=_not_believed(result.beliefs))
+
+
+def attention_baselines_chart(result: AttentionBaselines) -> alt.VConcatChart:
+    """Four ways to read attention as a profile over the tokens, on one log axis."""
+    rows = frame_of(result).rename(columns={"baseline": "name"}).assign(norm=SHAPE, kind="measured", linearisation="")
+    return _profiles(rows, "Attention of the last token to each token, read four ways")
 
 
 def comparison_chart(result: Comparison) -> alt.VConcatChart:

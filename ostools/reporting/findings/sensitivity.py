@@ -51,7 +51,7 @@ _ORDERS = (
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
-    """Where in the text sensitivity is largest and smallest, and what freezing changes."""
+    """Where in the text sensitivity is largest and smallest, what freezing changes, and the certificate of the run."""
     profiles = _profiles(result)
     kind, norm = _kind_and_norm(result)
     _, output = theme.differentiated(result.provenance.parameters)
@@ -74,7 +74,27 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
                 f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in "
                 f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
             )
-    return sentences
+    return [*sentences, *certificate_finding(result)]
+
+
+def certificate_finding(result: Sensitivity) -> list[str]:
+    """One number for the run: how far its norms are from the true ones, the worst of its linearisations."""
+    parameters: Any = result.provenance.parameters
+    runs = list(parameters.get("runs", {}).values())
+    shares = [run["certificate"].get("within") for run in runs if "certificate" in run]
+    if not shares or any(share is None for share in shares):
+        return []
+    arithmetic = max(shares)
+    sketch = max(run.get("relative_error_reached", 0.0) for run in runs)
+    total = (1 + arithmetic) * (1 + sketch) - 1
+    where = "of the true Jacobian norm, at this prompt, in this arithmetic"
+    checked = f"finite differences of the network itself leave {_share(arithmetic)} for all tokens together"
+    widest = f"the widest interval of a token is {_share(sketch)}, " if sketch else ""
+    return [f"Certificate (95%): within {_share(total)} {where}: {widest}{checked}."]
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.01 else f"{value:.1g}"
 
 
 def _kind_and_norm(result: Sensitivity) -> tuple[str, str]:

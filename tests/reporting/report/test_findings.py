@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -222,3 +223,18 @@ def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
         assert all("too few tokens for a shape" in one for one in said)
     three = made_comparison([1.0, 1.0, 1.0], {"local": [2.0] * 3})
     assert "is flat" in findings.comparison_findings(three)[0]
+
+
+def test_a_run_says_its_certificate_once_and_adds_the_widest_interval_of_a_sketch() -> None:
+    def said(*runs: dict[str, Any]) -> list[str]:
+        made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
+        parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
+        return findings.certificate_finding(replace(made, provenance=replace(made.provenance, parameters=parameters)))
+
+    exact, better = ({"certificate": {"within": share}} for share in (0.1, 0.002))
+    assert said(exact, better)[0].startswith("Certificate (95%): within 10% of the true Jacobian norm, at this prompt")
+    assert said(better)[0].startswith("Certificate (95%): within 0.002 of")
+    (sketch,) = said(exact | {"relative_error_reached": 0.5})
+    assert "within 65% of" in sketch
+    assert "the widest interval of a token is 50%, finite differences of the network itself leave 10%" in sketch
+    assert said(exact, {"certificate": {"within": None}}) == []

@@ -1,0 +1,123 @@
+"""Attention as a profile over the tokens: the four baselines that a profile of sensitivities has to beat.
+
+    mean            mean over layers and heads of alpha_nj
+    rollout         row n of the product over layers of (mean_h alpha + I) / 2                      (Abnar and Zuidema, arXiv 2005.00928)
+    value-weighted  sum over layers and heads of alpha_nj ||W_O W_V norm(v_j)||                     (Kobayashi et al., arXiv 2004.10102)
+    alti            row n of the product over layers of C,                                          (Ferrando et al., arXiv 2203.04212)
+                    C_ij = max(0, ||z_i||_1 - ||z_i - z_ij||_1), each row divided by its sum
+
+z_i = v_i + P_i attention(norm_1(v))_i is what attention leaves in the residual stream, and z_ij its part from token j: what
+the heads move from j to i, and v_i itself for j = i (docs/theory.md 1). The norm after attention (Gemma, OLMo 2) is held at its
+scale, so that the parts and the biases add up to z_i. None of the four is a derivative, and none knows what an MLP does.
+
+Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries at a time. No gradient.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.forward import forward
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision
+from ostools.measure.prompts import by_token, token_columns
+from ostools.models import Prompt
+from ostools.models.precision.torch_state import float32_products
+from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.theory.path_sum import chunks
+
+BASELINES = ("mean", "rollout", "value-weighted", "alti")
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionBaselines(
+    Result,
+    chart="tokens:attention_baselines_chart",
+    tables=(TableHead(columns="position token value", across="baseline"),),
+):
+    """Attention of the last token to each token, read four ways: one row is one token under one baseline.
+
+    Columns: position, token_id, token, origin, baseline ("mean" | "rollout" | "value-weighted" | "alti"), value. The values of
+    mean, rollout and alti add up to 1. Those of value-weighted have the size of what heads write into the residual stream.
+    """
+
+    @property
+    def by_token(self) -> Frame:
+        """The values: position, token, source (the baseline), norm, kind."""
+        table: Frame = self.frame
+        return by_token(table, table["baseline"], table["value"], "measured")
+
+
+@measurement(
+    command="attention baselines",
+    examples=('--prompt "The capital of France is" --out baselines.png',),
+    memory="measure.bounds.bounds:bounds_memory",
+)
+def attention_baselines(
+    model: TransformerBridge, prompt: str | Prompt, *, mitigation: Mitigation | str | None = None
+) -> AttentionBaselines:
+    """Rank the tokens by attention alone: mean attention, rollout, value-weighted attention and ALTI of the last token.
+
+    Args:
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+
+    The weights as read here have to reproduce what attention and MLP of every block computed. Raises `InputError` where they
+    do not, and for blocks (experts) and active edits that the formulas do not describe. Read in float64.
+    """
+    mitigated = MitigatedPrompts.of("attention_baselines", model, [prompt], mitigation)
+    tokens = mitigated.prompt
+    about = {**mitigated.provenance_entry, **tokens.provenance}
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
+    work = full_precision(model, "attention_baselines")
+    with torch.inference_mode(False), torch.no_grad(), mitigated.acting(work), float32_products():
+        values = _values(work, tokens)
+    if not all(bool(torch.isfinite(row).all()) for row in values.values()):
+        raise InputError("attention_baselines: ALTI has no value on this prompt: no token has a part in some z_i")
+    tables = [token_columns(tokens).assign(baseline=name, value=values[name].cpu().numpy()) for name in BASELINES]
+    return AttentionBaselines(pd.concat(tables, ignore_index=True), provenance)
+
+
+def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor, " key"]]:
+    """Every baseline, the blocks from the last to the first: a product over layers is a row times each."""
+    run, layers = forward(model, tokens.ids, live=False), int(model.cfg.n_layers)
+    last = torch.eye(len(tokens.ids), dtype=torch.float64, device=run.final_norm_scale.device)[-1]
+    mean, weighted, rollout, alti = torch.zeros_like(last), torch.zeros_like(last), last, last
+    for block in run.blocks():
+        attention, moved = block.pattern.mean(0), moved_vectors(block)
+        mean = mean + attention[-1] / layers
+        rollout = (rollout @ attention + rollout) / 2
+        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1_scale[-1]
+        alti = alti @ alti_contributions(block, moved)
+    return dict(zip(BASELINES, (mean, rollout, weighted, alti), strict=True))
+
+
+def moved_vectors(block: Block) -> Float[Tensor, "head key d_model"]:
+    """W_O W_V norm(v_j) of every head, with the value's bias and the gain of a norm after attention; its scale is left out."""
+    return torch.einsum("hke,hde->hkd", block.value, block.weights.left_factor)
+
+
+def alti_contributions(block: Block, moved: Float[Tensor, "head key d_model"]) -> Float[Tensor, "query key"]:
+    """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest, in l1."""
+    pattern, scale, pos = block.pattern, block.post_norm1_scale, moved.shape[1]
+    rows = []
+    for part in chunks(pos, 3 * moved[0].nbytes):
+        parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], moved) / scale[part, None, None]
+        own = torch.arange(pos, device=scale.device)[part]
+        parts[torch.arange(len(own), device=scale.device), own] += block.residual[part]
+        z = parts.sum(1) + block.weights.out_bias / scale[part, None]
+        rest = (z[:, None] - parts).abs().sum(-1)
+        rows.append((z.abs().sum(-1, keepdim=True) - rest).clamp_min(0.0))
+    contributions = torch.cat(rows)
+    return contributions / contributions.sum(-1, keepdim=True)

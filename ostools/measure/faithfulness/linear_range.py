@@ -1,0 +1,204 @@
+"""How far the derivative carries: the stretch of the way to another token over which y_n moves as J says.
+
+Token i's embedding v_i moves towards that of another real token of its kind, v_i + t (v' - v_i), 0 < t <= 1. The linear
+prediction of y_n is off by
+
+    error(t) = || y_n(t) - y_n(0) - t J_i (v' - v_i) || / || t J_i (v' - v_i) ||
+
+and the linear range is the largest scale t of a fixed grid up to which error(t) <= tolerance. At t = 1 the token is replaced.
+A bound of J_i, a sketch of it and its exact norm all speak of moves within this range, and of no others.
+
+Cost: for each token and draw one product with J, and a forward pass for each scale up to the first that fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation
+from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.progress import Progress, tell
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.faithfulness.deletion import Kinds
+from ostools.measure.jacobian.certificate import ROUNDING, held_last_tokens
+from ostools.measure.jacobian.memory import graph_bytes
+from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.prompts import by_token, token_columns
+from ostools.measure.unloaded import Unloaded
+from ostools.models import Prompt
+from ostools.models.tokens import token_text
+from ostools.results import Frame, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.theory.profiles import rank_correlation
+
+SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-16, 1))
+"""The scales t that are tried, from 1/256 to 1; neighbours are a factor of 1.41 apart."""
+_RESOLVED = 0.2
+"""A scale is judged where rounding of y_n is at most this share of the error that is tolerated."""
+_ROWS = 4
+Fields = Float[Tensor, "move pos d_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRange(
+    Result,
+    chart="profile:linear_range_chart",
+    findings=("charts.profile:linear_range_findings",),
+    tables=(TableHead("tokens"),),
+):
+    """Linear range of the derivative: one row is one token on its way to one other token.
+
+    Columns: position, token_id, token, origin; other_id, other (the token it moves towards); linear_range (the largest t up to
+    which the prediction holds, 0 where it fails at every scale, missing where rounding hides the whole way),
+    predicted_change (||J_i (v' - v_i)||), change (||y' - y||, the token replaced), error (of the prediction at t = 1). A
+    control token has no other of its kind: its row has no values.
+    """
+
+    @property
+    def tokens(self) -> pd.DataFrame:
+        """Median over the draws, a row a token."""
+        frame: Any = self.frame
+        columns = ["linear_range", "predicted_change", "change", "error"]
+        return frame.groupby(["position", "token"], sort=False)[columns].median().reset_index()
+
+    @property
+    def by_token(self) -> Frame:
+        """The median range of each token: position, token, source, norm, kind."""
+        table: Frame = self.tokens
+        return by_token(table, "linear range", table["linear_range"], "measured")
+
+    @property
+    def spearman(self) -> float:
+        """Rank correlation, over all moves, of the predicted change of y_n with the change."""
+        frame: Frame = self.frame[self.frame["change"].notna()]
+        return rank_correlation(frame["predicted_change"].to_numpy(float), frame["change"].to_numpy(float))
+
+
+@measurement(
+    command="sensitivity range",
+    examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
+    memory="measure.faithfulness.linear_range:linear_range_memory",
+)
+@in_smaller_chunks
+def linear_range(
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    *,
+    draws: int = 2,
+    tolerance: float = 0.1,
+    seed: int = 0,
+    mitigation: Mitigation | str | None = None,
+    progress: Progress | None = None,
+) -> LinearRange:
+    """Find, for each token, how far towards another real token the linear prediction of y_n holds.
+
+    Args:
+        draws: how many other tokens of its kind (digits, letters or anything else, each with or without a blank before it)
+            each token moves towards. Control tokens (BOS, turn markers) have no other.
+        tolerance: largest error of the prediction, relative to its size.
+        seed: seed of the draws.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
+            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        progress: called as progress(done, total), in scales.
+
+    The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others stay.
+    """
+    counts = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
+    if not 0 < tolerance < 1:
+        raise InputError(f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1")
+    mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation)
+    tokens = mitigated.prompt
+    about = {**counts, "tolerance": tolerance, **mitigated.provenance_entry, **tokens.provenance}
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
+    work = full_precision(model, "linear_range")
+    moves = _moves(model, tokens, **counts)
+    with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
+        values = _measured(work, tokens, moves, tolerance, progress)
+    places, others = zip(*moves, strict=True)
+    words = [token_text(model.tokenizer, other) for other in others]
+    table = pd.DataFrame({"position": places, "other_id": pd.array(others, "Int64"), "other": words, **values})
+    return LinearRange(token_columns(tokens).merge(table, on="position", how="left"), provenance)
+
+
+def _moves(model: TransformerBridge, tokens: Prompt, draws: int, seed: int) -> list[tuple[int, int]]:
+    """The place and the other token of each move."""
+    kinds, ids = Kinds.of(model), tokens.ids.tolist()
+    moves = [
+        (place, other) for place, token in enumerate(ids) for other in kinds.replacements(token, draws, (seed, place))
+    ]
+    if not moves:
+        raise InputError("linear_range: expected a token that has another of its kind, found control tokens alone")
+    return moves
+
+
+def _measured(
+    model: TransformerBridge,
+    tokens: Prompt,
+    moves: list[tuple[int, int]],
+    tolerance: float,
+    progress: Progress | None,
+) -> dict[str, np.ndarray]:
+    """The columns of every move: its range, the predicted change, the change and the error at t = 1."""
+    ids = tokens.ids.to(next(model.parameters()).device)
+    replaced = ids.repeat(len(moves), 1)
+    for row, (place, other) in enumerate(moves):
+        replaced[row, place] = other
+    with torch.no_grad():
+        embedded, *streams = model.input_to_embed(torch.cat([ids[None], replaced]))[0].detach()
+    fields = torch.stack(streams) - embedded
+    predicted = AutogradRoute(model, embedded, rows=_ROWS).push(fields).double()
+
+    def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
+        moved = embedded + scale * fields[rows]
+        return held_last_tokens(model, embedded, torch.cat([embedded[None], moved]), "full").double()
+
+    ranges = _ranges(changes, predicted, tolerance, ROUNDING[embedded.dtype], progress)
+    y, *replaced_y = changes(torch.arange(len(moves)), 1.0)
+    change, size = torch.stack(replaced_y) - y, predicted.norm(dim=-1)
+    columns = {
+        "linear_range": ranges,
+        "predicted_change": size,
+        "change": change.norm(dim=-1),
+        "error": (change - predicted).norm(dim=-1) / size,
+    }
+    return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _ranges(
+    changes: Any, predicted: Float[Tensor, "move d_model"], tolerance: float, rounding: float, progress: Progress | None
+) -> Float[Tensor, " move"]:
+    """The scales from the smallest to 1, each of the moves whose prediction held so far."""
+    size = predicted.norm(dim=-1)
+    ranges = torch.full_like(size, torch.nan)
+    holding = torch.ones_like(size, dtype=torch.bool)
+    for index, scale in enumerate(SCALES):
+        rows = holding.nonzero()[:, 0]
+        if len(rows):
+            y, *moved = changes(rows, scale)
+            allowed = tolerance * scale * size[rows]
+            resolved = rounding * y.norm() <= _RESOLVED * allowed
+            holds = (torch.stack(moved) - y - scale * predicted[rows]).norm(dim=-1) <= allowed
+            failed, held = rows[resolved & ~holds], rows[resolved & holds]
+            ranges[held] = scale
+            ranges[failed] = ranges[failed].nan_to_num(0.0)
+            holding[failed] = False
+        tell(progress, index + 1, len(SCALES))
+    return ranges
+
+
+def linear_range_memory(model: Unloaded, pos: int, *, draws: int = 2) -> int:
+    """Bytes of the graphs of a derivative's derivative, and of every move's prompt."""
+    shape = model.shape
+    return 3 * _ROWS * graph_bytes(shape, pos) + 4 * draws * pos * pos * shape.d_model * shape.element

@@ -1,0 +1,65 @@
+"""Linear range: closed forms of the error along a line, and the derivative against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.faithfulness.linear_range import SCALES, _ranges
+from ostools.measure.jacobian.certificate import held_last_tokens
+from tests.checkpoints import tiny_model
+
+IDS = [40, 50, 61, 50, 70]
+
+
+@pytest.mark.parametrize(("curvature", "largest"), [(0.0, 1.0), (0.05, 1.0), (0.4, 0.25), (6.4, 2**-6), (1e4, 0.0)])
+def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
+    """y(t) = t + c t^2: the prediction t is off by c t of its size, so it holds within 0.1 up to t = 0.1 / c."""
+    predicted = torch.ones(1, 1, dtype=torch.float64)
+
+    def changes(rows: Any, scale: float) -> torch.Tensor:
+        moved = torch.full((len(rows), 1), scale + curvature * scale**2 * (1 - 1e-9), dtype=torch.float64)
+        return torch.cat([torch.zeros(1, 1, dtype=torch.float64), moved])
+
+    assert float(_ranges(changes, predicted, 0.1, 0.0, None)) == largest
+
+
+def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> None:
+    predicted = torch.tensor([[1e-9], [1.0]], dtype=torch.float64)
+
+    def changes(rows: Any, scale: float) -> torch.Tensor:
+        off = 0.5 if abs(scale - 0.25) < 1e-9 else 0.0
+        moved = predicted[rows] * scale * (1 + off)
+        return torch.cat([torch.ones(1, 1, dtype=torch.float64), moved + 1.0])
+
+    hidden, later = _ranges(changes, predicted, 0.1, 1e-6, None).tolist()
+    assert np.isnan(hidden)
+    assert later == SCALES[SCALES.index(0.25) - 1]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
+def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_replaced_token(family: str) -> None:
+    model = tiny_model(family, dtype=torch.float64)
+    frame: Any = ost.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
+    assert len(frame) == 2 * len(IDS)
+    assert frame["linear_range"].between(0, 1).all()
+    for row in frame.itertuples():
+        ids = torch.tensor([IDS, [*IDS[: row.position], row.other_id, *IDS[row.position + 1 :]]])
+        whole, replaced = model.input_to_embed(ids)[0].detach()
+        step = 1e-6 * (replaced - whole)
+        streams = torch.stack([whole, whole + step, whole - step, replaced])
+        with hooks.exact_arithmetic(model):
+            y, up, down, y_replaced = held_last_tokens(model, whole, streams, "full")
+        assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
+        assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
+
+
+def test_a_tolerance_is_between_0_and_1() -> None:
+    with pytest.raises(InputError, match=r"a tolerance between 0 and 1, found 1\.5"):
+        ost.linear_range(tiny_model("llama"), "1 1", tolerance=1.5)
