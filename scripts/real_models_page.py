@@ -291,7 +291,7 @@ def _windowed(stored: dict[str, Cells]) -> str:
     return (
         "## How loose is the certified bound?\n\n"
         "`local` multiplies the norms of single blocks; `windowed(k)` those of k blocks multiplied out, and is the norm itself "
-        "from as many blocks as the model has. On the prompts of 32 tokens, against the exact frozen operator norm.\n\n"
+        "from as many blocks as the model has. On the first 8 tokens of prompts, against the exact frozen operator norm.\n\n"
         f"{table(columns, body)}\n"
     )
 
