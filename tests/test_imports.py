@@ -33,6 +33,28 @@ print(sorted(sys.modules.keys() & {set(HEAVY)}))
     assert found.stdout.strip() == "[]"
 
 
+def test_refusing_a_name_imports_no_torch() -> None:
+    code = """
+import sys
+from ostools.cli import checks, signature
+from ostools.ground.errors import InputError
+spelled_out = {name: signature.names_in(target) for name, (_, target) in checks._NAMES.items()}
+for name in [*spelled_out, "dtypes"]:
+    try:
+        checks.check_names({name: ["nosuch"]})
+    except InputError as error:
+        assert "nosuch" in str(error)
+    else:
+        raise AssertionError(name)
+assert not sys.modules.keys() & {"torch", "transformers", "transformer_lens"}
+for name, (_, target) in checks._NAMES.items():
+    assert spelled_out[name] == tuple(signature.imported(target)), name
+print("as imported")
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "as imported"
+
+
 def test_every_public_name_resolves() -> None:
     for package in (hooks, mitigations, ostools):
         for name in package.__all__:

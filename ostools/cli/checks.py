@@ -11,7 +11,7 @@ from typing import Any
 
 from ostools.cli.prompts import Prompts, rewritten, texts_of
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, checked_names
+from ostools.ground.names import PRECISION_NAMES, checked_name, checked_names
 
 Arguments = Mapping[str, Any]
 
@@ -23,7 +23,8 @@ _NAMES = {
     "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
     "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
 }
-"""Parameters whose names are known without a model: how they are called, and where they stand."""
+"""Parameters whose names are known without a model: how they are called, and where they stand. They are read from the
+source where it spells them out: importing torch and TransformerLens takes seconds, and a refusal none."""
 
 
 _AT_LEAST = {"seed": 0} | dict.fromkeys(("max_new_tokens", "length", "samples", "count", "per_text", "bins", "top"), 1)
@@ -32,11 +33,11 @@ _AT_LEAST = {"seed": 0} | dict.fromkeys(("max_new_tokens", "length", "samples", 
 
 def check_names(arguments: Arguments) -> None:
     """Refuse what many commands have: unknown mitigations, dtypes and variants, numbers that are too small."""
-    from ostools.cli.signature import imported
+    from ostools.cli.signature import names_in
 
     for name, (kind, target) in _NAMES.items():
         if arguments.get(name) is not None:
-            checked_names(kind, arguments[name], imported(target))
+            checked_names(kind, arguments[name], names_in(target))
     for name, least in _AT_LEAST.items():
         if (number := arguments.get(name)) is not None and number < least:
             option = f"--{name.replace('_', '-')}"
@@ -50,10 +51,7 @@ def check_names(arguments: Arguments) -> None:
         for spec in texts_of(arguments.get(name)):
             mitigation(spec)
     if arguments.get("dtypes") is not None:
-        from ostools.measure.passes.precisions import Precision
-
-        for dtype in arguments["dtypes"]:
-            Precision.of_name(dtype)
+        checked_names("dtype", arguments["dtypes"], PRECISION_NAMES)
     if arguments.get("variants") is not None:
         from ostools.measure.bounds.variants import checked_variants
 

@@ -56,6 +56,12 @@ def imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def names_in(target: str) -> Any:
+    """The names in the constant `target`, read from its source; imported where the source does not spell them out."""
+    names = _constant(*target.split(":"))
+    return imported(target) if names is UNKNOWN else names
+
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -125,8 +131,12 @@ def _value(expression: ast.expr, module: str) -> Any:
         case ast.Call(func=ast.Name(id="range"), args=numbers):
             bounds = [_value(number, module) for number in numbers]
             return UNKNOWN if UNKNOWN in bounds else range(*bounds)
-        case ast.Call(func=ast.Name(id="tuple" | "list"), args=[content]):
+        case ast.Call(func=ast.Name(id="tuple" | "list" | "get_args"), args=[content]):
             return _value(content, module)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple() as content):
+            return _value(content, module)
+        case ast.Dict(keys=keys) if all(isinstance(key, ast.Constant) for key in keys):
+            return tuple(ast.literal_eval(key) for key in keys if key)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             values = tuple(_value(part, module) for part in parts)
             return UNKNOWN if UNKNOWN in values else values

@@ -10,6 +10,14 @@ from ostools.ground.errors import InputError, short_repr, unknown_name
 METHOD_KINDS = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
 """What a sensitivity's numbers are, by its column `method`."""
 
+_FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int4")
+PRECISION_NAMES = (
+    *("float32", "bfloat16", "float16", "float64"),
+    *(f"{format}-{part}" for part in ("weights", "residual", "kv") for format in _FORMATS),
+    "int8-dynamic",
+)
+"""The precisions of `measure.passes.precisions`, which imports torch: a wrong name is refused without it."""
+
 
 def known_norm(methods: Iterable[str]) -> Literal["operator", "frobenius"]:
     """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a bound of it alone is known."""
