@@ -31,7 +31,7 @@ from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.shards import read_shards
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
-from ostools.models.generic import generic_bridge
+from ostools.models.generic.bridge import generic_bridge
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.theory.distances import dtype_named

@@ -54,7 +54,7 @@ from ostools.measure.prompts import (
 )
 from ostools.measure.swept import Swept
 from ostools.models import Prompt
-from ostools.models.generic import block_notes
+from ostools.models.generic.bridge import block_notes
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 

@@ -58,7 +58,8 @@ def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None
 
 @contextmanager
 def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """Compute norms and softmax of a float64 model in float64 too; all of it where blocks are closed. `layers`: of these only. Products of float32
+    """Compute norms and softmax of a float64 model in float64 too; all of it where blocks are
+    closed. `layers`: of these only. Products of float32
     matrices are not in TF32, whatever is allowed elsewhere."""
     exact: AbstractContextManager[Any] = nullcontext()
     if next(model.parameters()).dtype == torch.float64:

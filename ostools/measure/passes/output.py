@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt
-from ostools.models.generic import soft_cap_of
+from ostools.models.generic.bridge import soft_cap_of
 from ostools.models.tokens import one_token, token_text
 
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
