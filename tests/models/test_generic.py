@@ -134,3 +134,13 @@ def test_a_scale_and_a_soft_cap_of_the_logits_are_known(kind: str, tmp_path: Pat
     prompt = ost.Prompt.from_ids(model, IDS)
     assert ost.sensitivity(model, prompt, linearisations=["full"], logit=50).provenance.parameters["logit_norm"] > 0
     assert model.unembed._scale == GENERIC[kind].get("logit_scale", 1.0)
+
+
+def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
+    from ostools.cli.verbs.listings import _checked_route
+
+    for kind, words in (("qwen3_next", "no record; the generic route"), ("llama", "Llama: by its record")):
+        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}', encoding="utf-8")
+        assert words in _checked_route(str(tmp_path))[0]
+    with pytest.raises(InputError, match="expected a directory or a hub id"):
+        _checked_route(str(tmp_path / "nothing"))
