@@ -19,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError
 from hooks.lock import model_block
 from hooks.register import HookBody, Order, Placement, attached, with_input
-from hooks.sites import Norm, available_sites, points
+from hooks.sites import Norm, available_sites, points, require_open
 from hooks.sites import norms as norms_of
 from hooks.strips import active_strips
 
@@ -49,6 +49,7 @@ def frozen(
         raise HookError(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
+    require_open(model, "frozen")
     with ExitStack() as stack:
         if attention:
             placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
@@ -71,6 +72,8 @@ def hold_first_pass(
     network. The first pass has one prompt. Later passes have any number of prompts of the same length. If all three are False,
     nothing is held. Inside `in_strips` the first pass's queries and keys are imposed, which makes the same patterns again.
     """
+    if attention or norms or activations:
+        require_open(model, "hold_first_pass")
     with ExitStack() as stack:
         strips = active_strips(model)
         if attention and strips is not None:

@@ -21,7 +21,17 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError, nearest, short_repr
 from hooks.lock import model_block
 from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, remove_hooks, with_input
-from hooks.sites import POST_NORMS, PRE_NORMS, QK_NORMS, adds_residual, checked_layers, component_of, norms, points
+from hooks.sites import (
+    POST_NORMS,
+    PRE_NORMS,
+    QK_NORMS,
+    adds_residual,
+    checked_layers,
+    component_of,
+    norms,
+    points,
+    require_open,
+)
 
 UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
 """What can be computed in float32: see `upcast`."""
@@ -93,6 +103,7 @@ def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
 
 def _require_known(model: TransformerBridge) -> None:
     """Require that every weight is inside one of the places, and each sum of the residual stream outside of all."""
+    require_open(model, "upcast")
     known_ids = {id(weight) for place in _places(model) for weight in place.module.parameters()}
     unknown = [name for name, weight in model.named_parameters() if id(weight) not in known_ids]
     inside = [name for name in ("attn", "mlp") if adds_residual(getattr(model.blocks[0], name))]

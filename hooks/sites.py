@@ -107,8 +107,24 @@ def adds_residual(sublayer: nn.Module) -> bool:
     return "residual" in inspect.signature(original.forward).parameters
 
 
+def is_closed(model: TransformerBridge) -> bool:
+    """Whether nothing inside a block is known: a bridge with hook points between blocks alone."""
+    return not {"attn", "mlp"} <= set(model.blocks[0]._modules)
+
+
+def require_open(model: TransformerBridge, what: str) -> None:
+    """`HookError` in the name of `what` for a model whose blocks are closed."""
+    if is_closed(model):
+        raise HookError(
+            f"{what}: expected a model whose blocks are known inside, found {model.cfg.architecture}, where only the "
+            "residual stream between blocks is; what needs no inside is measured: linearisations=['full'], collapse, evaluate"
+        )
+
+
 def _misnamed(model: TransformerBridge) -> frozenset[str]:
     """Sites whose hook point is there, but never runs, or is not at what the table says."""
+    if is_closed(model):
+        return frozenset()
     block, misnamed = model.blocks[0], set[str]()
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
         misnamed |= {"rotary_q", "rotary_k"}  # never run
@@ -209,6 +225,7 @@ class Norm:
 @checked_arguments(HookError)
 def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
+    require_open(model, "norms")
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS
     names = [f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block]
     hook_points = model.hook_dict  # put together anew at every access

@@ -28,7 +28,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from hooks.errors import HookError, checked_arguments
 from hooks.lock import model_block
 from hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
-from hooks.sites import points
+from hooks.sites import is_closed, points, require_open
 
 # Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
 _STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})
@@ -169,6 +169,8 @@ def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
 @checked_arguments(HookError)
 def active_strips(model: TransformerBridge) -> Strips | None:
     """The `Strips` of the `in_strips` block around this call, None outside of one."""
+    if is_closed(model):
+        return None
     forward = vars(model.blocks[0].attn).get("forward")
     return forward.strips if isinstance(forward, _Forward) else None
 
@@ -184,6 +186,7 @@ def _require_stripwise(point: HookPoint) -> None:
 
 
 def _require_known(model: TransformerBridge) -> None:
+    require_open(model, "in_strips")
     if active_strips(model) is not None:
         raise HookError("in_strips: found a block of its kind around this one")
     for block in model.blocks:

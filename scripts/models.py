@@ -23,6 +23,7 @@ from ostools.models.families import FAMILIES, ROUTES, Family, family_of
 from tests.checkpoints import FAMILIES as FIRST
 from tests.checkpoints import make_model, write_checkpoint
 from tests.families import OTHERS
+from tests.generic_models import GENERIC, generic_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -52,8 +53,26 @@ measured so, with the router live.
 [GGUF files](quantised.md).
 """
 
+_GENERIC = """
+## By the generic route
+
+Whatever else transformers loads as a causal language model goes by the generic route (`ostools.models.generic`), without a
+record; so does any model with `load_model(..., route="generic")`. The blocks stay Hugging Face's own. v^(l) is the residual
+stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
+pass over other tokens, has to give the same logits. Where it does not, the model is refused.
+
+`sensitivity` with `linearisations=["full"]` (exact, sketch, estimate, of a logit), `collapse` and `evaluate` need nothing else.
+What needs the inside of a block (frozen, detached, bounds, hops, patterns, edits of attention) is refused. Of state-space and
+linear-attention blocks `full` is the real derivative; the paper's statements on softmax attention are not about them, and the
+provenance names them. The choice of a router of experts is held as it is at the prompt, which the provenance says too; how near
+a token is to another choice is not measured.
+
+Each row is a tiny random model, float32: the largest difference of its logits from Hugging Face's own, and the largest relative
+difference of a finite difference from the measured `full` derivative (-: rounding is too large for it to say anything).
+"""
+
 _REFUSED = """
-## What is not loaded
+## What no record describes
 """
 
 
@@ -109,8 +128,8 @@ def _holds(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def page() -> str:
-    """The page, from the records alone."""
+def page(generic: list[str]) -> str:
+    """The page, from the records and the rows of the generic route."""
     loads = [family for family in FAMILIES if family.refused is None]
     refused = [family for family in FAMILIES if family.refused is not None]
     head = ["family", "`architectures`", "logits", *ROUTES]
@@ -123,7 +142,30 @@ def page() -> str:
     lines += [_row([family.name, family.block]) for family in loads]
     below = [f"- {family.name}: {family.refused}." for family in refused]
     below += [f"- {family.name} in 16 bits: {family.wide_only}." for family in loads if family.wide_only is not None]
-    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _REFUSED.rstrip("\n"), "", *below, ""])
+    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _GENERIC, *generic, _REFUSED.rstrip("\n"), "", *below, ""])
+
+
+def generic_rows() -> list[str]:
+    """The table of the generic route, by running: a row a model type of `tests.generic_models`."""
+    rows = [_row(["`model_type`", "route", "logits differ by", "derivative differs by", "refused"]), _row(["---"] * 5)]
+    for kind in sorted(GENERIC):
+        with tempfile.TemporaryDirectory() as folder:
+            own = generic_model(kind)
+            own.save_pretrained(folder)
+            try:
+                model = ost.load_model(folder, device="cpu", dtype="float32", route="generic")
+                with torch.no_grad():
+                    ids = torch.tensor([IDS])
+                    apart = float((own(ids, use_cache=False).logits - model(ids)).abs().max())
+                found = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], layers="all")
+                error = found.provenance.parameters["runs"]["full"]["certificate"]["error"]
+            except InputError as refusal:
+                rows.append(_row([f"`{kind}`", "none", "", "", str(refusal).replace(str(folder), "it").split(";")[0]]))
+                continue
+        rows.append(
+            _row([f"`{kind}`", "generic", f"{apart:.1g}", "-" if error is None else f"{error:.1g}", "the inside"])
+        )
+    return rows
 
 
 def _row(cells: list[str]) -> str:
@@ -145,4 +187,4 @@ def differences() -> list[str]:
 if __name__ == "__main__":
     if wrong := differences():
         sys.exit("\n".join(wrong))
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGE.write_text(page(generic_rows()), encoding="utf-8")

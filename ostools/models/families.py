@@ -41,7 +41,8 @@ class Family:
     have one; `soft_caps`: of scores and logits; `embedding`: what becomes of a token's row before the first block. `copied`: q,
     k and v are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
     Face's to the bit; else they differ by the rounding of sums in another order. `wide_only`: why it
-    is not computed with in 16 bits. `refused`: why such a model is not loaded.
+    is not computed with in 16 bits. `refused`: why such a model is not loaded by a record. `generic`: no record, but what
+    stands in for one of a model that none describes (`models.generic`); the rest then says nothing.
     """
 
     model_type: str
@@ -64,6 +65,7 @@ class Family:
     exact: bool = True
     wide_only: str | None = None
     refused: str | None = None
+    generic: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "module", self.module or self.architecture)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -22,6 +22,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words, unknown_name
+from ostools.ground.names import checked_name
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
@@ -30,6 +31,7 @@ from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.shards import read_shards
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
+from ostools.models.generic.bridge import generic_bridge
 from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.theory.distances import dtype_named
@@ -43,6 +45,7 @@ def load_model(
     device: str = "auto",
     device_map: str | None = None,
     revision: str | None = None,
+    route: Literal["auto", "generic"] = "auto",
 ) -> TransformerBridge:
     """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with eager attention.
 
@@ -54,6 +57,8 @@ def load_model(
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
+        route: "auto": by its family's record, which knows the inside of a block; a causal language model without one by the
+            generic route, where v^(l) and y are found by structure and proven (`models.generic`). "generic": by that one.
 
     Its tokenizer is `model.tokenizer`; a model without one takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by
     transformers, into a cache (needs `gguf`); `describe(model)` says so in `quantisation`.
@@ -66,9 +71,14 @@ def load_model(
     pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
     """
     torch_dtype = dtype_named(dtype)
+    checked_name("route", route, ("auto", "generic"))
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
-    family = check_config(source.directory)
+    family = check_config(source.directory, route == "generic")
+    if family.generic and device_map is not None:
+        raise InputError(
+            f"device_map: expected a model of a family that is known, found {family.module}: load it whole"
+        )
     check_dtype(family, torch_dtype)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
@@ -134,6 +144,8 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
     probe = probe_of(module)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+        if family.generic:
+            return generic_bridge(module, family.module, probe, name)
         try:
             bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
         except Exception as error:  # bare ones, of a library that does not know a setting of this architecture

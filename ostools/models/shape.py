@@ -54,16 +54,16 @@ class Shape:
         """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
         config = config.get_text_config()
         family = family_of_config(config.to_dict())
-        d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
+        d_model, n_heads = int(config.hidden_size), int(setting(config, "num_attention_heads") or 1)
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,
             n_heads=n_heads,
             n_key_value_heads=_n_key_value_heads(config, n_heads),
-            d_head=int(getattr(config, "head_dim", None) or d_model // n_heads),
+            d_head=int(setting(config, "head_dim") or d_model // n_heads),
             d_mlp=_d_mlp(config, d_model),
             d_vocab=int(config.vocab_size),
-            context=_context(config),
+            context=context(config),
             gated=family is None or family.mlp != "plain",
             element=dtype.itemsize,
             device=device,
@@ -99,28 +99,37 @@ class Shape:
         return self.n_layers * per_layer * self.element
 
 
+def setting(config: Any, name: str) -> Any:
+    """A setting of a configuration; None where it has none, and where layers have several."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # transformers' own, of a setting that each layer has for itself
+        return None
+
+
 def _n_key_value_heads(config: Any, n_heads: int) -> int:
     if getattr(config, "multi_query", False):
         return 1
-    return int(getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None) or n_heads)
+    return int(setting(config, "num_key_value_heads") or setting(config, "num_kv_heads") or n_heads)
 
 
 def _d_mlp(config: Any, d_model: int) -> int:
     """Hidden units of an MLP; of experts, of those that a token goes through."""
     active = getattr(config, "num_experts_per_tok", None)
     if active is not None:
-        return int(active) * int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+        one = setting(config, "moe_intermediate_size") or setting(config, "intermediate_size") or 4 * d_model
+        return int(active) * (max(one) if isinstance(one, list) else int(one))
     for name in ("intermediate_size", "n_inner", "ffn_hidden_size"):
-        if getattr(config, name, None):
-            return int(getattr(config, name))
+        if value := setting(config, name):
+            return max(value) if isinstance(value, list) else int(value)
     return 4 * d_model
 
 
-def _context(config: Any) -> int:
+def context(config: Any) -> int:
     """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens takes it at, 2048."""
-    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
-        if getattr(config, name, None):
-            return int(getattr(config, name))
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length", "context_length"):
+        if setting(config, name):
+            return int(setting(config, name))
     return 2048
 
 

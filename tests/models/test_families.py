@@ -14,6 +14,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import hooks
+from hooks.sites import is_closed
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, view_in
@@ -22,6 +23,7 @@ from ostools.models.shape import Shape
 from scripts import models as models_page
 from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, edit_config, make_model, tiny_model, write_checkpoint
 from tests.families import EXPERTS, OTHERS, REFUSED
+from tests.generic_models import GENERIC
 from tests.sets import quick
 
 EVERY = (*TEXT_FAMILIES, *OTHERS)
@@ -144,16 +146,19 @@ def test_eager_attention_is_what_the_other_kernel_computes(family: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "reason"),
-    [
-        ("gptj", "found GPT-J in .*computes on without what a hook made of them"),
-        ("falcon-40b", "found Falcon 40B, 180B in .*at the wrong rows"),
-        ("falcon-alibi", "found Falcon RW in .*adds ALiBi twice"),
-        ("phi-qk-norm", "found Phi with qk-norm in .*does not know its norms of queries and keys"),
-    ],
+    [("falcon-alibi", "found Falcon RW in .*adds ALiBi twice")],
 )
 def test_what_would_be_wrong_is_refused(family: str, reason: str, tmp_path) -> None:
     with pytest.raises(InputError, match=reason):
         load_model(write_checkpoint(tmp_path, family), device="cpu")
+
+
+@pytest.mark.parametrize("family", ["gptj", "falcon-40b", "phi-qk-norm"])
+def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(family: str, tmp_path) -> None:
+    model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
+    assert is_closed(model)
+    with torch.no_grad():
+        assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
 
 
 def test_olmo_2_is_not_computed_with_in_16_bits(tmp_path) -> None:
@@ -226,7 +231,12 @@ def test_a_view_of_falcon_reads_its_own_weights(tmp_path) -> None:
 
 def test_the_page_is_what_the_records_say() -> None:
     """docs/models.md is written by `python -m scripts.models`, never by hand."""
-    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page()
+    text = models_page.PAGE.read_text(encoding="utf-8")
+    rows = text[text.index("| `model_type` | route") :].split("\n\n")[0].splitlines()
+    assert text == models_page.page(rows)
+    kinds = [row.split("`")[1] for row in rows[2:]]
+    assert kinds == sorted(GENERIC)
+    assert sum("| generic |" in row for row in rows) >= 36
 
 
 @pytest.mark.slow

@@ -25,8 +25,16 @@ _LONGEST_PROMPT = 72
 """Characters of a prompt that a listing shows."""
 
 
-def models() -> None:
-    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model."""
+def models(*, check: str | None = None) -> None:
+    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
+
+    Args:
+        check: a directory with a config.json, or a hub id: say instead by which route that model goes, and what is refused
+            of it. No weights are read.
+    """
+    if check is not None:
+        terminal.print_text(_checked_route(check))
+        return
     from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
@@ -64,6 +72,36 @@ def models() -> None:
     terminal.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
     terminal.print_text(["Weights in few bits that load: GGUF, dequantised by transformers."])
     terminal.print_text([f"Not loaded: {name}: {reason}." for name, reason in refused.items()])
+
+
+def _checked_route(name: str) -> list[str]:
+    """Route of the model with that config.json, in sentences. `InputError` for one that goes by none."""
+    from huggingface_hub import hf_hub_download
+
+    from ostools.ground.errors import InputError, in_words
+    from ostools.models.files.checks import read_json
+    from ostools.models.files.config import family_of_settings, refuse_quantised
+
+    directory = Path(name)
+    try:
+        file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
+    except Exception as error:
+        raise InputError(
+            f"check: expected a directory or a hub id with a config.json, found {name!r}: {in_words(error)}"
+        ) from None
+    if not file.is_file():
+        raise InputError(f"check: expected a config.json in {name}, found none: give the directory of a model")
+    config = read_json(file)
+    refuse_quantised(config, directory)
+    family = family_of_settings(config, str(file))
+    if family.generic:
+        return [
+            f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
+            "Measured: sensitivity with linearisations=['full'], collapse, evaluate.",
+            "Refused: frozen, detached, bounds, hops, patterns and edits of attention, which need the inside of a block.",
+        ]
+    missing = [route for route, has in family.routes.items() if not has]
+    return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]
 
 
 def _card(file: Path) -> dict[str, Any] | None:

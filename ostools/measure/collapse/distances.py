@@ -59,7 +59,10 @@ class LastTokens:
         """Sites with the number of blocks before each: v^(l) of the layers kept, and the others after all blocks."""
         layers = sorted(self.rows.residuals)
         return [("residual", layer) for layer in layers] + [
-            (site, layers[-1]) for site in READINGS if site != "residual"
+            (site, layers[-1])
+            for site in READINGS
+            if site != "residual"
+            and (site != "attention" or len(self.w_o))  # no heads are known where blocks are closed
         ]
 
     def at(self, site: str, index: Int[Tensor, " row"], layer: int | None = None) -> Float[Tensor, "row ..."]:
@@ -162,7 +165,7 @@ def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pi
         yield HEAD_OUTPUT, pieces
         return
     yield VECTOR, _cut(pieces, lambda x: x[:, None])
-    if site != "logits" and pieces[0].shape[-1] % n_heads == 0:
+    if site != "logits" and n_heads and pieces[0].shape[-1] % n_heads == 0:
         yield HEAD_CHUNK, _cut(pieces, partial(distances.head_chunks, n_heads=n_heads))
 
 

@@ -11,6 +11,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.sites import is_closed
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError, RangeError
 from ostools.ground.progress import Progress, part_of, rising, tell
@@ -332,7 +333,8 @@ def _last_tokens(
     soft-cap) is not what the model itself returns.
     """
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
-    w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
+    closed = is_closed(model)
+    w_o = rows.z.new_empty(0, 0, 0) if closed else model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     require_finite(last_tokens, run.task, prompts.prompt_lengths())
     differences = []

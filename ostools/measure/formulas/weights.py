@@ -29,6 +29,7 @@ from transformer_lens.model_bridge.generalized_components import MoEBridge
 
 import hooks
 from hooks import Norm
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.models.lazy_cast import dense
 
@@ -75,6 +76,8 @@ def is_parallel(model: TransformerBridge) -> bool:
 
 def require_described(model: TransformerBridge, sites: Container[str]) -> None:
     """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those that the model has."""
+    if is_closed(model):
+        raise InputError(f"the formulas do not describe {model.cfg.architecture}: nothing inside a block is known")
     mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
     if isinstance(mlp, MoEBridge):
         raise InputError(

@@ -54,6 +54,7 @@ from ostools.measure.prompts import (
 )
 from ostools.measure.swept import Swept
 from ostools.models import Prompt
+from ostools.models.generic.bridge import block_notes
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 
@@ -190,6 +191,7 @@ def _of_each(
     """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
     about = {"linearisations": options.names, "layers": options.layers, **mitigated.provenance_entry}
+    about |= block_notes(model)
     provenance = Provenance.collect(model, **about, **asdict(options.settings))
     work, prompts, results = full_precision(model, "sensitivity"), mitigated.prompts, []
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):

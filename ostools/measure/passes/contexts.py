@@ -9,17 +9,19 @@ queries where a block's pattern would take over 64 MiB.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
 
 import hooks
 from hooks.register import before_modules
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
@@ -56,11 +58,28 @@ def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None
 
 @contextmanager
 def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """Compute norms and softmax of a float64 model in float64 too. `layers`: of these blocks only. Products of float32
+    """Compute norms and softmax of a float64 model in float64 too; all of it where blocks are
+    closed. `layers`: of these only. Products of float32
     matrices are not in TF32, whatever is allowed elsewhere."""
-    is_double = next(model.parameters()).dtype == torch.float64
-    with float32_products(), hooks.exact_arithmetic(model, layers) if is_double else nullcontext():
+    exact: AbstractContextManager[Any] = nullcontext()
+    if next(model.parameters()).dtype == torch.float64:
+        exact = _AllFloat64() if is_closed(model) else hooks.exact_arithmetic(model, layers)
+    with float32_products(), exact:
         yield
+
+
+class _AllFloat64(TorchFunctionMode):
+    """Computes in float64 whatever the code of a float64 model casts to float32: norms, softmax, states, rotations."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        kwargs = {name: _wide(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_wide, args), **kwargs)
+
+
+def _wide(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
 
 
 _BIAS_NAMES = ("alibi", "position_bias")

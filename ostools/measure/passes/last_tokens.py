@@ -24,6 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
 import hooks
+from hooks.sites import is_closed
 from mitigations.window import own_windows
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
@@ -64,7 +65,8 @@ class Unembedding:
 
 @dataclass(frozen=True)
 class LastRows:
-    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's heads, in the model's dtype."""
+    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's heads (none where blocks are
+    closed), in the model's dtype."""
 
     residuals: Mapping[int, Float[Tensor, "row d_model"]]
     y: Float[Tensor, "row d_model"]
@@ -267,10 +269,11 @@ def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None, layer
         return tensor[:, -1].clone() if rows is None else tensor[0, rows.to(tensor.device)]
 
     once = ("embedding", "final_norm") if 0 in layers else ("final_norm",)
+    once = once if is_closed(model) else ("z", *once)
     blocks = [layer - 1 for layer in layers if layer]
     with (
         hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
-        hooks.capture(model, "z", *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as other_sites,
+        hooks.capture(model, *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as other_sites,
     ):
         yield streams, other_sites
 
@@ -279,8 +282,9 @@ def _rows(records: _Records) -> LastRows:
     streams, other_sites = records
     residuals = {0: other_sites["embedding"]} if "embedding" in list(other_sites) else {}
     residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
-    (z,) = other_sites["z"].values()
-    return LastRows(residuals, other_sites["final_norm"], z)
+    y = other_sites["final_norm"]
+    (z,) = other_sites["z"].values() if "z" in list(other_sites) else (y.new_empty(len(y), 0, 0),)
+    return LastRows(residuals, y, z)
 
 
 def _batch(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> Int[Tensor, "batch pos"]:

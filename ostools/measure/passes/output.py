@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt
+from ostools.models.generic.bridge import soft_cap_of
 from ostools.models.tokens import one_token, token_text
 
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -92,7 +93,7 @@ def output_row(
 
 def soft_cap(model: TransformerBridge) -> float | None:
     """Bound of the model's logits; None where it has none."""
-    return getattr(model.original_model.config, "final_logit_softcapping", None)
+    return soft_cap_of(model.original_model.config)
 
 
 def read_up_to(position: int | None, pos: int) -> int:

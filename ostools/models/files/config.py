@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError
@@ -24,6 +25,7 @@ _MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", 
 _TABLES = (("mpt", ("n_heads", "max_seq_len"), 1), ("gpt2", ("n_layer", "n_positions"), 2))
 """Families of which transformers makes a table of positions: a number for each head and position, or a mask for each layer."""
 _LARGEST_TABLE = 1 << 28
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
     attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset _flash_attn_2_enabled
     experts_implementation _experts_implementation _experts_implementation_internal
@@ -52,13 +54,13 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def check_config(directory: Path) -> Family:
-    """The family of the model in `directory`, or why ostools does not load it."""
+def check_config(directory: Path, generic: bool = False) -> Family:
+    """The family of the model in `directory`, or why ostools does not load it; `generic` as in `family_of_settings`."""
     check_files(directory)
     config = read_json(directory / "config.json")
     _check_limits(config, directory / "config.json")
     refuse_quantised(config, directory)
-    return family_of_settings(config, str(directory / "config.json"))
+    return family_of_settings(config, str(directory / "config.json"), generic)
 
 
 def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
@@ -97,8 +99,11 @@ def _check_limits(config: dict[str, Any], where: Path) -> None:
                 )
 
 
-def family_of_settings(config: dict[str, Any], where: str) -> Family:
-    """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of."""
+def family_of_settings(config: dict[str, Any], where: str, generic: bool = False) -> Family:
+    """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of.
+
+    A model that no record describes, or any if `generic`, has a record that says so (`Family.generic`).
+    """
     kind = config.get("model_type")
     text = config.get("text_config")
     for settings in (config, text if isinstance(text, dict) else {}):
@@ -109,14 +114,18 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
                     f"{where}: the theory does not cover it; use one of {KNOWN_ARCHITECTURES}"
                 )
     family = family_of_config(config)
-    if family is None:
-        candidates = [family for family in FAMILIES if family.model_type == kind]
+    candidates = [family for family in FAMILIES if family.model_type == kind]
+    if family is None and candidates:  # transformers may not read the setting that differs
         settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
         description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
         raise InputError(
             f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its hooks have not "
             "been held against Hugging Face's own model"
         )
+    refused = "" if family is None else family.refused or ""
+    # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it is asked for.
+    if family is None or refused.startswith("TransformerLens") or (generic and not refused.startswith("transformers")):
+        return _generic_family(config, where)
     if family.refused is not None:
         raise InputError(
             f"expected a model whose hooks show and change what it computes, found {family.name} in "
@@ -129,6 +138,37 @@ def family_of_settings(config: dict[str, Any], where: str) -> Family:
             f"{where}: load the language model, not another head on it"
         )
     return family
+
+
+def _generic_family(config: dict[str, Any], where: str) -> Family:
+    """The record of whatever transformers loads as a causal language model; of a multimodal checkpoint its text part."""
+    text = config.get("text_config")
+    multimodal = isinstance(text, dict) and "model_type" in text
+    kind = (text if isinstance(text, dict) and multimodal else config).get("model_type")
+    module = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(kind))
+    named = config.get("architectures")
+    expected = [module] if not multimodal else (named or [module])
+    if module is None or (named and named != expected):
+        raise InputError(
+            f"expected a causal language model of transformers, found model_type {config.get('model_type')!r} and "
+            f"architectures {named} in {where}: `ostools list models` lists the families; others load where transformers "
+            "has a ...ForCausalLM for them"
+        )
+    settings = text if isinstance(text, dict) and multimodal else config
+    experts = any(isinstance(settings.get(name), int) for name in _EXPERTS)
+    prefixes = ((r"^model\.language_model\.", "model."), (r"^language_model\.(model|lm_head)\.", r"\1."))
+    return Family(
+        str(config.get("model_type")),
+        (named or [module])[0],
+        module,
+        module=module,
+        renames=prefixes if multimodal else (),
+        ignored=r"^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|mtp)\."
+        if multimodal
+        else None,
+        mlp="experts" if experts else "gated",
+        generic=True,
+    )
 
 
 def read_config(directory: Path, family: Family) -> PreTrainedConfig:
@@ -162,8 +202,16 @@ def saved_config(settings: dict[str, Any]) -> PreTrainedConfig:
     own_settings = without_saved(settings)
     name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
-        "ministral" if name == "mistral" and "layer_types" in own_settings else name, **own_settings
+        "ministral" if name == "mistral" and "layer_types" in own_settings else name, **_with_infinity(own_settings)
     )
+
+
+def _with_infinity(value: Any) -> Any:
+    """The settings with the numbers that JSON cannot write, as transformers writes them: {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        inner = {name: _with_infinity(setting) for name, setting in value.items()}
+        return float(inner["__float__"]) if set(inner) == {"__float__"} else inner
+    return [_with_infinity(element) for element in value] if isinstance(value, list) else value
 
 
 def without_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,6 +225,8 @@ def without_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
     """Remove settings that the class does not read: others ask the configuration which layers have a window."""
+    if family.generic:
+        return
     if family.windows == "none" and hasattr(config, "sliding_window"):
         config.sliding_window = None
     if family.windows == "all layers" and hasattr(config, "layer_types"):

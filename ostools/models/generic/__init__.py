@@ -1,0 +1,1 @@
+"""Models that no record of a family describes: `bridge`."""

@@ -1,0 +1,342 @@
+"""A model of no known family as a bridge: its blocks, its final norm and its output layer are found by structure, and proven.
+
+No module of it is computed anew: the blocks are Hugging Face's own, each with a hook point before and behind it. So v^(l) and y
+can be read, changed and differentiated, and nothing inside a block can. The proof at load is one batched pass (`_prove`): the
+residual stream before block l, put into a pass over OTHER tokens, gives the logits of the first. Nothing else of the tokens
+reaches the logits, then, and J_i of this v^(l) is the whole derivative.
+
+Cost: five tiny forward passes, one of them with a row for every block.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+from transformer_lens.model_bridge.generalized_components import BlockBridge
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
+from transformers import PreTrainedModel
+
+import hooks
+from hooks.register import Order, attached
+from hooks.sites import points
+from ostools.ground.errors import InputError
+from ostools.models.shape import context, setting
+
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""What rounding may move logits, of their largest, in a batch of another size."""
+_SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
+
+
+class Observed(GeneralizedComponent):
+    """Hugging Face's own module, with a hook point for the tensor that enters it and one for the tensor that leaves it."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.hook_out(self.original_component(self.hook_in(hidden_states), *args, **kwargs))
+
+
+class Embedding(Observed):
+    """The token embedding."""
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
+        return self.original_component.weight
+
+
+class Head(Observed):
+    """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere, Falcon-H1).
+
+    It stands beside the Hugging Face model, which multiplies by its scale itself.
+    """
+
+    _scale: float = 1.0
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        logits = super().forward(hidden_states)
+        return logits if self._scale == 1.0 else logits * self._scale
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
+        weight = self.original_component.weight.T
+        return weight if self._scale == 1.0 else weight * self._scale
+
+
+class Block(BlockBridge):
+    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
+
+    hook_aliases: ClassVar[dict[str, str | list[str]]] = {"hook_resid_pre": "hook_in", "hook_resid_post": "hook_out"}
+    _start: Tensor | None = None
+
+    def _extract_layer_idx(self) -> int:
+        return int(str(self.name).rpartition(".")[2])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._start is not None:
+            args, kwargs = _with_stream(args, kwargs, self._start)
+        self._check_stop_at_layer(*args, **kwargs)
+        args, kwargs = self._hook_input_hidden_states(args, kwargs)
+        return self._apply_output_hook(self.original_component(*args, **kwargs))
+
+
+def _with_stream(
+    args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+
+class GenericBridge(TransformerBridge):
+    """A bridge whose blocks are closed. What is measured on it needs v^(l), y and the logits, and nothing else."""
+
+    def forward(self, input: Any, *args: Any, start_at_layer: int | None = None, **options: Any) -> Any:
+        """The pass; without a cache unless one is asked for, and from a stream with tokens that nothing reads (`_prove`)."""
+        options.setdefault("use_cache", False)
+        kept = None
+        if "logits_to_keep" not in inspect.signature(type(self.original_model).forward).parameters:
+            kept = options.pop("logits_to_keep", None)
+        if start_at_layer is None:
+            return _kept(super().forward(input, *args, **options), kept)
+        block: Any = self.blocks[start_at_layer]
+        block._start = input.clone()  # a block may write to what it reads
+        try:
+            tokens = torch.zeros(input.shape[:2], dtype=torch.int64, device=input.device)
+            return _kept(super().forward(tokens, *args, **options), kept)
+        finally:
+            block._start = None
+
+
+def _kept(logits: Any, kept: int | Int[Tensor, " kept"] | None) -> Any:
+    """The logits at the last `kept` positions, or at those positions, of a model that gives all."""
+    if kept is None or not isinstance(logits, Tensor):
+        return logits
+    return logits[:, -kept:] if isinstance(kept, int) else logits[:, kept]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Where the parts of a causal language model stand: dotted paths in the Hugging Face model."""
+
+    embed: str
+    blocks: str
+    norm: str
+    head: str
+    n_layers: int
+
+    @classmethod
+    def of(cls, module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str) -> Structure:
+        """By one forward pass: the blocks are the list whose modules run once each, one on what the one before it gave; the
+        final norm is the module that reads what the last one gave. `InputError` where there are none."""
+        paths = {id(part): path for path, part in module.named_modules()}
+        embed, head = module.get_input_embeddings(), module.get_output_embeddings()
+        if embed is None or head is None:
+            raise InputError(f"expected a token embedding and an output layer in {name}, found {_missing(embed, head)}")
+        calls = _calls(module, probe)
+        lists = [
+            (path, list(part)) for path, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)
+        ]
+        order = [part for part, _, _ in calls]
+        chains = [(path, blocks) for path, blocks in lists if _is_chain(blocks, order)]
+        if not chains:
+            raise InputError(
+                f"expected a list of blocks that run once each, one after the other, in {name}, found none: "
+                "which residual stream is v^(l) is not known"
+            )
+        path, blocks = max(chains, key=lambda chain: len(chain[1]))
+        last = order.index(blocks[-1])
+        leaving = _tensor(calls[last][2])
+        after = [
+            part for part, entering, _ in calls[last + 1 :] if entering is leaving and "norm" in _kind(part, paths)
+        ]
+        if not after or order.count(after[0]) != 1:
+            found = "none" if not after else "one that runs elsewhere too"
+            raise InputError(f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output")
+        return cls(paths[id(embed)], path, paths[id(after[0])], paths[id(head)], len(blocks))
+
+
+def _missing(embed: object, head: object) -> str:
+    return "neither" if embed is None and head is None else "no embedding" if embed is None else "no output layer"
+
+
+def _kind(part: nn.Module, paths: dict[int, str]) -> str:
+    """What a module calls itself: its class and its name, and 'norm' for the short names of one (ln_f)."""
+    name = paths[id(part)].rpartition(".")[2]
+    return f"{type(part).__name__} {name}".lower().replace("ln_", "norm_")
+
+
+def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
+    """Every call of a module in one pass, in the order in which they began: the module, the tensor that enters, the output."""
+    calls: list[list[Any]] = []
+    waiting: list[list[Any]] = []
+
+    def before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        waiting.append([part, args[0] if args else kwargs.get("hidden_states"), None])
+        calls.append(waiting[-1])
+
+    def after(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        waiting.pop()[2] = output
+
+    with ExitStack() as stack, torch.no_grad():
+        for part in module.modules():
+            stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(part.register_forward_hook(after).remove)
+        module(probe, use_cache=False)
+    return [(part, entering, output) for part, entering, output in calls]
+
+
+def _is_chain(blocks: Sequence[nn.Module], order: Sequence[nn.Module]) -> bool:
+    """Whether the modules run once each, in their order."""
+    places = [[index for index, part in enumerate(order) if part is block] for block in blocks]
+    return all(len(found) == 1 for found in places) and places == sorted(places)
+
+
+def _tensor(output: Any) -> Any:
+    """The residual stream in what a block gives."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str) -> GenericBridge:
+    """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is not what the proof asks."""
+    structure = Structure.of(module, probe, name)
+    with torch.no_grad():
+        plain = module(probe, use_cache=False).logits
+    text: Any = module.config.get_text_config()
+    heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
+    weight = module.get_input_embeddings().weight
+    cfg = TransformerBridgeConfig(
+        d_model=d_model,
+        d_head=int(setting(text, "head_dim") or max(1, d_model // heads)),
+        n_layers=structure.n_layers,
+        n_ctx=context(text),
+        n_heads=heads,
+        d_vocab=int(weight.shape[0]),
+        architecture=f"{architecture}, by the generic route",
+        model_name=name,
+    )
+    cfg.n_key_value_heads = int(setting(text, "num_key_value_heads") or heads)
+    cfg.dtype, cfg.device = weight.dtype, str(weight.device)
+    adapter = ArchitectureAdapter(cfg)
+    adapter.component_mapping = {
+        "embed": Embedding(structure.embed),
+        "blocks": Block(structure.blocks),
+        "ln_final": Observed(structure.norm),
+        "unembed": Head(structure.head),
+    }
+    head = module.get_output_embeddings()
+    bridge = GenericBridge(module, adapter, None)
+    module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(structure.head.rpartition(".")[2], head)
+    bridge.eval().requires_grad_(False)
+    _prove(bridge, probe, plain, name)
+    return bridge
+
+
+def _prove(
+    bridge: GenericBridge, probe: Int[Tensor, "1 pos"], plain: Float[Tensor, "1 pos d_vocab"], name: str
+) -> None:
+    """Everything that reaches the logits goes through every v^(l), and through y; and nothing of a later token does."""
+    last = int(bridge.cfg.n_layers)
+    sites = ("residual_pre", "residual_post", "final_norm")
+    with torch.no_grad(), hooks.capture(bridge, *sites, reduce=lambda tensor, _: tensor.clone()) as record:
+        logits = bridge(probe)
+    pre, post, y = record["residual_pre"], record["residual_post"], record["final_norm"]
+    _require_close(logits, plain, "the pass with hook points", name)
+    for layer in range(1, last):
+        if not torch.equal(post[layer - 1], pre[layer]):
+            raise InputError(
+                f"expected block {layer} of {name} to read what block {layer - 1} leaves, found another stream: which is "
+                "v^(l) is not known"
+            )
+    _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, name)
+    other = probe.clone()
+    other[:, -1] = probe[:, 0]
+    with torch.no_grad():
+        _require_close(bridge(other)[:, :-1], logits[:, :-1], "another last token", name, "before it: it is not causal")
+    _find_scale(bridge, y, logits, name)
+
+
+def _prove_streams(
+    bridge: GenericBridge,
+    probe: Int[Tensor, "1 pos"],
+    logits: Float[Tensor, "1 pos d_vocab"],
+    streams: dict[int, Tensor],
+    y: Tensor,
+    name: str,
+) -> None:
+    """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last row y."""
+    last = int(bridge.cfg.n_layers)
+
+    def put(row: int, stream: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda tensor: torch.cat([tensor[:row], stream, tensor[row + 1 :]])
+
+    places = [(points(bridge, "residual_pre", [layer])[layer], put(layer, streams[layer])) for layer in range(last)]
+    places.append((points(bridge, "residual_post", [last - 1])[last - 1], put(last, streams[last])))
+    places.append((points(bridge, "final_norm")[None], put(last + 1, y)))
+    others = probe.flip(1).expand(last + 2, -1)  # another one at every position
+    with torch.no_grad(), attached([(point, body, Order.EDIT) for point, body in places], kind="proof"):
+        rows = bridge(others)
+    for layer, row in enumerate(rows):
+        where = f"v^({layer}) of other tokens" if layer <= last else "y of other tokens"
+        why = f"with that stream put in: y_n depends on a token past {'y' if layer > last else f'v^({layer})'}"
+        _require_close(row[None], logits, where, name, why)
+
+
+def _require_close(found: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:
+    error = float((found - expected).abs().max() / expected.abs().max())
+    if not error <= _ROUNDING[expected.dtype]:
+        raise InputError(
+            f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of their size apart"
+            f"{f' {why}' if why else ''}; the generic route measures no such model"
+        )
+
+
+_NO_SOFTMAX = ("mamba", "ssm", "deltanet", "rwkv", "recurrent", "linearattention", "lightning", "lstm", "shortconv")
+"""What classes of blocks without softmax attention have in their names."""
+
+
+def block_notes(model: TransformerBridge) -> dict[str, str]:
+    """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
+    if not hooks.sites.is_closed(model):
+        return {}
+    kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
+    other = [kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX)]
+    notes = {"blocks": "closed: only the residual stream between them is known; `full` is the real derivative"}
+    if other:
+        notes["no_softmax"] = (
+            f"{', '.join(other)}: the paper's statements on softmax attention are not about these blocks"
+        )
+    if any("expert" in kind.lower() or "router" in kind.lower() or "moe" in kind.lower() for kind in kinds):
+        notes["experts"] = (
+            "the router's choice is held as it is at this prompt; how near a token is to another choice is not measured"
+        )
+    return notes
+
+
+def soft_cap_of(config: Any) -> float | None:
+    """Bound of the logits of a model with that configuration; None where it has none."""
+    names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    return next((float(value) for name in names if (value := setting(config, name)) is not None), None)
+
+
+def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> None:
+    """The number by which the model multiplies what its output layer gives; its own head is held against its logits."""
+    config: Any = bridge.original_model.config.get_text_config()
+    cap = soft_cap_of(config)
+    linear = logits.double() if cap is None else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
+    head: Any = bridge.unembed
+    with torch.no_grad():
+        bare = head(y).double()
+    scale = float((bare * linear).sum() / bare.square().sum())
+    numbers = [value for value in config.to_dict().values() if isinstance(value, int | float) and value]
+    known = [1.0, *(float(value) for value in numbers), *(1 / float(value) for value in numbers)]
+    nearest = min(known, key=lambda value: abs(value - scale))
+    head._scale = nearest if abs(nearest - scale) <= _SNAP * abs(scale) else scale
+    with torch.no_grad():
+        own = head(y) if cap is None else cap * torch.tanh(head(y) / cap)
+    _require_close(own, logits, "its output layer alone", name)

@@ -1,0 +1,146 @@
+"""The generic route: what is found by structure is proven; its derivative is plain autograd's on Hugging Face's own model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+import hooks
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian.sensitivity import jacobian
+from tests.checkpoints import write_checkpoint, write_tokenizer
+from tests.generic_models import GENERIC, generic_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
+REFUSED = {
+    "nanochat": "one that runs elsewhere too",
+    "openai-gpt": "expected a final norm",
+    "zamba2": "depends on a token past",
+}
+
+
+def loaded(folder: Path, kind: str, **options: Any) -> Any:
+    generic_model(kind).save_pretrained(folder)
+    write_tokenizer(folder)
+    return ost.load_model(folder, device="cpu", **options)
+
+
+def plain_jacobian(model: PreTrainedModel, blocks: str, norm: str) -> torch.Tensor:
+    """d y_n / d v_i^(0) of Hugging Face's own model, by two torch hooks and one backward pass a row."""
+    kept: dict[str, torch.Tensor] = {}
+
+    def start(module: Any, args: Any, kwargs: Any) -> Any:
+        kept["v"] = (args[0] if args else kwargs["hidden_states"]).detach().requires_grad_(True)
+        return ((kept["v"], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": kept["v"]})
+
+    first = model.get_submodule(f"{blocks}.0").register_forward_pre_hook(start, with_kwargs=True)
+    last = model.get_submodule(norm).register_forward_hook(lambda module, args, y: kept.update(y=y))
+    model(torch.tensor([IDS]), use_cache=False)
+    first.remove()
+    last.remove()
+    rows = [torch.autograd.grad(component, kept["v"], retain_graph=True)[0][0] for component in kept["y"][0, -1]]
+    return torch.stack(rows, dim=1)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next", "granite", "gpt_oss"])
+def test_the_jacobian_is_plain_autograd(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind, dtype="float64")
+    embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
+    norm = next(path for path, part in model.original_model.named_modules() if part is model.ln_final)
+    blocks = next(path for path, part in model.original_model.named_modules() if part is model.blocks[0])[:-2]
+    reference = PreTrainedModel.double(generic_model(kind))
+    if hasattr(reference.config, "_experts_implementation"):
+        reference.config._experts_implementation = "eager"
+    expected = plain_jacobian(reference, blocks, norm)
+    torch.testing.assert_close(jacobian(model, embedded), expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_the_family_route_gives_the_same(family: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, family, seed=1)
+    norms = []
+    for route in ("auto", "generic"):
+        model = ost.load_model(tmp_path, device="cpu", route=route)
+        prompt = ost.Prompt.from_ids(model, IDS)
+        norms.append(ost.sensitivity(model, prompt, linearisations=["full"], layers="all").frame["operator_norm"])
+    assert float((norms[0] / norms[1] - 1).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_model_without_proof_is_refused(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=REFUSED[kind]):
+        loaded(tmp_path, kind)
+
+
+def test_a_stream_that_is_not_the_whole_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof is the one that sees it: a last block that also reads the embeddings."""
+    from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer, OlmoModel
+
+    kept: list[torch.Tensor] = []
+    own_block, own_model = OlmoDecoderLayer.forward, OlmoModel.forward
+
+    def block(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        kept.append(hidden_states)
+        output = own_block(self, hidden_states, *args, **kwargs)
+        return output if len(kept) < 2 else output + 0.1 * kept[0]
+
+    def model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kept.clear()
+        return own_model(self, *args, **kwargs)
+
+    monkeypatch.setattr(OlmoDecoderLayer, "forward", block)
+    monkeypatch.setattr(OlmoModel, "forward", model)
+    with pytest.raises(InputError, match=r"depends on a token past v\^\(1\)"):
+        loaded(tmp_path, "olmo")
+
+
+def test_what_needs_no_inside_is_measured(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "qwen3_next")
+    prompt = ost.Prompt.from_ids(model, IDS)
+    sketch = ost.sensitivity(model, prompt, linearisations=["full"], method="sketch", cotangents=32)
+    exact = ost.sensitivity(model, prompt, linearisations=["full"])
+    torch.testing.assert_close(
+        torch.tensor(sketch.frame["frobenius_norm"]), torch.tensor(exact.frame["frobenius_norm"]), rtol=1e-4, atol=0
+    )
+    notes = exact.provenance.parameters
+    assert "GatedDeltaNet" in notes["no_softmax"]
+    assert "router" in notes["experts"]
+    dtypes = ["float32", "bfloat16", "bfloat16-weights"]
+    collapse = ost.collapse(model, "figure-5a", lengths=[4, 6, 8], dtypes=dtypes)
+    assert set(collapse.frame["dtype"]) == set(dtypes)
+    assert "attention" not in set(collapse.frame["site"])
+    assert len(ost.evaluate(model, "copy-last", lengths=[4, 6]).frame)
+
+
+def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "granite")
+    prompt = ost.Prompt.from_ids(model, IDS)
+    for measure in (ost.sensitivity, ost.bounds, ost.hops):
+        with pytest.raises(ValueError, match="inside"):
+            measure(model, prompt)
+    for block in (hooks.frozen(model), hooks.in_strips(model, 2), hooks.capture(model, "pattern")):
+        with pytest.raises(hooks.HookError, match="by the generic route"), block:
+            pass
+
+
+@pytest.mark.parametrize("kind", ["cohere", "recurrent_gemma"])
+def test_a_scale_and_a_soft_cap_of_the_logits_are_known(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    prompt = ost.Prompt.from_ids(model, IDS)
+    assert ost.sensitivity(model, prompt, linearisations=["full"], logit=50).provenance.parameters["logit_norm"] > 0
+    assert model.unembed._scale == GENERIC[kind].get("logit_scale", 1.0)
+
+
+def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
+    from ostools.cli.verbs.listings import _checked_route
+
+    for kind, words in (("qwen3_next", "no record; the generic route"), ("llama", "Llama: by its record")):
+        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}', encoding="utf-8")
+        assert words in _checked_route(str(tmp_path))[0]
+    with pytest.raises(InputError, match="expected a directory or a hub id"):
+        _checked_route(str(tmp_path / "nothing"))
