@@ -101,7 +101,7 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, las
     lengths = cells["length"]
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
     x = axes.length_axis(lengths, log=lengths.max() >= 10 * lengths.min(), last=cells["end"].max())
-    middles = [layer + 0.5 for layer in range(0, last + 1, 1 + last // 7)]
+    middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
     looks: dict[str, Any] = {"grid": False, "ticks": False, "values": middles, "labelExpr": "floor(datum.value)"}
     y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), **looks))
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)

@@ -54,7 +54,8 @@ def _spectra_panel(
     rows: Frame, across: str, y: dict[str, Any], colours: dict[str, str], title: str, points: int = 22
 ) -> alt.LayerChart:
     """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines alone."""
-    x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", tickMinStep=1))
+    ticks = axes.whole_ticks(int(rows["place"].min()), int(rows["place"].max()), 9)
+    x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", values=ticks))
     # Only lines are dashed: a legend shared with circles would lose its strokes.
     dash = alt.StrokeDash("quantity:N", scale=_DASHES, legend=alt.Legend(title=None))
     heads = rows["head"] != "mean" if "head" in rows else pd.Series(False, index=rows.index)
@@ -148,7 +149,7 @@ def _variation_panel(table: Frame, name: str) -> Any:
     last = int(table["layer"].max())
     hues = theme.ordered(last + 1)
     scale = alt.Scale(domain=list(range(max(last + 1, 2))), range=[*hues, *hues][: max(last + 1, 2)])
-    ticks = list(range(0, last + 1, 1 + last // 7))
+    ticks = axes.whole_ticks(0, last)
     legend = alt.Legend(title="layer", orient="right", values=ticks, format="d", type="symbol", columns=1)
     points = 24 if rows["length"].nunique() == 1 else 0
     hue = alt.Color("layer:Q", scale=scale, legend=legend)

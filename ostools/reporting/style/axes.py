@@ -104,8 +104,16 @@ def length_axis(
     log = axis.pop("log", last >= 10 * first)
     domain = [first, max(last, first + 1)]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, padding=padding)
-    ticks: dict[str, Any] = {"values": _log_ticks(first, last)} if log else {"tickMinStep": 1, "tickCount": 6}
-    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**{"grid": False, "format": "d"} | ticks | axis))
+    ticks = _log_ticks(first, last) if log else whole_ticks(first, last)
+    looks = {"grid": False, "format": "d", "values": ticks} | axis
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**looks))
+
+
+def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
+    """At most about `most` round whole numbers from `first` to `last`: Vega puts a tick of 3 at 2.5 too."""
+    steps = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
+    step = next(step for step in steps if (last - first) / step < most)
+    return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
 def _log_ticks(first: int, last: int) -> list[int]:
@@ -114,7 +122,7 @@ def _log_ticks(first: int, last: int) -> list[int]:
 
 
 def token_axis(
-    tokens: Sequence[str], field: str = "position", margin: float = 0.0, aside: Sequence[float] = (), **axis: Any
+    tokens: Sequence[str], field: str = "position", margin: float = 0.0, aside: Sequence[int | float] = (), **axis: Any
 ) -> alt.X:
     """The positions of a prompt, each with its token where there is room.
 

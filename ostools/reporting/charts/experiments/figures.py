@@ -264,7 +264,7 @@ def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list
     base = draw.rows(data)
     x = axes.length_axis(pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom)
     scale = alt.Scale(domain=[0, 1.15 * top], nice=False)  # no label above the frame, which would push the title up
-    axis = alt.Axis(format="d", tickMinStep=1, tickCount=3, minExtent=_EXTENT)
+    axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
     y = {
         name: alt.Y(f"{name}:Q", title="frequency" if first else None, scale=scale, axis=axis)
         for name in ("answers", "right")

@@ -251,7 +251,7 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     rows = rows.assign(below=(sized["floored"] > 0) & (name == "distance"))
     if name == "accuracy":
         rows = rows.assign(low=sized["wilson_low"], high=sized["wilson_high"])
-    x = axes.length_axis(rows["window"], "window w (keys seen)", "window", 6)
+    x = axes.length_axis(rows["window"], "window w (keys seen)", "window", 6, values=rows["window"].tolist())
     y: dict[str, Any] = {"title": _OBJECTIVES.get(name), "scale": _room(summary[name]), "axis": alt.Axis()}
     if name == "distance":
         y = axes.log_channel(summary["distance"], _DISTANCE)
