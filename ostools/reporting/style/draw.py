@@ -127,7 +127,8 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     looks = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     named = dict(zip(looks, theme.colours(list(looks.values())), strict=True))
     colours = [look if look.startswith("#") else named[name] for name, look in looks.items()]
-    drawn = None if legend.pop("legend", True) is None else alt.Legend(**({"title": None} | legend))
+    options: dict[str, Any] = {"title": None} | legend
+    drawn = None if options.pop("legend", True) is None else alt.Legend(**options)
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=drawn)
 
 
