@@ -122,8 +122,8 @@ def profile(
     """
     tokens, aside = token_labels(frame), template_positions(frame)
     x = axes.token_axis(tokens, aside=aside)
-    points = 16 if len(tokens) <= axes.TOKENS_NAMED else 0
-    marks = curve(rows, x if last else axes.quiet(x), y, hue, **({"points": points} | looks))
+    options: dict[str, Any] = {"points": 16 if len(tokens) <= axes.TOKENS_NAMED else 0} | looks
+    marks = curve(rows, x if last else axes.quiet(x), y, hue, **options)
     panel = mark_template(alt.layer(*marks, *beside), aside)
     return panel.properties(width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {}))
 

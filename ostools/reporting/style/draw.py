@@ -40,7 +40,7 @@ def without_nan(data: Frame) -> Any:
 def tooltips(data: Frame) -> list[alt.Tooltip]:
     """What the cursor tells of a row: each of its columns but those that only place a mark."""
     kinds = {str(name): "Q" if is_numeric_dtype(column) else "N" for name, column in data.items()}
-    floats = {str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)}
+    floats: dict[str, Any] = {str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)}
     return [alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {})) for name in kinds if name not in _UNTOLD]
 
 

@@ -167,8 +167,8 @@ def _decay_panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, 
     rows, y = log_rows(rows, title, _BAND_ENDS)
     first, last = int(rows["length"].min()), int(rows["length"].max())
     ticks = [10**power for power in range(8) if first <= 10**power <= last]
-    ticks = {"values": ticks} if len(ticks) > 1 else {}
-    x = axes.length_axis(rows["length"], "n", log=True, format=",d", **ticks)
+    looks: dict[str, Any] = {"values": ticks} if len(ticks) > 1 else {}
+    x = axes.length_axis(rows["length"], "n", log=True, format=",d", **looks)
     hue, measured = draw.hue("series", colours, symbolStrokeWidth=3), rows["kind"] == "measured"
     marks = rules(rows[measured], "x", x, "low", "high", color=hue)
     plain = rows.drop(columns=[*_BAND_ENDS])
