@@ -14,7 +14,7 @@ from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
 from ostools.reporting.findings.answers import evaluation_notes
-from ostools.reporting.forms import curve, log_rows, looks_by_name
+from ostools.reporting.forms import curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
 
@@ -40,8 +40,9 @@ def answer_outcomes(frame: Frame) -> Column:
     return outcome.mask(~came, NOTHING_CAME)
 
 
-def length_axis(lengths: Column, title: str | None, labels: bool = True) -> alt.X:
-    return axes.count_axis(int(lengths.min()), int(lengths.max()), "length", title, padding=8, labels=labels)
+def length_axis(lengths: Column, title: str | None, **axis: Any) -> alt.X:
+    """A linear axis of lengths, with room at both ends."""
+    return axes.length_axis(lengths, title, padding=8, log=False, **axis)
 
 
 def training_end(trained: int | None, lengths: Column, height: float | int | None) -> list[Any]:
@@ -68,17 +69,12 @@ def largest_error(frame: Frame) -> int:
 
 def error_axis(largest: int, top: float | int, **axis: Any) -> dict[str, Any]:
     """An axis from 0 to `top`, linear to 1 and logarithmic from there, with round numbers up to the largest error."""
-    looks: dict[str, Any] = {"values": error_ticks(largest), "format": ",d" if largest < 10**5 else ".0e"}
+    powers = range(len(str(largest)))
+    few = [digit * 10**power for power in powers for digit in (1, 2, 5) if digit * 10**power <= 2 * largest]
+    ticks = few if len(powers) <= 3 else [10**power for power in powers if power % (1 + len(powers) // 5) == 0]
+    looks: dict[str, Any] = {"values": [0, *ticks], "format": ",d" if largest < 10**5 else ".0e"}
     scale = alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6)
     return {"title": "absolute error", "scale": scale, "axis": alt.Axis(labelOverlap=False, **(looks | axis))}
-
-
-def error_ticks(largest: int) -> list[int]:
-    """0 and powers of ten (every second, third, ... where there are many), with 2 and 5 between them where there are few."""
-    powers = range(len(str(largest)))
-    if len(powers) <= 3:
-        return [0, *(digit * 10**power for power in powers for digit in (1, 2, 5) if digit * 10**power <= 2 * largest)]
-    return [0, *(10**power for power in powers if power % (1 + len(powers) // 5) == 0)]
 
 
 def error_points(
@@ -93,14 +89,9 @@ def error_points(
     answers = [theme.short_word(text, 60) for text in frame["answer"]]
     rows: Frame = frame[["length", "key"]].assign(answer=answers, outcome=names, error=error)
     neutral: dict[str, Any] = {"symbolStrokeColor": theme.colour("float64")} if mark.get("filled") else {}
-    legend = alt.Legend(title=None, columns=2, symbolType=alt.Undefined, symbolSize=60, **neutral)
-    points = draw.rows(rows).mark_point(strokeWidth=1.1, **mark)
-    return points.encode(
-        x=x,
-        y=alt.Y("error:Q", **error_axis(largest, top)),
-        tooltip=["length:Q", "key:N", "answer:N", "outcome:N"],
-        **looks_by_name("outcome", looks, legend),
-    )
+    marks = looks_by_name("outcome", looks, columns=2, symbolType=alt.Undefined, symbolSize=60, **neutral)
+    points, y = draw.rows(rows).mark_point(strokeWidth=1.1, **mark), alt.Y("error:Q", **error_axis(largest, top))
+    return points.encode(x=x, y=y, tooltip=draw.tooltips(rows), **marks)
 
 
 _WIDTH, _HEIGHT, _BELOW = 520, 200, 150
@@ -150,31 +141,20 @@ def _share_panel(summary: Frame, mitigated: bool, end: int | None, last: bool) -
     rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
     present = [name for name in measures if name == "accuracy" or (rows["quantity"] == name).any()]
     names = [measures[name][0] for name in present]
-    legend = alt.Legend(title=None, columns=2, symbolStrokeWidth=2)
-    looks = [[measures[name][1] for name in present], [theme.colour(measures[name][2]) for name in present]]
-    dash, hue = (
-        kind("series:N", scale=alt.Scale(domain=names, range=look), legend=legend)
-        for kind, look in zip((alt.StrokeDash, alt.Color), looks, strict=True)
-    )
+    hue = draw.hue("series", {measures[name][0]: measures[name][2] for name in present})
+    scale = alt.Scale(domain=names, range=[measures[name][1] for name in present])
+    dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
     x = length_axis(summary["length"], _ITEMS if last else None, labels=last)
-    y: dict[str, Any] = {
-        "title": "share, probability",
-        "scale": alt.Scale(domain=[0, 1], nice=False, padding=5),
-        "axis": alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%"),
-    }
-    measured, tooltips = rows["quantity"] == "accuracy", ["length:Q", "series:N", "right:Q", "asked:Q"]
-    bands = [("wilson_low", "wilson_high", 0.16)]
-    marks = curve(rows[measured], x, y, hue, dash=dash, bands=bands, points=28, tooltip=tooltips)
-    likely = rows[~measured].drop(columns=["wilson_low", "wilson_high"], errors="ignore")
-    marks += curve(likely, x, y, hue, dash=dash, tooltip=tooltips) if len(likely) else []
+    y, measured = axes.share("share, probability"), rows["quantity"] == "accuracy"
+    marks = curve(rows[measured], x, y, hue, dash=dash, bands=[("wilson_low", "wilson_high", 0.16)], points=28)
+    marks += curve(rows[~measured].drop(columns=["wilson_low", "wilson_high"], errors="ignore"), x, y, hue, dash=dash)
     if (hollow := rows[measured & rows["idle"]]).shape[0]:
         ring = draw.rows(hollow[["length", "value", "series"]])
         ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
         marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
-    if "wilson_low" in rows and len(with_interval := rows[measured].dropna(subset="wilson_low")) == 1:
-        rule = draw.rows(with_interval).mark_rule(color=theme.colour("full"), strokeWidth=1.2)
-        marks.append(rule.encode(x=x, y="wilson_low:Q", y2="wilson_high:Q"))
-    return draw.layers(*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT), width=_WIDTH, height=_HEIGHT)
+    if "wilson_low" in rows and rows["length"].nunique() == 1:
+        marks += rules(rows[measured], "x", x, "wilson_low", "wilson_high", color=hue)
+    return draw.panel([*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT)
 
 
 def _error_panel(frame: Frame, end: int | None) -> Any:
@@ -187,10 +167,8 @@ def _error_panel(frame: Frame, end: int | None) -> Any:
     points = error_points(frame, names, x, largest, looks, filled=False, size=24)
     means = frame.assign(value=frame["absolute_error"].astype("Float64").astype(float))
     means = means.groupby("length", as_index=False)["value"].mean().dropna()
-    line = curve(
-        means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")), tooltip=["length:Q"]
-    )
-    return draw.layers(points, *line, *training_end(end, frame["length"], None), width=_WIDTH, height=_BELOW)
+    line = curve(means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")))
+    return draw.panel([points, *line, *training_end(end, frame["length"], None)], _WIDTH, _BELOW)
 
 
 _COLUMN, _ABOVE, _BENEATH = 300, 190, 120
@@ -213,22 +191,18 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
     axes.require_finite(frame["distance"], "a counting curve")
     task = str(frame["task"].iloc[0])
     end = (result.provenance.model.get("trained_lengths") or {}).get(task)
-    x = axes.count_axis(*_reach(frame), "length", "count n (items of the sequence)", padding=6)
+    x = length_axis(frame["length"], "count n (items of the sequence)")
     summary = [row for _, row in result.summary.iterrows()]
     keys = ["dtype", "length", "right_ones_differ"]
     rows, y = log_rows(
         frame.melt(id_vars=keys, value_vars=list(_FLOORS), var_name="quantity").dropna(subset="value"),
         "L2 distance at y",
     )
-    above = [_distances(rows, y, row, draw.quiet(x), _marks(row, end, frame, labelled=True)) for row in summary]
+    above = [_distances(rows, y, row, axes.quiet(x), _marks(row, end, frame, labelled=True)) for row in summary]
     below = [_answers(frame, row, x, _marks(row, end, frame, labelled=False)) for row in summary]
-    notes = [*map(_prediction_line, summary), _HOLLOW] + ([axes.ZERO_NOTE] if (rows["value"] == 0).any() else [])
+    notes = [*map(_prediction_line, summary), _HOLLOW]
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
     return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
-
-
-def _reach(frame: Frame) -> tuple[int, int]:
-    return int(frame["length"].min()), int(frame["length"].max())
 
 
 def _prediction_line(row: Row) -> str:
@@ -243,13 +217,11 @@ def _prediction_line(row: Row) -> str:
 def _distances(rows: Frame, y: dict[str, Any], row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
     dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=theme.colour("float64"))
     dtype_rows, colour = rows[rows["dtype"] == row["dtype"]], theme.colour(str(row["dtype"]))
-    curves = curve(dtype_rows, x, y, alt.value(colour), dash=dash, tooltip=["length:Q", "quantity:N"])
+    curves = curve(dtype_rows, x, y, alt.value(colour), dash=dash)
     differ = dtype_rows[dtype_rows["right_ones_differ"].astype(bool) & (dtype_rows["quantity"] == "distance")]
     hollow = draw.rows(differ).mark_point(size=22, color=colour, filled=False, opacity=1, strokeWidth=1.1)
     curves.append(hollow.encode(x=x, y=alt.Y("shown:Q", **y)))
-    return draw.layers(
-        *curves, *marks, title=alt.TitleParams(str(row["dtype"]), fontSize=12), width=_COLUMN, height=_ABOVE
-    )
+    return draw.panel(curves + marks, _COLUMN, _ABOVE, str(row["dtype"]), **draw.BOLD)
 
 
 def _answers(frame: Frame, row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
@@ -257,12 +229,12 @@ def _answers(frame: Frame, row: Row, x: alt.X, marks: list[Any]) -> alt.LayerCha
     outcome = dtype_rows["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
     outcome = outcome.where(dtype_rows["number"].notna(), dtype_rows["kind"].map(NO_NUMBER))
     points = error_points(dtype_rows, outcome, x, largest_error(frame), _COUNTED_LOOKS, filled=True, size=32)
-    return draw.layers(points, *marks, width=_COLUMN, height=_BENEATH)
+    return draw.panel([points, *marks], _COLUMN, _BENEATH)
 
 
 def _marks(row: Row, end: int | None, frame: Frame, labelled: bool) -> list[Any]:
     """Vertical lines at the predicted impossible count and where training ends, for both panels; `labelled`: with words."""
-    first, last = _reach(frame)
+    first, last = int(frame["length"].min()), int(frame["length"].max())
     places: list[tuple[int, str, dict[str, Any]]] = []
     if not pd.isna(row["impossible_from"]):
         looks = {"colour": theme.colour(str(row["dtype"])), "dash": theme.DASHES["predicted"]}

@@ -19,7 +19,7 @@ from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
 from ostools.reporting.forms import gradient, heat, layers_by
 from ostools.reporting.style import axes, draw
-from ostools.reporting.style.prompt import template_note, template_positions, underline_template
+from ostools.reporting.style.prompt import mark_template, template_note, template_positions
 from ostools.reporting.style.theme import COLOURS, display_token, inert
 from ostools.results import Frame
 
@@ -178,9 +178,8 @@ def _map(data: Frame, colour: alt.Color, attention: Attention) -> Any:
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention))
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False))
-    tooltips = [alt.Tooltip("head:N", title="layer.head"), "token:N"]
-    marks = heat(data.rename(columns={"weight": "value"}), x, y, colour, tooltips, across="end")
-    chart = underline_template(alt.layer(*marks), template_positions(attention.frame), height, 0.0)
+    marks = heat(data.rename(columns={"weight": "value"}), x, y, colour, x2="end")
+    chart = mark_template(alt.layer(*marks), template_positions(attention.frame), height, 0.0)
     return chart.properties(width=width, height=height)
 
 
@@ -189,11 +188,11 @@ def _token_axis(attention: Attention) -> alt.Axis:
     tokens = attention.tokens
     if len(tokens) > axes.TOKENS_NAMED:
         return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
-    middles = [place + 0.5 for place in range(len(tokens))]
-    words = [display_token(token) for token in tokens]
-    return axes.named_places(
-        words, middles, "token attended to, and its position", ticks=False, aside=template_positions(attention.frame)
-    )
+    aside = [place + 0.5 for place in template_positions(attention.frame)]
+    axis = axes.token_axis([*map(display_token, tokens)], aside=aside, ticks=False)["axis"]
+    axis.title, axis.values = "token attended to, and its position", [place + 0.5 for place in range(len(tokens))]
+    axis.labelExpr = axis.labelExpr.replace("datum.value", "datum.value - 0.5")
+    return axis
 
 
 def _difference_frame(difference: AttentionDifference, head_indices: list[int]) -> Frame:
@@ -246,13 +245,13 @@ def heads_chart(result: HeadScores) -> Any:
     prompts: Any = result.frame
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
     scale = alt.Scale(scheme="viridis", domain=[0, 1])
-    size = {"width": min(30 * heads, 260), "height": min(24 * layers, 420)}
+    size = (min(30 * heads, 260), min(24 * layers, 420))
     panels = []
     for name, title in PANELS.items():
         cells = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
         if len(cells):
-            marks = layers_by(cells, "head", "head", scale, digits=".2f" if heads <= _MOST_NUMBERED else "")
-            panels.append(draw.layers(*marks, title=draw.heading(title), **size))
+            marks = layers_by(cells, "head", scale, digits=".2f" if heads <= _MOST_NUMBERED else "")
+            panels.append(draw.panel(marks, *size, title))
     count = int(prompts["prompt"].nunique())
     where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
     scores: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)

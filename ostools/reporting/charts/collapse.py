@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, READINGS, VECTOR, CurveVerdict, Reading
 from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
-from ostools.reporting.forms import curve, log_rows, panel_grid
+from ostools.reporting.forms import BAND, curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 
@@ -66,7 +66,6 @@ def collapse_chart(
     panel_marks = panel_grid(panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT))
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
     notes = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
-    notes += [axes.ZERO_NOTE] if (rows["value"] == 0).any() else []
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Distance of the last-token representations, {tasks}"
     return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
@@ -158,36 +157,29 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
 
 def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]) -> Any:
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
-    hues, panel_data = theme.in_order(set(rows["series"])), rows[rows["panel"] == name]
+    names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
 
     def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
-        hue = draw.hue("series", hues, title="dtype", columns=len(hues), symbolStrokeWidth=4)
-        tooltips = ["length:Q", "quantity:N", alt.Tooltip("series:N", title="dtype")]
-        looks: dict[str, Any] = {"tooltip": tooltips, "bands": [("low", "high", 0.18)]}
-        looks["dash"] = draw.dashes(QUANTITIES, rows["quantity"])
+        hue = draw.hue("series", names, title="dtype", columns=len(names), symbolStrokeWidth=4)
+        looks: dict[str, Any] = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
         panel_marks = strips(ranges, hue)
         for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
             part = panel_data[(panel_data["quantity"] == "reference") == reference]
-            for dots, (thick, dot) in ((False, (width, 0)), (True, (0, size))):
-                if (part["dots"] == dots).any():
-                    panel_marks += curve(part[part["dots"] == dots], x, y, hue, width=thick, points=dot, **looks)
-        return panel_marks + _marked_lengths(
-            ranges, limits, hues, float(np.sqrt(rows["length"].min() * rows["length"].max()))
-        )
+            panel_marks += curve(part[~part["dots"]], x, y, hue, width=width, **looks)
+            panel_marks += curve(part[part["dots"]], x, y, hue, width=0, points=size, **looks)
+        return panel_marks + _marked_lengths(ranges, limits, np.sqrt(rows["length"].min() * rows["length"].max()))
 
     return marks
 
 
-def _marked_lengths(
-    ranges: list[dict[str, Any]], limits: list[dict[str, Any]], hues: dict[str, str], middle: float
-) -> list[Any]:
+def _marked_lengths(ranges: list[dict[str, Any]], limits: list[dict[str, Any]], middle: float) -> list[Any]:
     """A line where each range begins and at the model's own numbers, each with its words on the side with more room."""
     panel_marks = []
     for place, mark in enumerate([*ranges, *limits]):
         is_range = "series" in mark
         looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place}
         looks["side"] = "right" if is_range and mark["length"] <= middle else "left"
-        looks |= {"colour": hues[mark["series"]], "dash": [1, 0]} if is_range else LIMIT
+        looks |= {"colour": theme.colour(mark["series"]), "dash": [1, 0]} if is_range else LIMIT
         panel_marks += draw.line_at("x", "length", mark["length"], **looks)
     return panel_marks
 

@@ -15,7 +15,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
-from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style import axes, draw
 from ostools.results import Frame, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
@@ -99,30 +99,21 @@ def _notes(frame: Frame, norm: str, over: str) -> list[str]:
 def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int) -> Any:
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
-    log = int(lengths.max()) >= 10 * int(lengths.min())
-    low, high = int(lengths.min()), int(cells["end"].max())
-    kind = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
-    ticks = alt.Axis(grid=False, format="d", values=axes.length_ticks(low, int(lengths.max())))
-    layers = axes.whole_ticks(0, last)
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
-    x = alt.X("length:Q", title="length n (items of the sequence)", scale=kind, axis=ticks)
-    y = alt.Y(
-        "layer:Q",
-        title="layer l",
-        scale=alt.Scale(domain=[0, last + 1], nice=False),
-        axis=alt.Axis(grid=False, ticks=False, values=[at + 0.5 for at in layers], labelExpr="floor(datum.value)"),
-    )
+    x = axes.length_axis(lengths, log=lengths.max() >= 10 * lengths.min(), last=cells["end"].max())
+    middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
+    looks: dict[str, Any] = {"grid": False, "ticks": False, "values": middles, "labelExpr": "floor(datum.value)"}
+    y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), **looks))
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)
     hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
-    tooltips, ends = ["layer:Q", "length:Q"], {"across": "end", "up": "top"}
+    ends = {"x2": "end", "y2": "top"}
     base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)
     marks = [
-        *heat(rows[rows["value"] == 0], x, y, alt.value(_ZERO), tooltips, **ends),
-        *heat(rows[rows["value"] > 0], x, y, hue, tooltips, **ends),
+        *heat(rows[rows["value"] == 0], x, y, alt.value(_ZERO), **ends),
+        *heat(rows[rows["value"] > 0], x, y, hue, **ends),
         *([base.encode(x=x, x2="end:Q", y=y, y2="top:Q")] if rows["hidden"].any() else []),
     ]
-    height = max(_LEAST, _STEP * (last + 1))
-    return draw.layers(*marks, width=_LAYERS_WIDTH, height=height, title=draw.heading(name))
+    return draw.panel(marks, _LAYERS_WIDTH, max(_LEAST, _STEP * (last + 1)), name)
 
 
 PARTS = {
@@ -203,39 +194,30 @@ def _noise_curves(rows: Frame, panel: str) -> Any:
     """The marks of a panel: the pair's distance thick, all else thin."""
 
     def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
-        looks: dict[str, Any] = {"dash": draw.dashes(_QUANTITIES, rows["quantity"])}
-        looks["tooltip"] = ["series:N", "quantity:N", "length:Q"]
+        dash, hue = draw.dashes(_QUANTITIES, rows["quantity"]), _formats(rows["series"])
         in_panel, thick = rows["panel"] == panel, rows["quantity"] == "distance"
-        hue = _formats(rows["series"])
-        return curve(rows[in_panel & thick], x, y, hue, width=2.6, **looks) + curve(
-            rows[in_panel & ~thick], x, y, hue, width=1.3, **looks
-        )
+        marks = curve(rows[in_panel & thick], x, y, hue, dash=dash, width=2.6)
+        return marks + curve(rows[in_panel & ~thick], x, y, hue, dash=dash, width=1.3)
 
     return marks
 
 
 def _formats(column: Any) -> alt.Color:
-    looks = theme.in_order(set(column))
-    return draw.hue("series", looks, title="format", columns=len(looks), symbolStrokeWidth=4)
+    names = sorted(set(column))
+    return draw.hue("series", names, title="format", columns=len(names), symbolStrokeWidth=4)
 
 
 def _ranges(result: Collapse, pair: str) -> Any:
     """The ranges of lengths at which each precision hides the pair; a hollow mark at the right edge where there is none."""
     data: Frame = pd.DataFrame(_range_rows(result, pair))
     ends = [word for word in ENDS.values() if (data["end"] == word).any()]
-    last = int(frame_of(result)["length"].max())
-    x = alt.X(
-        "length:Q",
-        title="lengths n at which the pair is hidden (hollow, at the edge: no range)",
-        scale=alt.Scale(type="log", domain=[1, max(last, 2)], nice=False),
-        axis=alt.Axis(format="d", values=axes.length_ticks(1, last)),
-    )
+    title = "lengths n at which the pair is hidden (hollow, at the edge: no range)"
     base = draw.rows(data).encode(
-        x=x,
+        x=axes.length_axis(pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True),
         y=alt.Y("precision:N", sort=list(dict.fromkeys(data["precision"])), title=None, axis=alt.Axis(grid=True)),
         yOffset=alt.YOffset("end:N", sort=ends),
         color=_formats([*data["series"], "float64"]),  # as above, where the distance itself is float64's
-        tooltip=["precision:N", "end:N", "status:N"],
+        tooltip=draw.tooltips(data),
     )
     shape = alt.Shape(
         "end:N",

@@ -25,8 +25,8 @@ from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.splits import TESTS
 from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
-from ostools.reporting.forms import SQUARE, bars, layers_by, name_axis, share_axis, word_cells
-from ostools.reporting.style import draw, theme
+from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
@@ -80,13 +80,11 @@ def intervention_chart(result: ProbeIntervention) -> Any:
 def _moves(frame: Frame, name: str) -> Any:
     rows: Frame = frame.assign(name=places_named(frame), value=frame["intervention"], series=frame["direction"])
     order = list(dict.fromkeys(rows["name"]))
-    axis = name_axis(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
-    value = {"title": f"answer moved (counts; predicted {frame['predicted'].iloc[0]:.3g})"}
-    hue = draw.hue("series", {"probe": theme.colour("full"), "data": theme.colour("frozen")}, **SQUARE)
+    axis = axes.names(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
+    value = axes.linear(f"answer moved (counts; predicted {frame['predicted'].iloc[0]:.3g})")
+    hue = draw.hue("series", {"probe": "full", "data": "frozen"}, **SQUARE)
     rows = rows[["name", "value", "series", "cosine", "followed"]]
-    tooltips = ["name:N", "series:N", "cosine:Q", "followed:Q"]
-    marks = bars(rows, axis, value, hue, offset=alt.XOffset("series:N"), tooltip=tooltips)
-    return draw.layers(*marks, width=_WIDTH, height=_HEIGHT, title=draw.heading(name))
+    return draw.panel(bars(rows, axis, value, hue, offset=alt.XOffset("series:N")), _WIDTH, _HEIGHT, name)
 
 
 def _notes(sentences: list[str]) -> list[str]:
@@ -107,24 +105,21 @@ def _grid(group: Frame, name: str) -> Any:
     )
     rows = rows[["n", "name", "verdict", "said", "status"]]
     arms = list(dict.fromkeys(rows["name"]))
-    verdict_colours = {
-        verdict: theme.colour(look) for verdict, look in _VERDICTS.items() if (rows["verdict"] == verdict).any()
-    }
+    hue = draw.hue(
+        "verdict", {verdict: look for verdict, look in _VERDICTS.items() if verdict in set(rows["verdict"])}, **SQUARE
+    )
     column = alt.X("n:N", sort=order, title=_LENGTH, axis=alt.Axis(labelAngle=0), scale=alt.Scale(paddingInner=0.01))
     row = alt.Y("name:N", sort=arms, title=None, axis=alt.Axis(labelLimit=220), scale=alt.Scale(paddingInner=0.06))
-    tooltips, hue = ["n:N", "name:N", "verdict:N", "said:N", "status:N"], draw.hue("verdict", verdict_colours, **SQUARE)
-    marks = word_cells(rows, column, row, hue, "said", tooltips)
-    return draw.layers(*marks, width=_WIDTH, height=26 * len(arms), title=draw.heading(name))
+    return draw.panel(word_cells(rows, column, row, hue, "said"), _WIDTH, 26 * len(arms), name)
 
 
 def _failure_stage_bars(group: Frame, name: str) -> Any:
     parts = [group[["length", "verdict"]].assign(value=group[share], series=share) for share in _SHARES]
     rows: Frame = pd.concat(parts).dropna(subset=["value"])
     rows = rows.assign(name=rows["length"].astype(str)).drop(columns="length")
-    axis = name_axis([str(length) for length in sorted(group["length"])], alt.X, _LENGTH, labelAngle=0, grid=False)
-    hue = draw.hue("series", {share: theme.colour(look) for share, look in _SHARES.items()}, **SQUARE)
-    marks = bars(rows, axis, share_axis("share of prompts"), hue, tooltip=["name:N", "series:N", "verdict:N"])
-    return draw.layers(*marks, width=_WIDTH, height=_HEIGHT, title=draw.heading(name))
+    axis = axes.names([str(length) for length in sorted(group["length"])], alt.X, _LENGTH, labelAngle=0, grid=False)
+    marks = bars(rows, axis, axes.share("share of prompts"), draw.hue("series", _SHARES, **SQUARE))
+    return draw.panel(marks, _WIDTH, _HEIGHT, name)
 
 
 def places_named(frame: Frame) -> list[str]:
@@ -156,20 +151,16 @@ def _places(result: Decodability) -> list[list[Any]]:
 
 def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
     rows = group.assign(name=places_named(group), series=group["control"].map(_CONTROLS), value=group["accuracy"])
-    colours = {name: theme.colour(look) for name, look in _HUES.items()}
-    hue = draw.hue("series", colours | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
-    axis, value = (
-        name_axis(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True),
-        share_axis("right (held-out prompts)"),
-    )
+    hue = draw.hue("series", _HUES | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
+    axis = axes.names(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True)
+    value = axes.share("right (held-out prompts)")
     offset = alt.XOffset("series:N", sort=list(_HUES))
     rows = rows[["name", "series", "value", "low", "high"]]
-    intervals, tooltips = [("low", "high", 1)], ["name:N", "series:N"]
-    marks = bars(rows, axis, value, hue, intervals=intervals, offset=offset, size=34, tooltip=tooltips)
+    marks = bars(rows, axis, value, hue, intervals=[("low", "high", 1)], offset=offset, size=34)
     if alone is not None:
         level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]})).mark_rule(strokeDash=[4, 3])
         marks.insert(0, level.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=["series:N", draw.VALUE]))
-    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=draw.heading(name))
+    return draw.panel(marks, _NARROW, _HEIGHT, name)
 
 
 _QUANTITIES = {
@@ -234,7 +225,7 @@ def _scatter(data: Frame, words: str) -> Any:
     base = draw.rows(points).encode(
         x=alt.X("predicted_effect:Q", title="predicted effect (first order)", scale=scale, axis=alt.Axis(tickCount=4)),
         y=alt.Y("effect:Q", title="real effect", scale=scale, axis=alt.Axis(tickCount=4)),
-        tooltip=["target:N", alt.Tooltip("effect:Q", format=".4g"), alt.Tooltip("predicted_effect:Q", format=".4g")],
+        tooltip=draw.tooltips(points),
     )
     ends = pd.DataFrame({"at": [float(low - margin), float(high + margin)]})
     diagonal = draw.rows(ends).mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
@@ -246,8 +237,7 @@ def _scatter(data: Frame, words: str) -> Any:
         .encode(text="label:N")
         for word, side, sign in (("false", "left", 1), ("true", "right", -1))
     ]
-    chart = alt.layer(diagonal.encode(x=x, y=y), marks, *names)
-    return chart.properties(width=_SIDE, height=_SIDE, title=draw.heading(words))
+    return draw.panel([diagonal.encode(x=x, y=y), marks, *names], _SIDE, _SIDE, words)
 
 
 def _labelled(points: Frame, least_gap: float) -> Column:
@@ -286,9 +276,8 @@ def _effect_map(data: Frame, what: str) -> Any:
     # Where white reads better than black on this scheme.
     dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
     digits = f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
-    chart = draw.layers(*layers_by(mean, column, column, scale, light=dark, digits=digits))
-    width = min(_SIDE, (92 if what == "layers" else 46) * columns)
-    return chart.properties(width=width, height=_SIDE, title=draw.heading(_real(data)))
+    marks = layers_by(mean, column, scale, light=dark, digits=digits)
+    return draw.panel(marks, min(_SIDE, (92 if what == "layers" else 46) * columns), _SIDE, _real(data))
 
 
 def _real(data: Frame) -> str:
@@ -301,10 +290,9 @@ def _edge_bars(data: Frame) -> Any:
     mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
     order = mean["effect"].abs().sort_values(ascending=False).index[:_MOST_EDGES]
     rows = mean.loc[order].rename(columns={"target": "name", "effect": "value"})
-    names = name_axis(rows["name"].tolist(), title="layer.head: query → key")
-    value = {"title": "real effect (bar), predicted (stroke)", "axis": alt.Axis(tickCount=3)}
+    names = axes.names(rows["name"].tolist(), title="layer.head: query → key")
+    value = axes.linear("real effect (bar), predicted (stroke)", tickCount=3)
     marks = bars(rows, names, value, alt.value(theme.colour("full")), height=9)
     strokes = draw.rows(rows).mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15)
     marks.append(strokes.encode(x="predicted_effect:Q", y=names))
-    title = draw.heading(f"{_real(data)}, the {len(rows)} greatest")
-    return draw.layers(*marks, width=_SIDE, height=_SIDE, title=title)
+    return draw.panel(marks, _SIDE, _SIDE, f"{_real(data)}, the {len(rows)} greatest")

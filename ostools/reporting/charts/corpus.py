@@ -52,11 +52,9 @@ def several_chart(result: Sensitivities | PromptBounds) -> Any:
     table = table.assign(series=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
     # Of both panels, which share a scale; a dash tells apart what has one colour.
     looks = {row["series"]: (row["source"], row["kind"]) for row in table.to_dict("records")}
-    legend = alt.Legend(title=None, orient="bottom", labelLimit=0, symbolSize=400)
-    hues = [theme.colour(source) for source, _ in looks.values()]
-    dashes = [theme.DASHES[kind] for _, kind in looks.values()]
-    hue = alt.Color("series:N", scale=alt.Scale(domain=list(looks), range=hues), legend=legend)
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(looks), range=dashes), legend=legend)
+    hue = draw.hue("series", {name: source for name, (source, _) in looks.items()})
+    scale = alt.Scale(domain=list(looks), range=[theme.DASHES[kind] for _, kind in looks.values()])
+    dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
     panels = []
     for norm, group in table.groupby("norm", sort=False):
         rows, y = _share_rows(group[["series", "start", "end", "mean", "low", "high"]], ["mean", "low", "high"])
@@ -80,18 +78,15 @@ def _share_rows(table: Frame, numbers: list[str]) -> tuple[Frame, dict[str, Any]
         columns = ["value", *numbers]
         rows[columns] = rows[columns].clip(lower=float(positive.min()))
         return rows, axes.log_channel(positive, "share / even share")
-    scale = alt.Scale(domain=[0, float(values.max()) * 1.05], nice=False)
-    return rows, {"title": "share / even share", "scale": scale, "axis": alt.Axis()}
+    return rows, axes.linear("share / even share", (0, float(values.max()) * 1.05))
 
 
 def _position_panel(
     rows: Frame, y: dict[str, Any], hue: Any, title: str, across: str, size: tuple[int, int], **looks: Any
 ) -> Any:
     x = alt.X("at:Q", title=across, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False))
-    tooltips = [alt.Tooltip(f"{name}:Q", format=".3g") for name in ("start", "end", *_STATISTICS) if name in rows]
-    marks = curve(rows, x, y, hue, points=14, width=1.8, tooltip=tooltips, **looks)
-    even = draw.line_at("y", "value", 1.0)
-    return draw.layers(*even, *marks, width=size[0], height=size[1], title=draw.heading(title))
+    marks = draw.line_at("y", "value", 1.0) + curve(rows, x, y, hue, points=14, width=1.8, **looks)
+    return draw.panel(marks, *size, title)
 
 
 def _corpus_notes(result: Corpus) -> list[str]:
@@ -118,13 +113,11 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     axes.require_finite(frame["mean"], "a distance over a corpus")
     rows = frame.assign(value=frame["hidden_share"], row=[f"{length} tokens" for length in frame["length"]])
     names = alt.Y("row:N", sort=None, title="window")
-    hue = draw.hue("dtype", {name: theme.colour(name) for name in dict.fromkeys(frame["dtype"])})
-    value = {"title": "share of texts whose pair is hidden", "scale": alt.Scale(domain=[0, 1])}
-    offset = alt.YOffset("dtype:N", sort=None)
-    intervals = [("hidden_low", "hidden_high", 1.4)]
-    tooltips = ["row:N", "dtype:N", "texts:Q", alt.Tooltip("mean:Q", format=".3g")]
-    marks = bars(rows, names, value, hue, intervals=intervals, offset=offset, size=40, tooltip=tooltips)
-    panel = draw.layers(*marks, width=320, height=alt.Step(26))
+    hue, offset = draw.hue("dtype", list(dict.fromkeys(frame["dtype"]))), alt.YOffset("dtype:N", sort=None)
+    value = axes.linear("share of texts whose pair is hidden", (0, 1))
+    rows = rows[["row", "dtype", "texts", "value", "mean", "hidden_low", "hidden_high"]]
+    marks = bars(rows, names, value, hue, intervals=[("hidden_low", "hidden_high", 1.4)], offset=offset, size=40)
+    panel = draw.panel(marks, 320, alt.Step(26))
     notes = []
     for dtype, of_dtype in frame.groupby("dtype", sort=False):
         at_lengths = [

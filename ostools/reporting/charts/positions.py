@@ -19,7 +19,7 @@ from ostools.ground.names import known_norm
 from ostools.ground.words import number, short_name
 from ostools.reporting.charts.tokens import NORMS
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.forms import BAND, bars, curve, log_rows, name_axis, share_axis, token_rows
+from ostools.reporting.forms import BAND, bars, curve, log_rows, rules, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
@@ -46,12 +46,12 @@ def position_layers(result: PositionEffect, width: int, height: int) -> Any:
 def _position_panel(result: PositionEffect, width: int, height: int, titles: tuple[str, str]) -> Any:
     curves, y = log_rows(position_curves(result), titles[1], ("low", "high"))
     names = [NAMES[source] for source in dict.fromkeys(curves["source"])]
-    hue = draw.hue("series", dict(zip(names, (theme.colour("full"), theme.colour("none")), strict=False)))
+    hue = draw.hue("series", dict(zip(names, ("full", "none"), strict=False)))
     count = int(curves["position"].max()) + 1
-    x = axes.count_axis(0, count - 1, "position", titles[0])
+    x = axes.length_axis(curves["position"], titles[0], "position", log=False)
     edges = [mark for third in (1, 2) for mark in draw.line_at("x", "position", third * count / 3 - 0.5)]
-    marks = curve(curves, x, y, hue, bands=[BAND], width=1.8, tooltip=["position:Q", "series:N"])
-    return draw.layers(*edges, *marks, width=width, height=height)
+    marks = curve(curves, x, y, hue, bands=[BAND], width=1.8)
+    return draw.panel(edges + marks, width, height)
 
 
 def position_curves(result: PositionEffect) -> Frame:
@@ -88,15 +88,11 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     table = table[(table["linearisation"] == name) & (table["norm"] == norm)]
     parts_present = [part for part in PARTS if (frame["part"] == part).any()]
     # Without a legend: the rows below name the parts.
-    hues = alt.Scale(domain=parts_present, range=[theme.colour(part) for part in parts_present])
     rows, y = log_rows(token_rows(frame, series=frame["part"], value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})")
-    hue = alt.Color("series:N", scale=hues, legend=None)
-    x = axes.token_axis(frame["token"].map(str).tolist())
-    tooltips = ["position:Q", "token:N", "series:N"]
-    tokens = draw.layers(
-        *curve(rows, x, y, hue, width=0, points=22, tooltip=tooltips), width=_CHAIN_WIDTH, height=_CHAIN_HEIGHT
-    )
-    below = _parts(table.assign(name=table["part"]), parts_present, alt.Color("name:N", scale=hues, legend=None))
+    hue, hue_below = (draw.hue(field, parts_present, legend=None) for field in ("series", "name"))
+    x = axes.token_axis(rows["token"].tolist())
+    tokens = draw.panel(curve(rows, x, y, hue, width=0, points=22), _CHAIN_WIDTH, _CHAIN_HEIGHT)
+    below = _parts(table.assign(name=table["part"]), parts_present, hue_below)
     parameters = result.provenance.parameters
     answer, right = (theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right"))
     notes = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
@@ -122,17 +118,16 @@ def _parts(table: Frame, parts_present: list[str], hue: Any) -> list[Any]:
     rows = table[["name", "tokens", "total"]].assign(
         value=table["share"], alike=table["tokens"] / table["tokens"].sum()
     )
-    title = "share of the sum (line: share of the tokens)"
-    value = {"title": title, "axis": alt.Axis(format=".0%", tickCount=5)}
-    tooltips = ["name:N", "tokens:Q", alt.Tooltip("alike:Q", format=".1%")]
-    marks = bars(rows, name_axis(parts_present, domain=False), value, hue, tooltip=tooltips, height=_PART_HEIGHT / 2)
+    value = axes.linear("share of the sum (line: share of the tokens)", format=".0%", tickCount=5)
+    names = axes.names(parts_present, domain=False)
+    marks = bars(rows, names, value, hue, height=_PART_HEIGHT / 2)
     alike = draw.rows(rows).mark_tick(thickness=2, size=_PART_HEIGHT * 0.8, color=theme.INK)
-    marks.append(alike.encode(x="alike:Q", y=name_axis(parts_present, domain=False), tooltip=tooltips))
-    shares = draw.layers(*marks, width=230, height=_PART_HEIGHT * len(parts_present))
+    marks.append(alike.encode(x="alike:Q", y=names, tooltip=draw.tooltips(rows)))
+    shares = draw.panel(marks, 230, _PART_HEIGHT * len(parts_present))
     means, y = log_rows(table[["name", "tokens"]].assign(value=table["mean"]), "mean norm per token")
-    axis = name_axis(parts_present, labels=False, domain=False, grid=True)
-    marks = bars(means, axis, y, hue, size=70, shape=alt.value("circle"), tooltip=["name:N", "tokens:Q"])
-    return [shares, draw.layers(*marks, width=200, height=_PART_HEIGHT * len(parts_present))]
+    axis = axes.names(parts_present, labels=False, domain=False, grid=True)
+    marks = bars(means, axis, y, hue, size=70, shape=alt.value("circle"))
+    return [shares, draw.panel(marks, 200, _PART_HEIGHT * len(parts_present))]
 
 
 _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT = 540, 120
@@ -159,10 +154,10 @@ def retrieval_chart(result: Retrieval) -> Any:
     estimated = "; estimated" if (frame["method"] != "exact").any() else ""
     of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i{estimated}"
     likely = frame[["position", "seed"]].assign(value=frame["log_probability"], series=_TARGET_RECORD)
-    log_p = {"title": "log p(right answer), nats", "scale": alt.Scale(zero=False), "axis": alt.Axis(tickCount=4)}
+    log_p = axes.linear("log p(right answer), nats", tickCount=4) | {"scale": alt.Scale(zero=False)}
     panels = [
         _share_found(frame, _AMBIGUOUS if _ambiguous(result) else ""),
-        _seed_curves(likely, draw.quiet(_record_axis(frame)), log_p),
+        _seed_curves(likely, axes.quiet(_record_axis(frame)), log_p),
         _seed_curves(norms, _record_axis(frame), y, note=of),
     ]
     title = f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands"
@@ -212,35 +207,26 @@ def _difference(row: dict[str, Any]) -> str:
 
 
 def _record_axis(frame: Frame) -> alt.X:
-    places = sorted(set(frame["position"].tolist()))
     title = f"position of the wanted record (0 to {int(frame['length'].iloc[0]) - 1})"
-    ticks: dict[str, Any] = {"values": places, "tickCount": len(places) + 1}
-    return axes.count_axis(places[0], places[-1], "position", title, padding=10, **ticks)
+    ticks = sorted(set(frame["position"].tolist()))
+    return axes.length_axis(frame["position"], title, "position", 10, log=False, values=ticks)
 
 
 def _share_found(frame: Frame, note: str) -> Any:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
     ends = [wilson(int(right), int(count)) for right, count in zip(table["sum"], table["size"], strict=True)]
     table = table.assign(value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends])
-    x, colour = draw.quiet(_record_axis(frame)), theme.colour("full")
-    bars = draw.rows(table).mark_rule(strokeWidth=1.2, color=colour).encode(x=x, y="low:Q", y2="high:Q")
-    tooltips, y = ["position:Q", "sum:Q", "size:Q"], share_axis("share found", tickCount=3)
-    marks = [bars, *curve(table, x, y, alt.value(colour), width=2, points=34, tooltip=tooltips)]
-    return draw.layers(
-        *marks,
-        width=_RETRIEVAL_WIDTH,
-        height=_RETRIEVAL_HEIGHT * 0.8,
-        **({"title": draw.heading(note)} if note else {}),
-    )
+    x, hue = axes.quiet(_record_axis(frame)), alt.value(theme.colour("full"))
+    marks = rules(table, "x", x, "low", "high", color=hue)
+    marks += curve(table, x, axes.share("share found", values=[0, 0.5, 1]), hue, width=2, points=34)
+    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT * 0.8, note)
 
 
 def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any], note: str = "") -> Any:
     """A thin line a seed, and their mean with points."""
     column = "shown" if "shown" in rows else "value"
     means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
-    colours = {_TARGET_RECORD: theme.colour("full"), _OTHER_TOKENS: theme.colour("float64")}
-    hue, tooltips = draw.hue("series", colours, columns=2, symbolStrokeWidth=3), ["position:Q", "series:N"]
-    thin = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, tooltip=["seed:Q", *tooltips], opacity=0.35)
-    thick = curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30, tooltip=tooltips)
-    heading = {"title": draw.heading(note)} if note else {}
-    return draw.layers(*thin, *thick, width=_RETRIEVAL_WIDTH, height=_RETRIEVAL_HEIGHT, **heading)
+    hue = draw.hue("series", {_TARGET_RECORD: "full", _OTHER_TOKENS: "float64"}, symbolStrokeWidth=3)
+    marks = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, opacity=0.35)
+    marks += curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30)
+    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT, note)

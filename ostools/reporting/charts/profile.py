@@ -18,20 +18,19 @@ from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
 from ostools.reporting.findings.effects import answer_finding
 from ostools.reporting.forms import (
+    BAND,
     TOKENS_WIDTH,
-    TOOLTIP,
     bars,
     curve,
     heat,
     log_colour,
     log_rows,
-    name_axis,
     profile,
     token_labels,
     token_rows,
 )
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.prompt import template_note, template_positions, underline_template
+from ostools.reporting.style.prompt import mark_template, template_note, template_positions
 from ostools.results import Frame, frame_of
 
 _RANKED = 12
@@ -46,16 +45,17 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
     names = list(dict.fromkeys(frame["linearisation"]))
-    tokens = token_labels(frame)
     aside = template_positions(frame)
     symbol, _ = theme.differentiated(result.provenance.parameters)
-    panels: list[Any] = [_profile_panel(frame, result.shapes, names, tokens, aside, symbol)]
-    panels.append(_ranked_panel(frame, names, aside))
+    panels = [_profile_panel(frame, result.shapes, names, aside, symbol), _ranked_panel(frame, names, aside)]
     unfrozen: Any = frame[
         (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
     ]
     if len(unfrozen):
-        panels.append(_ratio_panel(unfrozen, names, tokens, aside))
+        rows, y = log_rows(_profile_rows(unfrozen, "over_frozen"), "ratio to frozen", also=[0.5, 2.0])
+        looks: dict[str, Any] = {"height": 150, "width": 1.2, "beside": draw.line_at("y", "value", 1.0, dash=[3, 3])}
+        title = "What freezing patterns and norm scales changes"
+        panels.append(profile(rows, frame, y, draw.hue("series", names), title=title, **looks))
     notes = [*_verdicts(result, names, bool(aside)), *template_note(aside)]
     return draw.figure([[panel] for panel in panels], _profile_title(result), notes, between=24, color="shared")
 
@@ -83,24 +83,21 @@ def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
     return lines
 
 
-def _profile_panel(
-    frame: Frame, shapes: Any, names: list[str], tokens: list[str], aside: list[int], symbol: str
-) -> Any:
+def _profile_panel(frame: Frame, shapes: Any, names: list[str], aside: list[int], symbol: str) -> Any:
     rows, y = log_rows(_profile_rows(frame, "value"), norm_named(str(frame["norm"].iloc[0]), symbol))
     tested = OF_TEXT if aside else NO_SINK
     first = frame[frame["linearisation"] == names[0]]
     thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
     segments = []
     if len(thirds):
-        ends = draw.rows(thirds).encode(
-            x=axes.token_axis(tokens, False, field="from"), x2="to:Q", color=draw.hue("series", names)
-        )
-        tooltips = ["series:N", "third:N", alt.Tooltip("mean:Q", format=".4g")]
-        segments = [ends.mark_rule(strokeWidth=3.5, strokeCap="round").encode(y=alt.Y("mean:Q", **y), tooltip=tooltips)]
+        thick = draw.rows(thirds).mark_rule(strokeWidth=3.5, strokeCap="round")
+        x = axes.quiet(axes.token_axis(token_labels(frame), "from"))
+        ends = {"x": x, "x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": draw.hue("series", names)}
+        segments = [thick.encode(**ends, tooltip=draw.tooltips(thirds))]
     of = "of the text" if aside else "first token taken out"
     title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
-    looks: dict[str, Any] = {"aside": aside, "last": False, "height": 240, "width": 1.2, "above": segments}
-    return profile(rows, tokens, y, draw.hue("series", names), title=title, **looks)
+    looks: dict[str, Any] = {"last": False, "height": 240, "width": 1.2, "beside": segments}
+    return profile(rows, frame, y, draw.hue("series", names), title=title, **looks)
 
 
 def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
@@ -122,26 +119,11 @@ def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.Layer
     data = _profile_rows(frame[frame["position"].isin(top)], "share")
     data["name"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
     labels = data.drop_duplicates("position").set_index("position")["name"]
-    axis = name_axis([labels[position] for position in top], title="token and its position i")
-    value = {"title": "share of the sum over all tokens", "axis": alt.Axis(format=".0%", tickCount=6)}
-    marks = bars(data, axis, value, draw.hue("series", names), size=60, shape=alt.value("circle"), tooltip=TOOLTIP)
-    title = draw.heading(f"The largest shares{' of the text' if aside else ''}, by {names[0]}")
-    return draw.layers(*marks, width=TOKENS_WIDTH, height=17 * len(top), title=title)
-
-
-def _ratio_panel(unfrozen: Frame, names: list[str], tokens: list[str], aside: list[int]) -> Any:
-    rows, y = log_rows(_profile_rows(unfrozen, "over_frozen"), "ratio to frozen", also=[0.5, 2.0])
-    level_line = draw.line_at("y", "value", 1.0, dash=[3, 3])
-    looks: dict[str, Any] = {"aside": aside, "height": 150, "width": 1.2, "below": level_line}
-    return profile(
-        rows,
-        tokens,
-        y,
-        draw.hue("series", names),
-        title="What freezing patterns and norm scales changes",
-        coloured=False,
-        **looks,
-    )
+    axis = axes.names([labels[position] for position in top], title="token and its position i")
+    value = axes.linear("share of the sum over all tokens", format=".0%", tickCount=6)
+    marks = bars(data, axis, value, draw.hue("series", names), size=60, shape=alt.value("circle"))
+    title = f"The largest shares{' of the text' if aside else ''}, by {names[0]}"
+    return draw.panel(marks, TOKENS_WIDTH, 17 * len(top), title)
 
 
 def _profile_rows(frame: Frame, column: str) -> Frame:
@@ -175,17 +157,15 @@ def layers_chart(result: Sensitivity) -> alt.VConcatChart:
     colour = log_colour(positive["value"], norm_named(norm, symbol))
     linearisations, aside = list(dict.fromkeys(frame["linearisation"])), template_positions(frame)
     height = max(90, min(22 * len(layers), 480))
-    up = name_axis([str(layer) for layer in reversed(layers)], title="layer l", field="layer")
+    up = axes.names([str(layer) for layer in reversed(layers)], title="layer l", field="layer")
     panels = []
     for name in linearisations:
         rows = _profile_rows(positive[positive["linearisation"] == name], "value")
         rows = rows.assign(layer=positive.loc[rows.index, "layer"].astype(str))
         rows = rows.assign(start=rows["position"] - 0.5, end=rows["position"] + 0.5)
-        labelled = name == linearisations[-1]
-        across = axes.token_axis(tokens, labelled, field="start", margin=0.5, aside=aside)
-        tooltips = ["layer:N", "position:Q", "token:N"]
-        chart = alt.layer(*heat(rows, across, up, colour, tooltips, across="end"))
-        panel = underline_template(chart, aside, height)
+        across = axes.token_axis(tokens, "start", 0.5, aside)
+        across = across if name == linearisations[-1] else axes.quiet(across)
+        panel = mark_template(alt.layer(*heat(rows, across, up, colour, x2="end")), aside, height)
         panels.append([panel.properties(width=TOKENS_WIDTH, height=height, title=draw.heading(name))])
     notes = "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last."
     title = f"Sensitivity of {words} to every token at every layer"
@@ -204,10 +184,9 @@ def faithfulness_chart(result: Faithfulness) -> Any:
     frame: Frame = frame_of(result)
     ways = [way for way in WAYS if way in set(frame["way"])]
     profiles = list(dict.fromkeys(result.correlations["profile"]))
-    hue = draw.hue("series", {way: theme.colour(_HUES[way]) for way in ways}, columns=3)
+    hue = draw.hue("series", {way: _HUES[way] for way in ways}, columns=3)
     rows, y = log_rows(token_rows(frame, value=frame["y_change"], series=frame["way"]), "change of y without token i")
-    title = f"{_TITLE}; {axes.ZERO_NOTE.lower()}" if rows["zero"].any() else _TITLE
-    tokens = profile(rows, token_labels(frame), y, hue, title=title, height=_HEIGHT, width=1.2)
+    tokens = profile(rows, frame, y, hue, title=_TITLE, height=_HEIGHT, width=1.2)
     panels = [
         [tokens],
         [_ranks(result.correlations, effect, profiles, ways, hue) for effect in EFFECTS],
@@ -223,24 +202,11 @@ def _ranks(table: Frame, effect: str, profiles: list[str], ways: list[str], hue:
     rows = table[(table["effect"] == effect) & (table["kept"] == BETWEEN)].dropna(subset="spearman")
     columns = {"spearman": "value", "profile": "name", "way": "series"}
     rows = rows[[*columns, "low", "high"]].rename(columns=columns)
-    value = {
-        "title": "Spearman [95%]",
-        "scale": alt.Scale(domain=[-1, 1], nice=False),
-        "axis": alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
-    }
+    value = axes.linear("Spearman [95%]", (-1, 1), values=[-1, -0.5, 0, 0.5, 1])
     offset = alt.YOffset("series:N", sort=ways, scale=alt.Scale(paddingOuter=0.6))
-    marks = bars(
-        rows,
-        name_axis(profiles, labels=effect == EFFECTS[0], grid=True),
-        value,
-        hue,
-        intervals=[("low", "high", 1.5)],
-        offset=offset,
-        size=38,
-        tooltip=["name:N", "series:N"],
-    )
-    height = max(90, 14 * len(profiles) * len(ways))
-    return draw.layers(*marks, width=_NARROW, height=height, title=draw.heading(_HEADINGS[effect]))
+    names = axes.names(profiles, labels=effect == EFFECTS[0], grid=True)
+    marks = bars(rows, names, value, hue, intervals=[("low", "high", 1.5)], offset=offset, size=38)
+    return draw.panel(marks, _NARROW, max(90, 14 * len(profiles) * len(ways)), _HEADINGS[effect])
 
 
 def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
@@ -249,21 +215,18 @@ def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
     rows = table[table["way"] == way].rename(columns={"drop": "value", "order": "series"})
     rows = rows[["series", "deleted", "value", "low", "high"]]
     axes.require_finite(rows["value"], "a deletion curve")
-    colours = dict(zip([*profiles, RANDOM], [*theme.colours(profiles), theme.INK], strict=True))
     x = alt.X("deleted:Q", title="tokens out", axis=alt.Axis(grid=False, tickMinStep=1))
-    y = {"title": "loss of log p (nats)", "scale": alt.Scale(zero=True), "axis": alt.Axis()}
-    hue, tooltips = draw.hue("series", colours, columns=6), ["series:N", "deleted:Q"]
-    random = rows["series"] == RANDOM
-    marks = curve(rows[random], x, y, hue, bands=[("low", "high", 0.18)], tooltip=tooltips, strokeDash=[4, 3])
-    marks += curve(rows[~random], x, y, hue, tooltip=tooltips)
+    y, random = axes.linear("loss of log p (nats)"), rows["series"] == RANDOM
+    hue = draw.hue("series", {**{name: name for name in profiles}, RANDOM: theme.INK}, columns=6)
+    marks = curve(rows[random], x, y, hue, bands=[BAND], strokeDash=[4, 3])
+    marks += curve(rows[~random], x, y, hue)
     areas: Frame = result.areas
     first: Any = areas[(areas["way"] == way) & (areas["order"] == profiles[0])].iloc[0]
     notes = [
         f"{profiles[0]}: AOPC {first['aopc']:.3g}, p {first['p']:.2g}",
         f"random orders: AOPC {first['random']:.3g}",
     ]
-    heading = draw.heading(f"Tokens {way}, largest first", notes)
-    return draw.layers(*marks, width=_NARROW, height=_HEIGHT, title=heading)
+    return draw.panel(marks, _NARROW, _HEIGHT, f"Tokens {way}, largest first", *notes)
 
 
 _OVER_DRAWS = "median over draws; shade: their range"
@@ -277,7 +240,7 @@ def linear_range_chart(result: LinearRange) -> Any:
     rows = token_rows(table, series=_OVER_DRAWS, value=table["median"], low=table["min"], high=table["max"])
     rows, y = log_rows(rows, "t up to which y moves as J says", ("low", "high"))
     hue = draw.hue("series", {_OVER_DRAWS: theme.colour("full")})
-    panel = profile(rows, token_labels(frame), y, hue, height=240, bands=[("low", "high", 0.25)])
+    panel = profile(rows, frame, y, hue, height=240, bands=[("low", "high", 0.25)])
     return draw.figure([[panel]], "How far towards another token the derivative carries", linear_range_findings(result))
 
 

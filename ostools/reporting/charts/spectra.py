@@ -13,7 +13,7 @@ from ostools.ground.words import number, short_name
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
-from ostools.reporting.forms import TOKENS_WIDTH, curve, log_rows, token_rows
+from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -30,8 +30,8 @@ def spectra_chart(result: Spectra) -> Any:
     against = against[against["norm"] == norm]
     against = against.assign(kind=against["method"].map(METHOD_KINDS))
     linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
-    colours = {_MATRICES["pattern"]: theme.colour("pattern"), _MATRICES["lazy"]: theme.colour("lazy")}
-    colours |= {theme.series(kind, name): theme.colour(name) for kind, name in linearisations}
+    colours = {words: name for name, words in _MATRICES.items()}
+    colours |= {theme.series(kind, name): name for kind, name in linearisations}
     panels = [_eigenvalues(frame_of(result), colours), _depth(result.depth, colours), _powers(result.limit, colours)]
     if linearisations:
         panels.append(_shares_by_layer(against, colours))
@@ -58,21 +58,17 @@ def _spectra_panel(
     x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", values=ticks))
     # Only lines are dashed: a legend shared with circles would lose its strokes.
     dash = alt.StrokeDash("quantity:N", scale=_DASHES, legend=alt.Legend(title=None))
-    tooltips = [alt.Tooltip("place:Q", title=across), "series:N", "quantity:N"]
     heads = rows["head"] != "mean" if "head" in rows else pd.Series(False, index=rows.index)
-    marks = curve(
-        rows[~heads], x, y, draw.hue("series", colours), dash=dash, points=points, width=1.8, tooltip=tooltips
-    )
-    if heads.any():
-        marks += curve(rows[heads], x, y, draw.hue("series", colours), width=0, points=14, tooltip=tooltips)
-    return draw.layers(*marks, width=300, height=190, title=draw.heading(title))
+    hue = draw.hue("series", colours)
+    marks = curve(rows[~heads], x, y, hue, dash=dash, points=points, width=1.8)
+    return draw.panel(marks + curve(rows[heads], x, y, hue, width=0, points=14), 300, 190, title)
 
 
 def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
     rows: Frame = frame[frame["quantity"] == "second_eigenvalue"]
     rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(place=frame["layer"], quantity=_LAST)
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[[*_COLUMNS, "head"]]
-    y = {"title": "second eigenvalue", "scale": alt.Scale(domain=[0, 1]), "axis": alt.Axis()}
+    y = axes.linear("second eigenvalue", (0, 1))
     return _spectra_panel(rows, "layer (dots: the heads' A)", y, colours, "Largest self-attention of tokens 2 to n", 0)
 
 
@@ -81,7 +77,7 @@ def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
     rows: Frame = depth.rename(columns=kinds | {"blocks": "place"})
     rows = rows.melt(id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="quantity")
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS]
-    y = {"title": "mass on the first token", "scale": alt.Scale(zero=True), "axis": alt.Axis(format=".0%")}
+    y = axes.linear("mass on the first token", format=".0%")
     return _spectra_panel(rows, "blocks multiplied, from the embeddings up", y, colours, "Products over depth")
 
 
@@ -139,7 +135,7 @@ def _variation_notes(frame: Frame, table: Frame) -> list[str]:
         notes.append(
             f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no longer sees a token that it saw."
         )
-    return [*notes, axes.ZERO_NOTE] if (table[list(_QUANTITIES)] == 0).any(axis=None) else notes
+    return notes
 
 
 def _variation_panel(table: Frame, name: str) -> Any:
@@ -155,37 +151,26 @@ def _variation_panel(table: Frame, name: str) -> Any:
     scale = alt.Scale(domain=list(range(max(last + 1, 2))), range=[*hues, *hues][: max(last + 1, 2)])
     ticks = axes.whole_ticks(0, last)
     legend = alt.Legend(title="layer", orient="right", values=ticks, format="d", type="symbol", columns=1)
-    hue, tooltips = alt.Color("layer:Q", scale=scale, legend=legend), ["layer:Q", "length:Q"]
     points = 24 if rows["length"].nunique() == 1 else 0
-    marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points, tooltip=tooltips)
+    hue = alt.Color("layer:Q", scale=scale, legend=legend)
+    marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points)
     return draw.layers(*marks, **size)
 
 
 def hops_chart(result: Hops) -> Any:
     """A stack a token: the signed share of each number of hops. Parts that cancel others lie below zero."""
-    frame: Frame = result.frame
     reached: Frame = result.reached
     parts = reached[reached["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
     names = list(dict.fromkeys(parts["hops"]))
-    rows = token_rows(parts, value=parts["share"], zero=0.0, series=[_words(name) for name in parts["hops"]])
+    rows = token_rows(parts, value=parts["share"], series=[_words(name) for name in parts["hops"]])
     ups, downs = (rows["value"].clip(lower=0), rows["value"].clip(upper=0))
     for side in (ups, downs):
         tops = side.groupby(rows["position"]).cumsum()
         used = side != 0
         rows.loc[used, "low"], rows.loc[used, "high"] = (tops - side)[used], tops[used]
-    rows = rows.dropna(subset=["low"]).assign(start=rows["position"] - 0.42, end=rows["position"] + 0.42)
-    tokens = token_rows(frame.drop_duplicates("position"))["token"].tolist()
-    colours = dict(zip(map(_words, names), theme.ordered(len(names)), strict=True))
-    bars = draw.rows(rows).encode(
-        x=axes.token_axis(tokens, field="start", margin=0.5),
-        x2="end:Q",
-        y=alt.Y("low:Q", title="share of ||J||² by hops"),
-        y2="high:Q",
-        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
-        tooltip=["position:Q", "token:N", "series:N", draw.VALUE],
-    )
-    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=TOKENS_WIDTH, height=260)
+    hue = draw.hue("series", dict(zip(map(_words, names), theme.ordered(len(names)), strict=True)), **SQUARE)
+    panel = token_bars(rows.dropna(subset=["low"]), token_labels(frame_of(result)), hue, "share of ||J||² by hops")
     return draw.figure([[panel]], "Attention hops on the way from each token to the last", hops_findings(result))
 
 

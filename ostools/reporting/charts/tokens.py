@@ -24,7 +24,7 @@ from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
-from ostools.reporting.forms import TOKENS_WIDTH, log_rows, profile, token_labels, token_rows
+from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
 from ostools.results import Frame, frame_of
@@ -109,14 +109,14 @@ def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] =
     series = [theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)]
     data = token_rows(rows, value=rows["value"].astype(float), series=series, **ends)
     data["linearisation"] = rows["linearisation"].astype(str)
-    legend, aside, tokens = _legend(rows.assign(series=series)), template_positions(rows), token_labels(rows)
+    hue, dash = _legend(rows.assign(series=series))
     norms = [norm for norm in NORMS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
         norm_rows, y = log_rows(data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper"))
-        looks: dict[str, Any] = {"dash": legend[1], "bands": [("lower", "upper", 0.15)], "width": 1.8, "aside": aside}
-        panels.append([profile(norm_rows, tokens, y, legend[0], last=norm == norms[-1], **looks)])
-    notes = [*first, *([axes.ZERO_NOTE] if 0.0 in set(rows["value"]) else []), *template_note(aside)]
+        looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)], "width": 1.8}
+        panels.append([profile(norm_rows, rows, y, hue, last=norm == norms[-1], **looks)])
+    notes = [*first, *template_note(template_positions(rows))]
     notes += [LOWER_END_NOTE] if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any() else []
     notes += [INTERVAL_NOTE] if wide.any() else []
     return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
@@ -129,8 +129,9 @@ def _legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
     labels = names["series"].tolist()
     dashes = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
-    hue = draw.hue("series", dict(zip(labels, theme.colours(names["name"].tolist()), strict=True)))
-    return hue, alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(title=None))
+    return draw.hue("series", dict(zip(labels, names["name"], strict=True))), alt.StrokeDash(
+        "series:N", scale=dashes, legend=alt.Legend(title=None)
+    )
 
 
 _RATIOS = {"operator": "operator norm, second / first", "frobenius": "Frobenius norm, second / first"}
@@ -146,8 +147,7 @@ def change_chart(result: Change) -> Any:
         raise InputError(
             "a change: expected a ratio at one token at least, found none: every norm of the first is rounding"
         )
-    tokens, sources = token_labels(table), list(dict.fromkeys(rows["source"]))
-    hue = draw.hue("series", sources)
+    hue = draw.hue("series", list(dict.fromkeys(rows["source"])))
     norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
@@ -157,8 +157,8 @@ def change_chart(result: Change) -> Any:
         )
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
-        panels.append([profile(data, tokens, y, hue, height=220, last=norm == norms[-1], below=same)])
-    return draw.figure(panels, "How much each token's sensitivity changed", _change_notes(result, rows), between=18)
+        panels.append([profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)])
+    return draw.figure(panels, "How much each token's sensitivity changed", _change_notes(result), between=18)
 
 
 def _neighbours(rows: Frame) -> Any:
@@ -166,7 +166,7 @@ def _neighbours(rows: Frame) -> Any:
     return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
 
 
-def _change_notes(result: Change, rows: Frame) -> list[str]:
+def _change_notes(result: Change) -> list[str]:
     differ = result.provenance.parameters["differ"]
     frame = frame_of(result)
     paired = frame[frame["second_position"].notna()]
@@ -176,7 +176,7 @@ def _change_notes(result: Change, rows: Frame) -> list[str]:
     lines += ["Above the dotted line at 1 the second is larger."]
     lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
     lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
-    return [*lines, *([axes.ZERO_NOTE] if (rows["ratio"] == 0).any() else [])]
+    return lines
 
 
 SOURCES = {
@@ -197,25 +197,20 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
         all_sources, series=names, value=all_sources["median"], low=all_sources["low"], high=all_sources["high"]
     )
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
-    sources = list(dict.fromkeys(table["source"]))
-    hue = draw.hue("series", dict(zip([SOURCES[source] for source in sources], theme.colours(sources), strict=True)))
-    panel = profile(rows, token_labels(model_rows), y, hue, height=300, bands=[("low", "high", 0.25)])
-    notes = _baselines_notes(result, bool(rows["zero"].any()))
-    return draw.figure([[panel]], "Sensitivity before and after training", notes)
+    hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
+    panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
+    return draw.figure([[panel]], "Sensitivity before and after training", _baselines_notes(result))
 
 
-def _baselines_notes(result: UntrainedBaselines, zeros: bool) -> list[str]:
-    """What the shade is, and the verdicts of the shape by source, in three lines."""
+def _baselines_notes(result: UntrainedBaselines) -> list[str]:
+    """What the shade is, and the verdicts of the shape by source, in two lines."""
     table: Any = result.summary
     lines = []
     for source, group in table.groupby("source", sort=False):
         counts = group["verdict"].value_counts().items()
         notes = [f"{verdict} ({count} of {len(group)})" if len(group) > 1 else verdict for verdict, count in counts]
         lines.append(f"{SOURCES[str(source)]}: {'; '.join(notes)}")
-    shade = f"Shade: range over {int(table['seed'].nunique())} seeds."
-    half = -(-len(lines) // 2)
-    joined = [". ".join(part) for part in (lines[:half], lines[half:]) if part]
-    return [f"{shade} {axes.ZERO_NOTE}" if zeros else shade, *joined]
+    return [f"Shade: range over {int(table['seed'].nunique())} seeds.", ". ".join(lines)]
 
 
 _UP, _DOWN = "raises the logit", "lowers the logit"
@@ -227,23 +222,14 @@ def attribution_chart(result: Attribution) -> Any:
     axes.require_finite(table["contribution"], "attribution")
     of: Frame = result.of_tokens
     values = of["contribution"].astype(float).reset_index(drop=True)
-    rows = token_rows(of.assign(position=range(len(of))), zero=0.0).reset_index(drop=True)
-    rows = rows.assign(value=values, start=rows["position"] - 0.4, end=rows["position"] + 0.4)
-    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
+    rows = token_rows(of.assign(position=range(len(of)))).reset_index(drop=True)
+    rows = rows.assign(low=0.0, high=values, series=[_UP if value >= 0 else _DOWN for value in values])
     total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
     sum_of = f"the logit, {total:.4g}"
     if parameters["soft_cap"] is not None:
         sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
-    colours = {_UP: theme.colour("full"), _DOWN: theme.colour("frozen")}
-    bars = draw.rows(rows).encode(
-        x=axes.token_axis(rows["token"].tolist(), field="start", margin=0.5),
-        x2="end:Q",
-        y=alt.Y("value:Q", title="contribution to the logit"),
-        y2="zero:Q",
-        color=draw.hue("series", colours, symbolType="square", symbolSize=100),
-        tooltip=["position:Q", "token:N", draw.VALUE],
-    )
-    panel = draw.layers(bars.mark_rect(), *draw.line_at("y", "zero", 0.0, dash=[1, 0]), width=TOKENS_WIDTH, height=260)
+    hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
+    panel = token_bars(rows, rows["token"].tolist(), hue, "contribution to the logit")
     notes = [
         f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
         "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",

@@ -1,8 +1,7 @@
-"""What the charts share: log axes that say what they cannot show, data that travel inside the chart, one look.
+"""Axes: logarithmic ones that say what they cannot show, lengths, shares, and the tokens of a prompt.
 
-An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so. So is
-what lies below its own rounding: its size is that of a machine's order of adding numbers, and was not measured.
-Non-finite and negative values are refused.
+An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so.
+So is what lies below its own rounding, which was not measured. Non-finite and negative values are refused.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ ROUNDING_NOTE = (
     "Triangles at the bottom edge are below rounding (exact zeros, or what another order of the sums would change)."
 )
 """In place of `ZERO_NOTE` where the values have a rounding."""
-PALE = 0.5
-"""Opacity of a name that stands aside."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
-RUN, RUNS_NAMED = 3, 56
-"""On a longer axis, at least this many equal tokens in a row get one name; about this many names are written at most."""
+_RUN, _RUNS_NAMED = 3, 56
+"""On a longer axis, the least number of equal tokens that share one name, and about how many names are written."""
+LENGTH = "length n (items of the sequence)"
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]) -> str:
-    """A Vega expression for a label: the word of each value, or its lines. ASCII JSON: no token can end its literal."""
+    """A Vega expression for a label: the word of each value. ASCII JSON: no token can end its literal."""
     return f"{theme.safe_json(list(words))}[indexof({theme.safe_json(list(values))}, datum.value)]"
 
 
@@ -58,11 +56,8 @@ def floored(data: Frame) -> tuple[Frame, float | None]:
     return data.assign(shown=values.where(~zero, floor), zero=zero), floor
 
 
-def log_axis(positive: Column, floor: float | None) -> tuple[alt.Scale, alt.Axis]:
-    """A log scale around the values, and an axis with as many round numbers as can be read.
-
-    Powers of ten (every second, third, ... where there are many), with 2 and 5 between them where there are few.
-    """
+def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, alt.Axis]:
+    """A log scale around the values, and an axis with as many round numbers as can be read."""
     low, high = float(positive.min()), float(positive.max())
     low, high = (low / 1.25 if floor is None else floor), max(high * 1.25, low * 4)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -80,16 +75,6 @@ def log_channel(positive: Column, title: str | None, floor: float | None = None)
     return {"title": title, "scale": scale, "axis": axis}
 
 
-def count_axis(
-    first: int, last: int, field: str, title: str | None, padding: int = 0, log: bool = False, **axis: Any
-) -> alt.X:
-    """An axis of whole numbers with so many pixels of room at both ends; `axis`: further properties, such as `values`."""
-    kind: dict[str, Any] = {"type": "log"} if log else {}
-    scale = alt.Scale(domain=[first, max(last, first + 1)], nice=False, padding=padding, **kind)
-    looks: dict[str, Any] = {"grid": False, "format": "d", "values": whole_ticks(first, last)} | axis
-    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**looks))
-
-
 def _round_number(value: float) -> str:
     if 1e-3 <= value < 1e4:
         return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
@@ -97,99 +82,99 @@ def _round_number(value: float) -> str:
     return f"{digits}e{int(power)}"
 
 
+def linear(title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any) -> dict[str, Any]:
+    """The title, scale and axis of a linear axis; one without a domain fits the values, zero included."""
+    scale = alt.Scale(domain=list(domain), nice=False, padding=padding) if domain else alt.Scale(zero=True)
+    return {"title": title, "scale": scale, "axis": alt.Axis(**axis)}
+
+
+def share(title: str, **axis: Any) -> dict[str, Any]:
+    """The axis of shares: all of 0 to 1."""
+    return linear(title, (0, 1), 4, format=".0%", **{"values": [0, 0.25, 0.5, 0.75, 1]} | axis)
+
+
+def length_axis(
+    lengths: Column, title: str | None = LENGTH, field: str = "length", padding: int = 0, **axis: Any
+) -> alt.X:
+    """An axis of whole numbers: logarithmic where they span a factor of ten, with ticks at 1, 2, 5, 10, ...
+
+    axis: further properties; `log` overrides the choice, `last` the end.
+    """
+    first, last = int(lengths.min()), int(axis.pop("last", lengths.max()))
+    log = axis.pop("log", last >= 10 * first)
+    domain = [first, max(last, first + 1)]
+    scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, padding=padding)
+    ticks = _log_ticks(first, last) if log else whole_ticks(first, last)
+    looks = {"grid": False, "format": "d", "values": ticks} | axis
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**looks))
+
+
 def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
-    """At most about `most` round whole numbers from `first` to `last`, for counts: Vega puts a tick of 3 at 2.5 too."""
-    step = next(
-        s for power in range(18) for s in (10**power, 2 * 10**power, 5 * 10**power) if (last - first) / s < most
-    )
+    """At most about `most` round whole numbers from `first` to `last`: Vega puts a tick of 3 at 2.5 too."""
+    steps = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
+    step = next(step for step in steps if (last - first) / step < most)
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
 
 
-def length_axis(lengths: Column, title: str = "length n (items of the sequence)") -> alt.X:
-    """Logarithmic where the lengths span a factor of ten, with ticks at 1, 2, 5, 10, ..."""
-    first, last = int(lengths.min()), int(lengths.max())
-    kind = "log" if last >= 10 * first else "linear"
-    return alt.X(
-        "length:Q",
-        title=title,
-        scale=alt.Scale(type=kind, domain=[first, max(last, first + 1)], nice=False),
-        axis=alt.Axis(grid=False, format="d", values=length_ticks(first, last)),
-    )
-
-
-def length_ticks(first: int, last: int) -> list[int]:
-    """1, 2, 5, 10, ... where lengths span a factor of ten and stand on a log axis; else round whole numbers."""
-    if last < 10 * first:
-        return whole_ticks(first, last)
+def _log_ticks(first: int, last: int) -> list[int]:
     ticks = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
     return [tick for tick in ticks if first <= tick <= last]
 
 
-def named_places(
-    tokens: Sequence[str], places: Sequence[int | float], title: str, ticks: bool = True, aside: Sequence[int] = ()
-) -> alt.Axis:
-    """Each token with its position, upright, at its place; the tokens `aside` pale."""
-    words = [f"{token} {position}" for position, token in enumerate(tokens)]
-    return alt.Axis(
-        grid=False,
-        ticks=ticks,
-        title=title,
-        values=list(places),
-        labelExpr=lookup(list(places), words),
-        labelAngle=-90,
-        labelAlign="right",
-        labelBaseline="middle",
-        labelOverlap=False,
-        labelFontSize=10,
-        labelLimit=0,
-        labelOpacity=_pale([places[position] for position in aside]) if aside else alt.Undefined,
-    )
-
-
-def _pale(places: Sequence[int | float]) -> Any:
-    """The opacity of labels: pale at these places."""
-    test = f"indexof({theme.safe_json(list(places))}, datum.value) >= 0"
-    return {"condition": {"test": test, "value": PALE}, "value": 1}
-
-
-def _runs_named(tokens: Sequence[str], aside: Sequence[int]) -> alt.Axis:
-    """A long prompt: a run of equal tokens has one name with its count, in its middle; of the rest as many as there is room."""
-    runs, first = [], 0
-    for token, run in groupby(tokens):
-        count = len(list(run))
-        if count >= RUN:
-            runs.append((first + (count - 1) / 2, f"{token} ×{count}"))
-        else:
-            runs += [(place, f"{token} {place}") for place in range(first, first + count)]
-        first += count
-    step = -(-len(runs) // RUNS_NAMED)
-    labels = [label for place, label in enumerate(runs) if place % step == 0 or "×" in label[1]]
-    axis = named_places([], [], "token and its position i (×: so many in a row)", aside=())
-    axis.values = [place for place, _ in labels]
-    axis.labelExpr = lookup(axis.values, [words for _, words in labels])
-    if aside:
-        axis.labelOpacity = _pale(list(aside))
-    return axis
-
-
 def token_axis(
-    tokens: Sequence[str],
-    labelled: bool = True,
-    field: str = "position",
-    margin: float = 0.0,
-    aside: Sequence[int] = (),
+    tokens: Sequence[str], field: str = "position", margin: float = 0.0, aside: Sequence[int | float] = (), **axis: Any
 ) -> alt.X:
-    """The positions of a prompt, each with its token where there is room; `margin` on both sides for marks that are wide; the
-    names of the tokens `aside` are pale."""
-    if len(tokens) <= TOKENS_NAMED:
-        axis = named_places(tokens, list(range(len(tokens))), "token and its position i", aside=aside)
-    else:
-        axis = _runs_named(tokens, aside)
-    if not labelled:
-        axis.labels, axis.title = False, None
-    return alt.X(
-        f"{field}:Q", scale=alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False), axis=axis
-    )
+    """The positions of a prompt, each with its token where there is room.
+
+    Of a long prompt a run of equal tokens has one name with its count, in its middle, and of the rest as many have one
+    as there is room for.
+
+    margin: on both sides, for marks that are wide. aside: tokens whose names are pale. axis: further properties.
+    """
+    title = "token and its position i"
+    labels: list[tuple[float, str]] = [(place, f"{token} {place}") for place, token in enumerate(tokens)]
+    if len(tokens) > TOKENS_NAMED:
+        title += " (×: so many in a row)"
+        runs, labels = (
+            [[*run] for _, run in groupby(enumerate(tokens), key=lambda place_and_token: place_and_token[1])],
+            [],
+        )
+        for run in runs:
+            middle = (run[0][0] + run[-1][0]) / 2
+            many = len(run) >= _RUN
+            labels += [(middle, f"{run[0][1]} ×{len(run)}")] if many else [(at, f"{word} {at}") for at, word in run]
+        step = -(-len(labels) // _RUNS_NAMED)
+        labels = [label for place, label in enumerate(labels) if place % step == 0 or "×" in label[1]]
+    places = [place for place, _ in labels]
+    pale = {"condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5}, "value": 1}
+    looks: dict[str, Any] = {"grid": False, "title": title, "values": places, "labelAngle": -90, "labelAlign": "right"}
+    looks |= {"labelExpr": lookup(places, [words for _, words in labels]), "labelBaseline": "middle"}
+    looks |= {"labelOverlap": False, "labelFontSize": 10, "labelLimit": 0}
+    looks |= ({"labelOpacity": pale} if aside else {}) | axis
+    scale = alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False)
+    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(**looks))
+
+
+def names(
+    order: Sequence[str],
+    channel: Any = alt.Y,
+    title: str | Sequence[str] | None = None,
+    field: str = "name",
+    **axis: Any,
+) -> Any:
+    """An axis of names in this order."""
+    looks: dict[str, Any] = {"ticks": False, "labelLimit": 0} | axis
+    scale = alt.Scale(domain=list(order))
+    return channel(f"{field}:N", sort=list(order), scale=scale, title=title, axis=alt.Axis(**looks))
+
+
+def quiet(axis: Any) -> Any:
+    """An axis without its words (an encoding, or title, scale and axis), for a panel whose neighbour has them."""
+    copied = dict(axis) if isinstance(axis, dict) else axis.copy()
+    words = copied["axis"].copy()
+    words["labels"], words["title"] = False, None
+    copied["title"], copied["axis"] = None, words
+    return copied
 
 
 def zero_marks(base: alt.Chart) -> alt.Chart:
@@ -198,12 +183,13 @@ def zero_marks(base: alt.Chart) -> alt.Chart:
 
 
 def themed(chart: Any) -> Any:
+    """The chart as one of ours: shown without a network, in the common look, its title safe to draw."""
     chart = notebook.offline(chart)
     chart.config = alt.Config.from_dict(theme.config(), validate=False)
     if isinstance(chart.title, alt.TitleParams):
         # A title names models, tasks and files, which may be called anything.
-        parts = {name: chart.title[name] for name in ("text", "subtitle") if chart.title[name] is not alt.Undefined}
         chart.title = chart.title.copy()
-        for name, text in parts.items():
-            chart.title[name] = theme.visible(text) if isinstance(text, str) else [theme.visible(line) for line in text]
+        for name in ("text", "subtitle"):
+            if (text := chart.title[name]) is not alt.Undefined:
+                chart.title[name] = theme.visible(text) if isinstance(text, str) else [*map(theme.visible, text)]
     return chart

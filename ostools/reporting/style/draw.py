@@ -1,4 +1,4 @@
-"""What the charts are put together of: rows to be drawn, a panel's words, colours and dashes by name, log axes with zeros."""
+"""What charts are put together of: rows to be drawn, panels with their words, figures, and colours by name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Any, cast
 
 import altair as alt
 import pandas as pd
+from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, theme
 from ostools.results import Column, Frame
 
 VALUE = alt.Tooltip("value:Q", format=".4g")
 """What the cursor tells of a number."""
+_UNTOLD = {"shown", "zero", "start", "end", "run", "label", "left", "at", "hue", "idle", "dots", "kind", "words"}
+"""Columns that only place a mark."""
 
 
 def rows(data: Frame) -> Any:
     """A chart of these rows, to be marked and encoded, whatever the reader's Altair settings are.
 
-    They lie there as one row of whole columns, numbers to six significant digits: a third of the size, and Altair checks its
-    data against its schema cell by cell. A transform makes them rows again.
+    They lie there as one row of whole columns, numbers to six significant digits: a third of the size, and Altair
+    checks its data against its schema cell by cell. A transform makes them rows again.
     """
     columns = {str(name): [_short(value) for value in data[name].tolist()] for name in data.columns}
     return alt.Chart(alt.InlineData(values=cast(Any, [columns]))).transform_flatten(list(columns))
@@ -34,29 +37,47 @@ def without_nan(data: Frame) -> Any:
     return data.astype(object).where(data.notna(), None)
 
 
+def tooltips(data: Frame) -> list[alt.Tooltip]:
+    """What the cursor tells of a row: each of its columns but those that only place a mark."""
+    kinds = {str(name): "Q" if is_numeric_dtype(column) else "N" for name, column in data.items()}
+    floats: dict[str, Any] = {str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)}
+    return [alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {})) for name in kinds if name not in _UNTOLD]
+
+
 def layers(*marks: Any, **properties: Any) -> Any:
     """Marks over each other in one panel, with its width, height and title."""
     chart: Any = alt.layer(*marks)
     return chart.properties(**properties)
 
 
-def heading(text: str | list[str], lines: Sequence[str] = (), above: int = 0, **options: Any) -> alt.TitleParams:
-    """A panel's own title, smaller than the chart's, with `lines` below it.
+def panel(
+    marks: Sequence[Any], width: Any, height: Any, title: str | list[str] = "", *lines: str, **options: Any
+) -> Any:
+    """Marks over each other, with a title that has `lines` below it."""
+    return layers(*marks, width=width, height=height, **({"title": heading(title, lines, **options)} if title else {}))
 
-    `above`: so many pixels higher, where the panel's marks go over its edge.
-    """
+
+def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
+    """A panel's own title, smaller than the chart's, with `lines` below it."""
     words = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
-    looks = {"fontSize": 11, "fontWeight": "normal", "offset": 6 + above, "frame": "group"}
-    return alt.TitleParams(text, **(looks | words | options))
+    return alt.TitleParams(
+        text, **({"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"} | words | options)
+    )
+
+
+BOLD: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold"}
+"""The title of a panel that the paper names."""
 
 
 def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str] = (), **options: Any) -> Any:
-    """Rows of panels as one chart with a title and notes below it.
+    """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note says what they are.
 
     options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
     """
     spacing, between = options.pop("spacing", 24), options.pop("between", 20)
     subtitle = [notes] if isinstance(notes, str) else list(notes)
+    if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(_has_zeros(panel) for row in rows for panel in row):
+        subtitle.append(axes.ZERO_NOTE)
     lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing) for row in rows]
     if options:
         lines = [line.resolve_scale(**options) if len(row) > 1 else line for line, row in zip(lines, rows, strict=True)]
@@ -64,24 +85,16 @@ def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str]
     return axes.themed(chart.resolve_scale(**options) if options else chart)
 
 
+def _has_zeros(chart: Any) -> bool:
+    parts = [part for kind in ("layer", "hconcat", "vconcat", "concat") for part in chart._kwds.get(kind, ()) or ()]
+    filters = chart._kwds.get("transform")
+    own = filters is not alt.Undefined and any(getattr(part, "filter", None) == "datum.zero" for part in filters or ())
+    return own or any(map(_has_zeros, parts))
+
+
 def in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
     """The panels in rows of so many."""
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
-
-
-def quiet(axis: Any) -> Any:
-    """An axis without its words (an encoding, or title, scale and axis), for a panel whose neighbour has them."""
-    if isinstance(axis, dict):
-        return axis | {"title": None, "axis": _without_labels(axis["axis"])}
-    copied = axis.copy()
-    copied["title"], copied["axis"] = None, _without_labels(copied["axis"])
-    return copied
-
-
-def _without_labels(axis: alt.Axis) -> alt.Axis:
-    copied = axis.copy()
-    copied["labels"], copied["title"] = False, None
-    return copied
 
 
 def line_at(
@@ -91,15 +104,14 @@ def line_at(
     *,
     colour: str = theme.INK,
     dash: Sequence[float | int] = (2, 3),
-    width: float | int = 1.1,
     words: str = "",
     height: float | int | None = None,
     side: str = "left",
 ) -> list[Any]:
-    """A rule across the panel at one value of the axis ("x" or "y"); of one at an x the words beside it, at this height."""
+    """A rule across the panel at one value of the axis ("x" or "y"); at an x its words beside it, at this height."""
     base = rows(pd.DataFrame({field: [value], "words": [words]}))
     base = base.encode(**{axis: f"{field}:Q"}, color=alt.value(colour))
-    marks = [base.mark_rule(strokeWidth=width, strokeDash=list(dash))]
+    marks = [base.mark_rule(strokeWidth=1.1, strokeDash=list(dash))]
     if words and height is not None:
         align, dx = ("right", -4) if side == "left" else ("left", 4)
         text = base.mark_text(align=align, dx=dx, baseline="middle", fontSize=10)
@@ -107,12 +119,17 @@ def line_at(
     return marks
 
 
-def hue(field: str, names: Mapping[str, str] | Sequence[str], **legend: Any) -> alt.Color:
-    """The colour of each name, by default the theme's, in a legend without a title unless it is given one."""
-    colours = names if isinstance(names, Mapping) else dict(zip(names, theme.colours(names), strict=True))
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> alt.Color:
+    """The colour of each name, the theme's; `names` may say by which other name the theme knows it, or the colour.
+
+    legend: its properties; it has no title unless it is given one, and `legend=None` leaves it out.
+    """
+    looks = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
+    named = dict(zip(looks, theme.colours(list(looks.values())), strict=True))
+    colours = [look if look.startswith("#") else named[name] for name, look in looks.items()]
     options: dict[str, Any] = {"title": None} | legend
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(**options))
+    drawn = None if options.pop("legend", True) is None else alt.Legend(**options)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=drawn)
 
 
 def dashes(
@@ -120,9 +137,9 @@ def dashes(
 ) -> alt.StrokeDash:
     """The dash of each quantity that is present; `looks`: by quantity the legend's words and the dash."""
     present_names = set(present)
-    names_present = [name for name in looks if name in present_names]
-    words = axes.lookup(names_present, [looks[name][0] for name in names_present])
-    scale = alt.Scale(domain=names_present, range=[looks[name][1] for name in names_present])
+    names = [name for name in looks if name in present_names]
+    scale = alt.Scale(domain=names, range=[looks[name][1] for name in names])
+    words = axes.lookup(names, [looks[name][0] for name in names])
     return alt.StrokeDash(
         "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
     )

@@ -1,6 +1,6 @@
-"""PNG pictures made small enough to be stored in a notebook: a palette of 256 colours, and real compression.
+"""How a chart shows itself: as Vega-Lite with a small PNG in a notebook, and in files of exact size; without a network.
 
-vl-convert writes four bytes a pixel and compresses them in haste: 160 to 1,200 kB a chart where a fifth will do.
+vl-convert compresses in haste: 160 to 1,200 kB a picture, where a palette of 256 colours needs a fifth.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 PER_INCH = 96
 """Pixels of a chart to an inch, as CSS counts them."""
 LARGEST = 150_000
-"""Most characters that a notebook stores of a chart; where both forms together are more, it gets the picture alone."""
+"""Most characters that a notebook stores of a chart; where both forms are more, it gets the picture alone."""
 SCALES = (1.5, 1.0, 0.75, 0.5)
 """Pixels of the picture per pixel of the chart: the first with which it is small enough, else the last."""
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
 class Offline(alt.TopLevelMixin):
-    """A chart that needs no network where it is shown."""
+    """A chart that needs no network where it is shown; `paper_width`: pixels of its pictures, None for its own."""
+
+    paper_width: int | None = None
 
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         return chart_bundle(self, "ostools chart")
@@ -48,45 +50,56 @@ class Offline(alt.TopLevelMixin):
         require_room_to_draw()
         kind = format or str(fp).rpartition(".")[2].lower()
         if kind in ("svg", "pdf", "png") and not options:
-            _save_picture(drawn_svg(self.to_dict(validate=False)), fp, kind, None)
+            picture: Any = spec_to_mimebundle(self.to_dict(validate=False), format="svg", mode="vega-lite")
+            _save_picture(picture["image/svg+xml"], fp, kind, self.paper_width)
         else:
             super().save(fp, format=format, **options)
 
 
+class Figure(Offline, alt.VConcatChart):
+    """`altair.VConcatChart`, shown without a network."""
+
+
+class Layers(Offline, alt.LayerChart):
+    """`altair.LayerChart`, shown without a network."""
+
+
 class Finished(Offline):
-    """A chart that was laid out for paper: it shows itself and is saved, and is not put together with others.
+    """A chart laid out for paper: it shows itself and is saved, and is not put together with others."""
 
-    `width`: of its pictures, in pixels; None leaves it to the chart.
-    """
-
-    def __init__(self, spec: dict[str, Any], width: int | None = None) -> None:
-        self.spec, self.width = spec, width
+    def __init__(self, spec: dict[str, Any], paper_width: int | None = None) -> None:
+        self.spec, self.paper_width = spec, paper_width
 
     def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
         """The Vega-Lite specification."""
         return self.spec
 
-    def save(self, fp: Any, format: Any = None, **options: Any) -> None:
-        """As `Offline.save`; a picture has exactly the width."""
-        kind = format or str(fp).rpartition(".")[2].lower()
-        _save_picture(drawn_svg(self.spec), fp, kind, self.width)
+
+def offline(chart: Any) -> Any:
+    """The chart, shown without a network: as layers where it has some, else as a figure."""
+    if not isinstance(chart, alt.VConcatChart | alt.LayerChart):
+        chart = alt.vconcat(chart)
+    # Not through the constructor: that copies and compares every panel again, which takes seconds for many.
+    figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else Figure)
+    object.__setattr__(figure, "_args", chart._args)
+    object.__setattr__(figure, "_kwds", dict(chart._kwds))
+    return figure
 
 
 _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" viewBox="[^"]*"')
 
 
 def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
-    """Write a drawn chart; one wider than `width` is scaled down, and one narrower has a margin at its right."""
+    """Write a drawn chart; one wider than `width` is scaled down, and a narrower one has a margin at its right."""
     root = _ROOT.match(svg)
     if root is None:
         raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
-    natural_width, height = float(root[2]), float(root[3])
-    across = natural_width if width is None else max(natural_width, width)
+    natural, height = float(root[2]), float(root[3])
+    across = max(natural, width or 0)
     # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
-    scale = (across if width is None else width) / across * (72 / PER_INCH if kind == "pdf" else 1)
+    scale = (width or across) / across * (72 / PER_INCH if kind == "pdf" else 1)
     head = f'{root[1]} width="{across * scale:g}" height="{height * scale:g}" viewBox="0 0 {across:g} {height:g}"'
-    ground = (f'<rect width="{size:g}" height="{height:g}" fill' for size in (natural_width, across))
-    svg = head + svg[root.end() :].replace(next(ground), next(ground), 1)
+    svg = head + svg[root.end() :].replace(f'<rect width="{natural:g}"', f'<rect width="{across:g}"', 1)
     if kind == "svg":
         write_file_or_filename(fp, svg, encoding="utf-8")
     elif kind == "pdf":
@@ -94,40 +107,6 @@ def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
     else:
         picture = vl_convert.svg_to_png(svg, scale=72 / PER_INCH, ppi=300)
         write_file_or_filename(fp, bytes(picture), mode="wb")
-
-
-def drawn_svg(spec: dict[str, Any]) -> str:
-    """The chart of a specification as SVG."""
-    require_room_to_draw()
-    picture: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
-    return picture["image/svg+xml"]
-
-
-_KINDS: dict[type, type] = {
-    kind: type(
-        kind.__name__,
-        (Offline, kind),
-        {"__doc__": f"`altair.{kind.__name__}`, shown without a network.", "__module__": __name__},
-    )
-    for kind in (alt.Chart, alt.LayerChart, alt.FacetChart, alt.VConcatChart, alt.HConcatChart, alt.ConcatChart)
-}
-
-
-# By name too, so that a chart can be pickled.
-globals().update({kind.__name__: kind for kind in _KINDS.values()})
-
-
-def offline(chart: Any) -> Any:
-    """A shallow copy of the chart that needs no network where it is shown; still the Altair object that it was."""
-    if type(chart) not in _KINDS:
-        raise TypeError(
-            f"no offline form of a {type(chart).__name__}; there are {', '.join(k.__name__ for k in _KINDS)}"
-        )
-    # Not through its constructor: that copies and compares every panel again, which takes seconds for many.
-    offline_chart = object.__new__(_KINDS[type(chart)])
-    object.__setattr__(offline_chart, "_args", chart._args)
-    object.__setattr__(offline_chart, "_kwds", dict(chart._kwds))
-    return offline_chart
 
 
 def chart_bundle(chart: Any, words: str) -> Any:
@@ -146,7 +125,7 @@ def chart_bundle(chart: Any, words: str) -> Any:
     width, height = picture_size(b64decode(picture))
     data: dict[str, Any] = {"image/png": picture, "text/plain": words}
     metadata: dict[str, Any] = {"image/png": {"width": round(width / scale), "height": round(height / scale)}}
-    if len(text) + len(data["image/png"]) <= LARGEST:
+    if len(text) + len(picture) <= LARGEST:
         data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
     return data, metadata
 
@@ -159,7 +138,7 @@ def picture_of(spec: dict[str, Any], scale: float) -> str:
 
 
 def result_bundle(result: Result) -> Any:
-    """The chart of a result with its summary for a text; where no chart can be drawn the summary, why, and the first rows."""
+    """The chart of a result with its summary for a text; where none can be drawn the summary, why, and some rows."""
     words = summary(result)
     try:
         return chart_bundle(result.plot(), words)
@@ -178,7 +157,7 @@ def summary(result: Result) -> str:
 
 
 def reduced(picture: bytes) -> bytes:
-    """The same picture with at most 256 colours, white among them; as it came where it is not an opaque RGBA picture."""
+    """The same picture with at most 256 colours; as it came where it is not an opaque RGBA picture."""
     with Image.open(BytesIO(picture)) as image:
         if image.mode != "RGBA" or image.getchannel("A").getextrema() != (255, 255):
             return picture

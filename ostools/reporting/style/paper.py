@@ -1,8 +1,8 @@
 """A chart at the width that a paper has: a column, a page, or so many inches.
 
-One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. Panels become narrower, a row of panels
-that does not fit is broken into several, and titles take several lines. The chart is drawn once: a file whose words
-still need more room is scaled down to the width (`notebook.Finished`).
+One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. Panels become narrower, a row of
+panels that does not fit is broken into several, and titles take several lines. A file whose words still need more room
+is scaled down to the width (`notebook.Finished`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import textwrap
 from typing import Any
 
 from ostools.ground.errors import InputError, unknown_name
+from ostools.reporting.style import theme
 from ostools.reporting.style.notebook import PER_INCH, Finished
 
 SIZES = {"column": 3.3, "page": 6.8}
 """Width in inches by name: of one column of a paper in two, and of its text over both."""
-NARROWEST = 2.0
 _AXIS, _LEAST = 85, 110  # pixels: what a panel's axis and its words take; the least width of a panel
 _LETTER, _BOLD = 6.2, 7.4  # pixels of a letter, and of one in a chart's own title
 _TWO_COLUMNS = 480  # pixels: from this width on a legend may have several columns
 
 
 def inches(size: str | float | int) -> float:
-    """The width that a size means. Raises `InputError` for an unknown name, and for a width that no chart fits into."""
+    """The width that a size means. Raises `InputError` for an unknown name, and where no chart fits into it."""
     if isinstance(size, str):
         if size not in SIZES:
             raise unknown_name("size", size, tuple(SIZES))
         return SIZES[size]
-    if isinstance(size, bool) or not isinstance(size, int | float) or not NARROWEST <= size <= 100:
-        raise InputError(f"size: expected 'column', 'page' or a width in inches from {NARROWEST:g} on, found {size!r}")
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 2 <= size <= 100:
+        raise InputError(f"size: expected 'column', 'page' or a width in inches from 2 on, found {size!r}")
     return float(size)
 
 
@@ -42,8 +42,7 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
     width = round(inches(size) * PER_INCH)
     _narrow(spec, width)
     _wrap_title(spec, width)
-    spec["config"]["legend"]["layout"] = {"bottom": {"direction": "vertical", "margin": 10}}
-    return Finished(spec, width)
+    return Finished(theme.stacked(spec), width)
 
 
 def _parts(spec: dict[str, Any]) -> list[dict[str, Any]]:

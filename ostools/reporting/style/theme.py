@@ -1,14 +1,15 @@
-"""One look for every chart: which colour, which dash, which words.
+"""One look for every picture: colours, dashes, and words that are safe to draw.
 
-A colour belongs to a name (a linearisation, a variant, a dtype) wherever it appears; a dash belongs to a kind of statement
-(measured, certified, paper, predicted). Every colour has a contrast of at least 3:1 on white and on the report's dark ground.
+A colour belongs to a name (a linearisation, a variant, a dtype) wherever it appears; a dash belongs to a kind of
+statement (measured, certified, paper, predicted). Every colour has a contrast of at least 3:1 on white and on the
+report's dark ground.
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KINDS: dict[str, str] = {
@@ -28,84 +29,28 @@ DASHES: dict[str, list[float]] = {
     "predicted": [9, 3, 2, 3],
 }
 
-COLOURS: dict[str, str] = {
-    # linearisations
-    "full": "#0072b2",
-    "frozen": "#c9431e",
-    "frozen-attention": "#2e8b9a",
-    "frozen-norm": "#a0662f",
-    "detached": "#785dc0",
-    # certified
-    "local": "#178a5b",
-    "windowed(1)": "#b0566f",
-    # the paper's forms
-    "proof": "#9a48d0",
-    "theorem-5.1": "#2a86a8",
-    "theorem-b5": "#d0386b",
-    "theorem-b5-literal": "#a34d1c",
-    # what stands beside a measured effect
-    "first-order": "#b07400",
-    "replaced": "#b07400",
-    "probability": "#b07400",
-    # dtypes, and formats that numbers are only stored in
-    "float64": "#7d7d7d",
-    "float32": "#0072b2",
-    "bfloat16": "#d1491f",
-    "float16": "#178a5b",
-    "bfloat16-weights": "#b0566f",
-    "bfloat16-residual": "#b07400",
-    "bfloat16-kv": "#7a6fd0",
-    # the laboratory's encodings
-    "none": "#7d7d7d",
-    "alibi": "#178a5b",
-    "rope-100": "#2e8b9a",
-    "rope-10000": "#0072b2",
-    "rope-1000000": "#7a6fd0",
-    "sinusoidal": "#b07400",
-    "learned": "#d0386b",
-    "float8_e4m3fn": "#9a48d0",
-    "float8_e5m2": "#d0386b",
-    "int8": "#b07400",
-    "int4": "#7d8a1f",
-    # what is copied; how a model is asked to count
-    "copy-last": "#c9431e",
-    "copy-first": "#0072b2",
-    "no CoT": "#0072b2",
-    "CoT zero-shot": "#d1491f",
-    "CoT few-shot": "#178a5b",
-    # answers and verdicts
-    "right": "#178a5b",
-    "wrong": "#d1491f",
-    "something else": "#7d7d7d",
-    "cut off": "#b07400",
-    "helps": "#0072b2",
-    "hurts": "#d1491f",
-    "larger": "#178a5b",
-    "smaller": "#b07400",
-    "no measurable effect": "#7d7d7d",
-    "no verdict": "#b0566f",
-    "Pareto": "#178a5b",
-    "dominated": "#7d7d7d",
-    "unmitigated": "#0072b2",
-    # regions of a prompt
-    "opening": "#7d7d7d",
-    "sequence": "#d1491f",
-    "question": "#0072b2",
-    "instruction": "#178a5b",
-    # parts of a prompt with reasoning after it
-    "BOS and template": "#7d7d7d",
-    "other words of the prompt": "#0072b2",
-    "items of the sequence": "#d1491f",
-    "few-shot examples": "#9a48d0",
-    "reasoning": "#178a5b",
-    "begun answer line": "#b07400",
-    # matrices of attention; how Figure 8 draws
-    "pattern": "#8a7a4f",
-    "lazy": "#d0386b",
-    "vectors": "#0072b2",
-    "weights": "#c9431e",
-    "right answers": "#8d939c",
+_NAMES: dict[str, str] = {
+    "#0072b2": "full, float32, rope-10000, copy-first, no CoT, helps, unmitigated, vectors, other words of the prompt",
+    "#c9431e": "frozen, copy-last, weights",
+    "#d1491f": "bfloat16, CoT zero-shot, wrong, hurts, items of the sequence",
+    "#178a5b": "local, float16, alibi, CoT few-shot, right, larger, Pareto, reasoning",
+    "#2e8b9a": "frozen-attention, rope-100",
+    "#a0662f": "frozen-norm",
+    "#785dc0": "detached",
+    "#b0566f": "windowed(1), bfloat16-weights, no verdict",
+    "#9a48d0": "proof, float8_e4m3fn, few-shot examples",
+    "#2a86a8": "theorem-5.1",
+    "#d0386b": "theorem-b5, learned, float8_e5m2, lazy",
+    "#a34d1c": "theorem-b5-literal",
+    "#b07400": "first-order, replaced, probability, bfloat16-residual, sinusoidal, int8, cut off, smaller, begun answer line",
+    "#7d7d7d": "float64, none, something else, no measurable effect, dominated, template, BOS and template",
+    "#7a6fd0": "bfloat16-kv, rope-1000000",
+    "#7d8a1f": "int4",
+    "#8a7a4f": "pattern",
+    "#8d939c": "right answers",
 }
+COLOURS: dict[str, str] = {name: colour for colour, names in _NAMES.items() for name in names.split(", ")}
+"""The colour of a name; names that share one never stand in one chart."""
 _SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0", "#8a6fb0", "#5f8a6a", "#a8703f", "#6f7fa0")
 _ORDERED = ("#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#c0408f")
 
@@ -118,29 +63,22 @@ TOKEN_LENGTH = 14
 
 
 def colour(name: str) -> str:
-    """The colour of a name, the same in every chart; `windowed(k)` and names yet unknown get a stable spare one."""
+    """The colour of a name, the same in every chart; a name yet unknown gets a stable spare one."""
     return COLOURS.get(name) or _SPARE[sum(map(ord, name)) % len(_SPARE)]
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """The colours of the names of one chart: `colour`'s, but no two names yet unknown share one while there are spare ones."""
+    """The colours of the names of one chart: no two unknown names share one while there are spare ones."""
     assigned = {name: COLOURS[name] for name in names if name in COLOURS}
-    for name in (name for name in dict.fromkeys(names) if name not in COLOURS):
+    for name in (name for name in names if name not in assigned):
         start = sum(map(ord, name)) % len(_SPARE)
         order = [*_SPARE[start:], *_SPARE[:start]]
-        assigned[name] = next((spare for spare in order if spare not in assigned.values()), order[0])
+        assigned.setdefault(name, next((spare for spare in order if spare not in assigned.values()), order[0]))
     return [assigned[name] for name in names]
 
 
-def in_order(names: Collection[str]) -> dict[str, str]:
-    """The names with their colours, in the order in which the colours are listed; names yet unknown last."""
-    ordered_names = [name for name in COLOURS if name in names]
-    ordered_names += sorted(set(names).difference(ordered_names))
-    return dict(zip(ordered_names, colours(ordered_names), strict=True))
-
-
 def ordered(count: int) -> list[str]:
-    """Colours of what has an order (depth, layers): from green through blue to red, all as dark as both grounds allow."""
+    """Colours of what has an order (depth, layers), from green through blue to red."""
     last = len(_ORDERED) - 1
     return [_ORDERED[round(place * last / max(count - 1, 1))] for place in range(count)]
 
@@ -151,7 +89,7 @@ def series(kind: str, name: str) -> str:
 
 
 def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
-    """A token as one short visible word: spaces, line ends, control and direction characters spelled out, long ones cut."""
+    """A token as one short visible word: blanks and control characters spelled out, long ones cut."""
     return _cut("".join(_visible(character) for character in token[: length + 1]), length) or "(empty)"
 
 
@@ -171,17 +109,16 @@ _SPELLED = {" ": "·", "\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "·"}
 def _visible(character: str) -> str:
     if character in _SPELLED:
         return _SPELLED[character]
-    # Cc controls, Cf format (direction marks, joiners), Cs lone surrogates, Co private, Cn unassigned, Zl/Zp/Zs other blanks
+    # Cc controls, Cf format (direction marks, joiners), Cs lone surrogates, Co private, Cn unassigned, Z other blanks
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"):
         return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
     return character
 
 
 def inert(text: str) -> str:
-    """The text with look-alikes for the two beginnings that could end a script element.
+    """Visible text with look-alikes for the two beginnings that could end a script element.
 
-    Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data into a script as they are.
-    Control and direction characters are spelled out: SVG may not hold the former, the latter reverse what stands beside them.
+    Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data into a script.
     """
     return visible(text).replace("</", "<∕").replace("<!", "<ǃ")
 
@@ -197,14 +134,21 @@ def visible(text: str) -> str:
 
 
 def safe_json(value: Any) -> str:
-    """JSON that may stand inside a script element: ASCII only, no `<`, `>` or `&`; refuses NaN and infinity (ValueError)."""
+    """JSON that may stand inside a script element: ASCII, no `<`, `>` or `&`; refuses NaN (ValueError)."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def on_page(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart's specification with the colours of a page, light, dark or in print: ink and ground are the page's."""
-    return _recoloured(spec, "") | {"config": config(on_page=True)}
+    """A chart's specification in the colours of a page, light, dark or in print: ink and ground are the page's."""
+    look = config("currentColor") | {"background": None, "aria": False}
+    return stacked(_recoloured(spec, "") | {"config": look})
+
+
+def stacked(spec: dict[str, Any]) -> dict[str, Any]:
+    """The specification with legends one below the other, which Vega knows and Altair's schema does not."""
+    spec["config"]["legend"]["layout"] = {"bottom": {"direction": "vertical", "margin": 10}}
+    return spec
 
 
 def _recoloured(node: Any, name: str) -> Any:
@@ -213,68 +157,29 @@ def _recoloured(node: Any, name: str) -> Any:
         return {key: part if key in ("values", "datasets") else _recoloured(part, key) for key, part in node.items()}
     if isinstance(node, list):
         return [_recoloured(part, name) for part in node]
-    if node == INK:
-        return "currentColor"
-    return "var(--ground)" if name == "fill" and node == LIGHT_GROUND else node
+    page = "var(--ground)" if name == "fill" else node
+    return {INK: "currentColor", LIGHT_GROUND: page}.get(node, node) if isinstance(node, str) else node
 
 
-_LEGEND: dict[str, Any] = {
-    "labelFontSize": 11,
-    "titleFontSize": 11,
-    "titleFontWeight": "normal",
-    "symbolType": "stroke",
-    "symbolSize": 420,
-    "symbolStrokeWidth": 2,
-    "symbolOpacity": 1,
-    "labelLimit": 0,
-    "orient": "bottom",
-    "direction": "vertical",
-    "columns": 2,
-    "columnPadding": 18,
-    "offset": 12,
-}
-_ASIDE: dict[str, Any] = {"layout": {"bottom": {"direction": "vertical", "margin": 10}}}
-"""Vega knows this, Altair's schema does not; on paper legends may stand side by side."""
-
-
-def config(on_page: bool = False) -> dict[str, Any]:
-    """The Vega-Lite configuration of every chart: dark ink on white, as for a paper.
-
-    `on_page`: for an HTML page, where text and axes take the page's own colour, on screen, in the dark and in print, and
-    the figure is described as a whole and not mark by mark.
-    """
-    ink, faint = ("currentColor", "currentColor") if on_page else (INK, "#8d939c")
-    axis = {
-        "labelColor": ink,
-        "titleColor": ink,
-        "domainColor": faint,
-        "tickColor": faint,
-        "gridColor": faint,
-        "gridOpacity": 0.25,
-        "domainOpacity": 0.6,
-        "tickOpacity": 0.6,
-        "labelFontSize": 11,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    }
+def config(ink: str = INK) -> dict[str, Any]:
+    """The Vega-Lite configuration of every chart: dark ink on white, as for a paper."""
+    words = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
+    faint = {f"{part}Color": ink for part in ("domain", "tick", "grid")}
     return {
         "font": "Helvetica, Arial, 'Liberation Sans', sans-serif",
-        "background": None if on_page else LIGHT_GROUND,
-        "aria": not on_page,
+        "background": LIGHT_GROUND,
         "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 260},
-        "axis": axis,
-        "legend": {"labelColor": ink, "titleColor": ink, **_LEGEND, **(_ASIDE if on_page else {})},
-        "title": {
-            "color": ink,
-            "subtitleColor": ink,
-            "fontSize": 13,
-            "subtitleFontSize": 11,
-            "anchor": "start",
-            "fontWeight": "bold",
-            "offset": 10,
-        },
-        "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "labelFontWeight": "bold"},
+        "axis": words
+        | faint
+        | {"gridOpacity": 0.15, "domainOpacity": 0.4, "tickOpacity": 0.4}
+        | {"labelFontSize": 11, "titleFontSize": 12, "titlePadding": 8},
+        "legend": words
+        | {"labelFontSize": 11, "titleFontSize": 11, "labelLimit": 0, "orient": "bottom"}
+        | {"symbolType": "stroke", "symbolSize": 420, "symbolStrokeWidth": 2, "symbolOpacity": 1, "offset": 12}
+        | {"direction": "vertical", "columns": 2, "columnPadding": 18},
+        "title": {"color": ink, "subtitleColor": ink, "fontSize": 13, "subtitleFontSize": 11}
+        | {"anchor": "start", "fontWeight": "bold", "offset": 10},
+        "header": words | {"labelFontSize": 12, "labelFontWeight": "bold"},
         "line": {"strokeWidth": 1.8, "strokeCap": "butt"},
         "text": {"color": ink},
         "rule": {"color": ink},

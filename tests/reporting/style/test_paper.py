@@ -101,7 +101,6 @@ TOGETHER = (
     ("right", "wrong"),
     ("helps", "hurts"),
     ("copy-first", "copy-last"),
-    ("opening", "sequence", "question"),
     ("vectors", "weights"),
 )
 """Names that stand in one chart and are told apart by their colour alone, or first of all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -11,7 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.synthetic import Figure8, Figure9
 from ostools.ground.words import number
-from ostools.reporting.forms import curve, log_rows
+from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import FEWEST
@@ -45,7 +44,7 @@ def figure_9_chart(result: Figure9) -> Any:
     frame = frame_of(result)
     measured = _spread(frame, "delta").assign(series="measured", kind="measured")
     bound = _spread(frame, "bound").assign(series="certified bound", kind="certified")
-    colours = {"measured": theme.colour(_COLOURS["delta"]), "certified bound": theme.colour(_COLOURS["bound"])}
+    colours = {"measured": _COLOURS["delta"], "certified bound": _COLOURS["bound"]}
     rows = pd.concat([measured, bound], ignore_index=True)
     parameters = result.provenance.parameters
     text = (
@@ -53,8 +52,7 @@ def figure_9_chart(result: Figure9) -> Any:
     )
     title = "delta = sum |y − y*|"
     panel = _decay_panel(rows, result.fits, colours, title, {"width": 520, "height": 300, "title": _below(result.fits)})
-    marks = [_seeds(frame), *_zeros(frame, ["delta"], ["length"], axes.ZERO_NOTE)]
-    return draw.figure([[panel]], text, [" ".join(marks), *figure_9_notes(result)])
+    return draw.figure([[panel]], text, [_seeds(frame), *figure_9_notes(result)])
 
 
 def figure_8_findings(result: Figure8) -> list[str]:
@@ -88,7 +86,7 @@ def figure_8_chart(result: Figure8) -> Any:
     """The distance of the last representations against n, beside it the relative one and the weights' total variation."""
     frame = _without_rounding(frame_of(result))
     readings = [reading for reading in READINGS if (frame["reading"] == reading).any()]
-    colours = {READINGS[reading]: theme.colour(_COLOURS[reading]) for reading in readings}
+    colours = {READINGS[reading]: _COLOURS[reading] for reading in readings}
     panels = []
     for quantity, words in _QUANTITIES.items():
         parts = [
@@ -101,7 +99,8 @@ def figure_8_chart(result: Figure8) -> Any:
         panels.append(_decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, size))
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
-    notes = _zeros(frame, list(_QUANTITIES), ["reading", "length"], axes.ROUNDING_NOTE)
+    means = frame.groupby(["reading", "length"])[list(_QUANTITIES)].mean()
+    notes = [axes.ROUNDING_NOTE] if bool((means == 0).to_numpy().any()) else []
     block, places, ours = figure_8_notes(result)
     all_notes = [pairs + _seeds(frame), f"{block} {ours}", " ".join([places, *notes])]
     return draw.figure([panels], text, all_notes, spacing=30, color="shared")
@@ -155,12 +154,6 @@ def _without_rounding(frame: Frame) -> Frame:
     return frame.assign(l1=frame["l1"].where(measurable, 0.0), relative=frame["relative"].where(measurable, 0.0))
 
 
-def _zeros(frame: Frame, quantities: list[str], by: list[str], note: str) -> list[str]:
-    """What the triangles of a log axis are, where a mean over seeds is exactly 0."""
-    means = frame.groupby(by)[quantities].mean()
-    return [note] if bool((means == 0).to_numpy().any()) else []
-
-
 def _spread(frame: Frame, quantity: str) -> Frame:
     """Mean, least and greatest over seeds, by length."""
     spread = frame.groupby("length", as_index=False)[quantity].agg(["mean", "min", "max"])
@@ -169,25 +162,20 @@ def _spread(frame: Frame, quantity: str) -> Frame:
 
 def _decay_panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: dict[str, Any]) -> alt.LayerChart:
     """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as thin black ones."""
-    rows = rows.assign(bar=(rows["low"] > 0) & (rows["high"] > rows["low"]))
-    rows, y = log_rows(
-        rows.assign(low=rows["low"].where(rows["bar"]), high=rows["high"].where(rows["bar"])), title, _BAND_ENDS
-    )
-    x, tooltips = _n_axis(rows["length"]), [alt.Tooltip("length:Q", title="n"), "series:N", "kind:N"]
-    hue = draw.hue("series", colours, columns=2, symbolStrokeWidth=3)
-    measured = rows["kind"] == "measured"
-    bars = draw.rows(rows[rows["bar"] & measured]).mark_rule(strokeWidth=1.1)
-    marks = [bars.encode(x=x, y="low:Q", y2="high:Q", color=hue)] if rows["bar"].any() else []
-    plain = rows.drop(columns=["bar", *_BAND_ENDS])
-    looks: dict[str, Any] = {"tooltip": tooltips}
-    marks += curve(plain[measured & ~rows["zero"]], x, y, hue, width=0, points=22, **looks)
-    marks += (
-        curve(plain[measured & rows["zero"]], x, y, hue, width=0, **looks) if (measured & rows["zero"]).any() else []
-    )
-    if not measured.all():
-        marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"], **looks)
-    laws = _law_curves(rows, fits)
-    marks += curve(laws, x, y, alt.value(theme.INK), width=1.0, tooltip=tooltips) if len(laws) else []
+    wide = (rows["low"] > 0) & (rows["high"] > rows["low"])
+    rows = rows.assign(**{end: rows[end].where(wide) for end in _BAND_ENDS})
+    rows, y = log_rows(rows, title, _BAND_ENDS)
+    first, last = int(rows["length"].min()), int(rows["length"].max())
+    ticks = [10**power for power in range(8) if first <= 10**power <= last]
+    looks: dict[str, Any] = {"values": ticks} if len(ticks) > 1 else {}
+    x = axes.length_axis(rows["length"], "n", log=True, format=",d", **looks)
+    hue, measured = draw.hue("series", colours, symbolStrokeWidth=3), rows["kind"] == "measured"
+    marks = rules(rows[measured], "x", x, "low", "high", color=hue)
+    plain = rows.drop(columns=[*_BAND_ENDS])
+    marks += curve(plain[measured & ~rows["zero"]], x, y, hue, width=0, points=22)
+    marks += curve(plain[measured & rows["zero"]], x, y, hue, width=0)
+    marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"])
+    marks += curve(_law_curves(rows, fits), x, y, alt.value(theme.INK), width=1.0)
     return draw.layers(*marks, **size)
 
 
@@ -200,15 +188,6 @@ def _law_curves(rows: Frame, fits: Frame) -> Frame:
             law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
             parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
     return pd.concat([part for part in parts if len(part)] or parts)
-
-
-def _n_axis(lengths: Sequence[float] | Any) -> alt.X:
-    first, last = int(min(lengths)), int(max(lengths))
-    ticks = [10**power for power in range(8) if first <= 10**power <= last]
-    axis = alt.Axis(grid=False, format=",d", values=ticks if len(ticks) > 1 else alt.Undefined)
-    return alt.X(
-        "length:Q", title="n", scale=alt.Scale(type="log", domain=[first, max(last, first + 1)], nice=False), axis=axis
-    )
 
 
 def law_values(row: dict[str, Any], n: np.ndarray) -> np.ndarray:

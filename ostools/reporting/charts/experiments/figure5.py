@@ -117,7 +117,7 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
     dtypes, rows = list(dict.fromkeys(group["dtype"])), _rows(group, low)
     hue = draw.hue("series", dtypes, columns=1, symbolStrokeWidth=4)
-    looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES), "tooltip": ["length:Q", "series:N", "quantity:N"]}
+    looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES)}
     dotted = any(jumps(dtype_rows["mean"]) for _, dtype_rows in group.groupby("dtype"))
     bands = [(*_HEADS, 0.13), (*_DRAWS, 0.32)]
     spans = _hidden(result, panel, pair)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from ostools.experiments.figures.copying import Figure2
 from ostools.experiments.figures.counting import Figure3, Figure4
@@ -24,7 +25,7 @@ from ostools.reporting.charts.answers import (
     length_axis,
     training_end,
 )
-from ostools.reporting.forms import curve, looks_by_name, mark_cells, name_axis
+from ostools.reporting.forms import curve, looks_by_name, mark_cells, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -42,12 +43,10 @@ def claims_chart(result: Reproduction) -> Any:
     frame = frame_of(result)
     rows = frame[["claim", "place", "outcome"]].assign(name=frame["claim"] + ", " + frame["place"])
     looks: dict[str, Any] = {"orient": "top", "labelAngle": 0, "grid": False, "domain": False}
-    column = name_axis(list(claim.OUTCOMES), alt.X, field="outcome", **looks)
-    row = name_axis(list(rows["name"]), grid=True, domain=False)
-    cells = mark_cells(
-        rows, column, row, looks_by_name("outcome", _CLAIM_LOOKS, None), ["claim:N", "place:N", "outcome:N"], 70
-    )
-    panel = draw.layers(cells, width=_CLAIMS_WIDTH, height=_CLAIM_HEIGHT * max(len(rows), 1))
+    column = axes.names(list(claim.OUTCOMES), alt.X, field="outcome", **looks)
+    row = axes.names(list(rows["name"]), grid=True, domain=False)
+    cells = mark_cells(rows, column, row, looks_by_name("outcome", _CLAIM_LOOKS, legend=None), 70)
+    panel = draw.panel([cells], _CLAIMS_WIDTH, _CLAIM_HEIGHT * max(len(rows), 1))
     outcome_counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
     return draw.figure(
         [[panel]], f"{len(rows)} claims of the paper on {short_name(result.provenance.model)}", [outcome_counts]
@@ -78,18 +77,19 @@ def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> 
     answers = [theme.short_word(text, 60) for text in group["answer"].fillna(NOTHING_CAME)]
     places = group["task"].map(lambda name: _MARKS[name][0])
     data = group[["length", "key", "outcome"]].assign(answer=answers, place=places)
-    legend = alt.Legend(
-        title=None, columns=2, symbolType=alt.Undefined, symbolSize=70, symbolStrokeColor=theme.colour("float64")
-    )
-    looks = looks_by_name("place", {words: (task, shape) for task, (words, shape) in _MARKS.items()}, legend)
+    legend: dict[str, Any] = {
+        "symbolType": alt.Undefined,
+        "symbolSize": 70,
+        "symbolStrokeColor": theme.colour("float64"),
+    }
+    looks = looks_by_name("place", {words: (task, shape) for task, (words, shape) in _MARKS.items()}, **legend)
     looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=_PLACES, paddingOuter=0.6))
-    row = name_axis(rows, field="outcome", grid=True, labels=first, domain=False, bandPosition=0.5)
+    row = axes.names(rows, field="outcome", grid=True, labels=first, domain=False, bandPosition=0.5)
     column = length_axis(group["length"], "sequence length (digits)")
-    points = mark_cells(data, column, row, looks, ["length:Q", "place:N", "key:N", "answer:N", "outcome:N"])
-    subtitle = [_copy_counts(group[group["task"] == name], _MARKS[name][0]) for name in tasks]
-    heading = draw.heading(_TITLES[str(group["panel"].iloc[0])], subtitle, fontSize=12, fontWeight="bold")
-    marks = [points, *training_end(end, group["length"], _COPY_ROW)]
-    return draw.layers(*marks, width=_COPY_WIDTH, height=_COPY_ROW * len(rows), title=heading)
+    counts = [_copy_counts(group[group["task"] == name], _MARKS[name][0]) for name in tasks]
+    marks = [mark_cells(data, column, row, looks), *training_end(end, group["length"], _COPY_ROW)]
+    title = _TITLES[str(group["panel"].iloc[0])]
+    return draw.panel(marks, _COPY_WIDTH, _COPY_ROW * len(rows), title, *counts, **draw.BOLD)
 
 
 def _copy_counts(group: Frame, place: str) -> str:
@@ -172,43 +172,38 @@ def _error_notes(summary: Frame, wide: bool) -> list[str]:
 
 
 def _way_hue() -> alt.Color:
-    return draw.hue("series", {name: theme.colour(name) for name in LINES}, columns=3, symbolStrokeWidth=3)
+    return draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
 
 
 def _error_panel(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
     """Means with bars from least to greatest; where errors lie far apart, on an axis that is logarithmic from 1 on."""
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], None, labels=False)
-    y = {"title": "absolute error", "scale": alt.Scale(domain=[0, largest * 1.12], nice=False, padding=4)}
-    y = error_axis(largest, largest * 5) if wide else y | {"axis": alt.Axis()}
-    y = y if first else draw.quiet(y)
-    spread = draw.rows(data[data["high"] > data["low"]]).mark_rule(strokeWidth=1)
-    marks = [spread.encode(x=x, y=alt.Y("low:Q", **y), y2="high:Q", color=_way_hue())]
-    tooltips = ["length:Q", "series:N", "low:Q", "high:Q", "read:Q", "asked:Q"]
-    marks += curve(data, x, y, _way_hue(), points=22, tooltip=tooltips)
-    title = draw.heading(COLUMNS[str(rows["task"].iloc[0])], fontSize=12, fontWeight="bold")
-    return draw.layers(
-        *marks, *training_end(end, rows["length"], 6), width=_ERROR_WIDTH, height=_ERROR_HEIGHT, title=title
-    )
+    y = error_axis(largest, largest * 5) if wide else axes.linear("absolute error", (0, largest * 1.12), 4)
+    y = y if first else axes.quiet(y)
+    marks = rules(data[data["high"] > data["low"]], "x", x, "low", "high", color=_way_hue(), strokeWidth=1)
+    marks += curve(data, x, y, _way_hue(), points=22) + training_end(end, rows["length"], 6)
+    return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, COLUMNS[str(rows["task"].iloc[0])], **draw.BOLD)
 
 
 def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
     data = rows[["length", "series", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
     names = [name for name in LINES if (rows["series"] == name).any()]
-    base = draw.rows(data)
-    axis = alt.Axis(labels=False, ticks=False, domain=False, grid=True, bandPosition=0.5)
-    y = alt.Y("series:N", title=["no", "number"] if first else None, scale=alt.Scale(domain=names), axis=axis)
-    opacity = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None)
-    tooltip = ["length:Q", "series:N", "none:Q", "asked:Q"]
-    ticks = base.mark_tick(thickness=2, size=_STRIP_HEIGHT / 4).encode(
-        x=length_axis(rows["length"], "sequence length (items)"),
-        y=y,
-        color=_way_hue(),
-        opacity=opacity,
-        tooltip=tooltip,
+    looks: dict[str, Any] = {"labels": False, "domain": False, "grid": True, "bandPosition": 0.5}
+    title: Any = ["no", "number"] if first else None
+    ticks = (
+        draw.rows(data)
+        .mark_tick(thickness=2, size=_STRIP_HEIGHT / 4)
+        .encode(
+            x=length_axis(rows["length"], "sequence length (items)"),
+            y=axes.names(names, title=title, field="series", **looks),
+            color=_way_hue(),
+            opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None),
+            tooltip=draw.tooltips(data),
+        )
     )
-    return draw.layers(ticks, *training_end(end, rows["length"], None), width=_ERROR_WIDTH, height=_STRIP_HEIGHT)
+    return draw.panel([ticks, *training_end(end, rows["length"], None)], _ERROR_WIDTH, _STRIP_HEIGHT)
 
 
 def deviation_note(deviations: Sequence[str]) -> list[str]:
@@ -267,26 +262,21 @@ def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list
     names = [_RIGHT_KEY, *LINES]
     hues = {name: draw.hue(name, names, columns=4, symbolStrokeWidth=4) for name in ("key", "way")}
     base = draw.rows(data)
-    ticks: dict[str, Any] = {"values": alt.Undefined, "tickCount": 6, "labels": bottom}
-    x = axes.count_axis(0, last, "output", "answer" if bottom else None, padding=4, **ticks)
+    x = axes.length_axis(pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom)
     scale = alt.Scale(domain=[0, 1.15 * top], nice=False)  # no label above the frame, which would push the title up
     axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
     y = {
         name: alt.Y(f"{name}:Q", title="frequency" if first else None, scale=scale, axis=axis)
         for name in ("answers", "right")
     }
-    tooltip = ["output:Q", "answers:Q", "right:Q"]
     right_rules = base.transform_filter("datum.right > 0").mark_rule(strokeWidth=4)
     answer_rules = base.transform_filter("datum.answers > 0").mark_rule(strokeWidth=1.6)
-    layered: Any = alt.layer(
+    marks = [
         right_rules.encode(x=x, y=y["right"], y2=alt.datum(0), color=hues["key"]),
-        answer_rules.encode(x=x, y=y["answers"], y2=alt.datum(0), color=hues["way"], tooltip=tooltip),
-    )
-    name = COLUMNS[task] if mode == modes[0] else " "
-    looks: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold", "offset": 4}
-    return layered.properties(
-        width=_COUNT_WIDTH, height=_COUNT_HEIGHT, title=draw.heading(name, _count_notes(rows, last), **looks)
-    )
+        answer_rules.encode(x=x, y=y["answers"], y2=alt.datum(0), color=hues["way"], tooltip=draw.tooltips(data)),
+    ]
+    name, notes = COLUMNS[task] if mode == modes[0] else " ", _count_notes(rows, last)
+    return draw.panel(marks, _COUNT_WIDTH, _COUNT_HEIGHT, name, *notes, **draw.BOLD | {"offset": 4})
 
 
 def _count_notes(rows: Frame, last: int) -> list[str]:

@@ -12,7 +12,7 @@ from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
 from ostools.experiments.study.windows import WindowStudy
 from ostools.ground.words import short_name
-from ostools.reporting.forms import bars, curve, looks_by_name, name_axis
+from ostools.reporting.forms import bars, curve, looks_by_name
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame
 
@@ -109,14 +109,12 @@ def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
     ratio = bool((rows["scale"] == "log10 ratio").all())
     none = 1.0 if ratio else 0.0
     measured, missing = rows[rows["pairs"] > 0].drop(columns="scale"), rows[rows["pairs"] == 0]
-    hue, shape = looks_by_name("verdict", _LOOKS, alt.Legend(title=None, columns=4, symbolSize=90)).values()
-    axis = name_axis(order, labels=labelled, domain=False, labelLimit=260, labelPadding=8)
+    hue, shape = looks_by_name("verdict", _LOOKS, columns=4, symbolSize=90).values()
+    axis = axes.names(order, labels=labelled, domain=False, labelLimit=260, labelPadding=8)
     value = _value_axis(measured, ratio, none)
-    tooltips = ["name:N", "verdict:N", *(alt.Tooltip(f"{end}:Q", format=".4g") for end in _ENDS[2:])]
-    tooltips += ["lengths:Q", "pairs:Q", "reason:N"]
     intervals = [("verdict_low", "verdict_high", 1.2), ("low", "high", 3.6)]
-    marks = draw.line_at("x", "none", none, colour=_GREY, dash=[3, 3], width=1)
-    marks += bars(measured, axis, value, hue, intervals=intervals, shape=shape, size=90, tooltip=tooltips)
+    marks = draw.line_at("x", "none", none, colour=_GREY, dash=[3, 3])
+    marks += bars(measured, axis, value, hue, intervals=intervals, shape=shape, size=90)
     italic: dict[str, Any] = {"fontSize": 10, "fontStyle": "italic", "color": _GREY}
     if len(bounds := measured[measured["limit"] != ""]):
         words = draw.rows(bounds[["name", "value", "limit"]]).mark_text(dy=-10, **italic)
@@ -124,9 +122,7 @@ def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
     if len(missing):
         words = draw.rows(missing[["name", "word"]]).mark_text(align="left", **italic)
         marks.append(words.encode(x=alt.value(6), y=axis, text="word:N"))
-    return draw.layers(
-        *marks, width=_FOREST_WIDTH, height=_FOREST_ROW * len(order), title=draw.heading(str(rows["panel"].iloc[0]))
-    )
+    return draw.panel(marks, _FOREST_WIDTH, _FOREST_ROW * len(order), str(rows["panel"].iloc[0]))
 
 
 def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
@@ -137,8 +133,7 @@ def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
     if ratio:
         return axes.log_channel(pd.Series([low / 1.15, high * 1.15]), "factor")
     room = 0.06 * (high - low) or 1.0
-    scale = alt.Scale(domain=[low - room, high + room], nice=False)
-    return {"title": None, "scale": scale, "axis": alt.Axis(grid=True, tickCount=4)}
+    return axes.linear(None, (low - room, high + room), grid=True, tickCount=4)
 
 
 _TRADE_WIDTH, _TRADE_HEIGHT, _BELOW = 340, 240, 130
@@ -212,13 +207,12 @@ def _trade(summary: Frame, objective: str) -> alt.LayerChart:
     base = draw.rows(rows).encode(
         x=alt.X("distance:Q", **across),
         y=alt.Y("value:Q", title=_OBJECTIVES[objective], scale=room),
-        tooltip=["window:N", alt.Tooltip("distance:Q", format=".4g"), draw.VALUE, "kind:N"],
+        tooltip=draw.tooltips(rows),
     )
     line = base.transform_filter("datum.front").mark_line(
         color=theme.colour(_FRONT_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
     )
-    hues = {kind: theme.colour(name) for kind, name in _FRONT_LOOKS.items()}
-    legend = draw.hue("kind", hues, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
+    legend = draw.hue("kind", _FRONT_LOOKS, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
     coloured = base.encode(color=legend)
     # The model without a window lies below the others, and larger: a window that changes nothing does not hide it.
     points = _points(coloured.transform_filter(f"datum.kind === '{_NONE}'"), 150, "triangle-left")
@@ -230,7 +224,7 @@ def _trade(summary: Frame, objective: str) -> alt.LayerChart:
         .encode(text="label:N")
         for side, dx, align in ((">", -4, "right"), ("<=", 4, "left"))
     ]
-    return draw.layers(line.encode(order="distance:Q"), *points, *words, width=_TRADE_WIDTH, height=_TRADE_HEIGHT)
+    return draw.panel([line.encode(order="distance:Q"), *points, *words], _TRADE_WIDTH, _TRADE_HEIGHT)
 
 
 def _labels(rows: Frame, across: list[float], up: list[float]) -> list[str]:
@@ -257,21 +251,18 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     rows = rows.assign(below=(sized["floored"] > 0) & (name == "distance"))
     if name == "accuracy":
         rows = rows.assign(low=sized["wilson_low"], high=sized["wilson_high"])
-    first, last = int(rows["window"].min()), int(rows["window"].max())
-    log = last >= 10 * first
-    ticks = [2**power for power in range(20) if first <= 2**power <= last] if log else axes.whole_ticks(first, last)
-    x = axes.count_axis(first, last, "window", "window w (keys seen)", padding=6, log=log, values=ticks)
+    x = axes.length_axis(rows["window"], "window w (keys seen)", "window", 6, values=rows["window"].tolist())
     y: dict[str, Any] = {"title": _OBJECTIVES.get(name), "scale": _room(summary[name]), "axis": alt.Axis()}
     if name == "distance":
         y = axes.log_channel(summary["distance"], _DISTANCE)
     colour = theme.colour(_FRONT_LOOKS[_FRONT])
     bands = [("low", "high", 0.18)] if name == "accuracy" else []
-    marks = curve(rows, x, y, alt.value(colour), bands=bands, width=1.8, tooltip=["window:Q"])
+    marks = curve(rows, x, y, alt.value(colour), bands=bands, width=1.8)
     marks += _points(draw.rows(rows).encode(x=x, y=alt.Y("value:Q", **y), color=alt.value(colour)), 24, "triangle-down")
     if len(none):
         looks: dict[str, Any] = {"colour": theme.colour(_FRONT_LOOKS[_NONE]), "dash": [6, 4]}
         marks += draw.line_at("y", "value", float(none[name].iloc[0]), **looks)
-    return draw.layers(*marks, width=width, height=_BELOW)
+    return draw.panel(marks, width, _BELOW)
 
 
 def _points(base: Any, size: int, smaller: str) -> list[Any]:
