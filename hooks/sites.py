@@ -107,6 +107,11 @@ def adds_residual(sublayer: nn.Module) -> bool:
     return "residual" in inspect.signature(original.forward).parameters
 
 
+def residual_scale(model: TransformerBridge) -> float:
+    """Factor by which a block multiplies what attention and MLP compute before it adds them (Granite's residual_multiplier)."""
+    return float(getattr(model.blocks[0], "residual_contribution_scale", 1.0))
+
+
 def _misnamed(model: TransformerBridge) -> frozenset[str]:
     """Sites whose hook point is there, but never runs, or is not at what the table says."""
     block, misnamed = model.blocks[0], set[str]()

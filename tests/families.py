@@ -7,6 +7,12 @@ from typing import Any
 import transformers
 from transformers import PreTrainedConfig
 
+
+def _alternating(n_layers: int) -> list[str]:
+    """Windows in every other layer, the first among them."""
+    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layers)]
+
+
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
     "qwen2": ("Qwen2", "Qwen2ForCausalLM", {}),
@@ -18,6 +24,12 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", "Qwen3ForCausalLM", {}),
     "phi3": ("Phi3", "Phi3ForCausalLM", {"sliding_window": 5}),
     "olmo2": ("Olmo2", "Olmo2ForCausalLM", {}),
+    "olmo3": ("Olmo3", "Olmo3ForCausalLM", {"sliding_window": 5, "layer_types": _alternating}),
+    "granite": (
+        "Granite",
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.0},
+    ),
     "neox": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25}),
     "neox-sequential": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25, "use_parallel_residual": False}),
     "phi": ("Phi", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
@@ -32,7 +44,8 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     ),
 }
-"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own."""
+"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own; a function
+makes one from the number of layers."""
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
@@ -46,6 +59,10 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
+SLOW = ("olmo3", "granite")
+"""Families of which one law is in the quick set, and all are in the slow one."""
+
+WIDE_ONLY = ("olmo2", "olmo3")
 EXPERTS = ("mixtral", "olmoe", "qwen3-moe")
 
 # How a family's configuration spells a size; None: it has no such setting.
@@ -78,7 +95,7 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
         "intermediate_size": "n_inner",
         "max_position_embeddings": "n_positions",
     },
-    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmoe")},
+    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
 }
 
 
@@ -88,4 +105,6 @@ def other_config(family: str, settings: dict[str, Any], overrides: dict[str, Any
     spelling = _SPELLINGS.get(name, {})
     named = ((spelling.get(key, key), value) for key, value in settings.items())
     spelled = {key: value for key, value in named if key is not None}
+    layers = settings["num_hidden_layers"]
+    own = {key: value(layers) if callable(value) else value for key, value in own.items()}
     return getattr(transformers, f"{name}Config")(**(spelled | {"tie_word_embeddings": False} | own | overrides))

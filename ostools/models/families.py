@@ -38,8 +38,9 @@ class Family:
 
     The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
     about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
-    have one; `soft_caps`: of scores and logits; `embedding`: what becomes of a token's row before the first block. `copied`: q,
-    k and v are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
+    have one; `soft_caps`: of scores and logits; `multipliers`: settings multiply the embedding, the scores, what a
+    sublayer adds, and the logits; `embedding`: what becomes of a token's row before the first block. `copied`: q, k and v are
+    one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
     Face's to the bit; else they differ by the rounding of sums in another order. `wide_only`: why it
     is not computed with in 16 bits. `refused`: why such a model is not loaded.
     """
@@ -59,6 +60,7 @@ class Family:
     mlp: Literal["gated", "plain", "experts"] = "gated"
     windows: Literal["none", "some layers", "all layers"] = "none"
     soft_caps: bool = False
+    multipliers: bool = False
     embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
     copied: bool = False
     exact: bool = True
@@ -77,6 +79,7 @@ class Family:
         words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
         words += [f"windows in {self.windows}"] if self.windows != "none" else []
         words += ["soft-caps"] if self.soft_caps else []
+        words += ["embedding, scores, what a sublayer adds and logits each times a setting"] if self.multipliers else []
         return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
 
     @property
@@ -126,6 +129,7 @@ _NEOX: dict[str, Any] = {
 }
 _FALCON = Setting("new_decoder_architecture", False, False)
 
+_OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -172,6 +176,7 @@ FAMILIES: tuple[Family, ...] = (
         exact=False,
         **_LAYER,
     ),
+    Family("granite", "GraniteForCausalLM", "Granite", multipliers=True),
     Family("mistral", "MistralForCausalLM", "Mistral", windows="all layers"),
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
     Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
@@ -182,7 +187,16 @@ FAMILIES: tuple[Family, ...] = (
         "OLMo 2",
         norms="behind",
         qk_norm="all heads",
-        wide_only="TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so",
+        wide_only=_OLMO_ROTATION,
+    ),
+    Family(
+        "olmo3",
+        "Olmo3ForCausalLM",
+        "OLMo 3",
+        norms="behind",
+        qk_norm="all heads",
+        windows="some layers",
+        wide_only=_OLMO_ROTATION,
     ),
     Family(
         "gpt_neox",

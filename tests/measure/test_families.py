@@ -23,7 +23,7 @@ from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
-from tests.families import EXPERTS, OTHERS
+from tests.families import EXPERTS, OTHERS, WIDE_ONLY
 from tests.measure.bounds import test_certified as chain
 from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 
@@ -140,7 +140,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [*PARALLEL, "olmo2"])
+@pytest.mark.parametrize("family", [*PARALLEL, *WIDE_ONLY])
 def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
     with pytest.raises(
@@ -207,8 +207,10 @@ def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
 def test_collapse_and_evaluation_run(family: str) -> None:
     """And what many prompts answer together is what each answers alone."""
     model = tiny_model(family, seed=1, context=1024)
-    if family == "olmo2":
-        with pytest.raises(InputError, match=r"expected float32 or float64 for OLMo 2, found bfloat16: .* in float32"):
+    if family in WIDE_ONLY:
+        with pytest.raises(
+            InputError, match=r"expected float32 or float64 for OLMo [23], found bfloat16: .* in float32"
+        ):
             collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["bfloat16"])
     else:
         found = collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["float32", "bfloat16"])
@@ -247,7 +249,7 @@ def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
     torch.testing.assert_close(
         view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]), wide(IDS[None]), rtol=1e-12, atol=1e-12
     )
-    if family == "olmo2":
+    if family in WIDE_ONLY:
         return
     narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
     expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits

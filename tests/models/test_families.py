@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import hooks
 from mitigations.window import own_windows
 from ostools.ground.errors import InputError
+from ostools.measure.passes.output import logit_scale
 from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape
@@ -96,6 +97,7 @@ def test_the_records_facts_are_the_modules(family: str) -> None:
         "positions": _positions(model),
         "mlp": _mlp(model),
         "soft_caps": getattr(model.original_model.config, "attn_logit_softcapping", None) is not None,
+        "multipliers": hooks.residual_scale(model) != 1.0 and logit_scale(model) != 1.0,
         "embedding": "as it is" if known.positions == "learned" else _embedding(model),
         "copied": weights is not None and len({w.untyped_storage().data_ptr() for w in weights}) == 2,
     }

@@ -332,7 +332,7 @@ def _last_tokens(
     soft-cap) is not what the model itself returns.
     """
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
-    w_o = model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
+    w_o = hooks.residual_scale(model) * model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     require_finite(last_tokens, run.task, prompts.prompt_lengths())
     differences = []

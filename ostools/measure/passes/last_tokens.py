@@ -27,7 +27,7 @@ import hooks
 from mitigations.window import own_windows
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
-from ostools.measure.passes.output import soft_cap
+from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
@@ -41,15 +41,16 @@ _Records: TypeAlias = tuple[hooks.Record, hooks.Record]
 
 @dataclass(frozen=True)
 class Unembedding:
-    """Logits from y, as the model computes them: W_U y, and the soft-cap where there is one."""
+    """Logits from y, as the model computes them: W_U y, times a factor (Granite), and the soft-cap where there is one."""
 
     component: Any
     soft_cap: float | None
+    scale: float = 1.0
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Unembedding:
         """A model's own; holds its unembedding weights, and nothing else of it."""
-        return cls(model.unembed, soft_cap(model))
+        return cls(model.unembed, soft_cap(model), logit_scale(model))
 
     @property
     def d_vocab(self) -> int:
@@ -59,6 +60,7 @@ class Unembedding:
         # A y in float32 is rounded to the weights' own dtype, where they read 16 bits.
         with torch.no_grad(), float32_products():
             logits = self.component(y.to(self.component.W_U.dtype))
+        logits = logits if self.scale == 1.0 else self.scale * logits
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 
 
