@@ -24,7 +24,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
+from transformer_lens.model_bridge.generalized_components import (
+    AttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    MoEBridge,
+)
 
 from hooks.errors import HookError, checked_arguments, nearest, short_repr
 
@@ -117,10 +121,14 @@ def _misnamed(model: TransformerBridge) -> frozenset[str]:
     block, misnamed = model.blocks[0], set[str]()
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
         misnamed |= {"rotary_q", "rotary_k"}  # never run
+    if type(block.attn).forward is AttentionBridge.forward:
+        misnamed |= {"scores", "pattern", "rotary_q", "rotary_k"}  # shown after the fact: a hook there changes nothing
+    if not hasattr(block.attn, "hook_rot_q"):
+        misnamed |= {"rotary_cos", "rotary_sin"}  # of attention that rotates, which this one need not do
     if isinstance(block.mlp, MoEBridge):
         misnamed |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
     misnamed |= {"attention_raw"} if adds_residual(block.attn) else set()
-    return frozenset(misnamed | ({"mlp_raw"} if adds_residual(block.mlp) else set()))
+    return frozenset(misnamed | ({"mlp_raw"} if block.mlp.name is None or adds_residual(block.mlp) else set()))
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ def _alternating(n_layers: int) -> list[str]:
     return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layers)]
 
 
+_NEO = {"full_attention": "global", "sliding_attention": "local"}
+
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
     "qwen2": ("Qwen2", "Qwen2ForCausalLM", {}),
@@ -36,6 +38,13 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "falcon": ("Falcon", "FalconForCausalLM", {"multi_query": True, "bias": False}),
     "bloom": ("Bloom", "BloomForCausalLM", {}),
     "mpt": ("Mpt", "MptForCausalLM", {}),
+    "opt": ("OPT", "OPTForCausalLM", {}),
+    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
+    "neo": (
+        "GPTNeo",
+        "GPTNeoForCausalLM",
+        {"window_size": 5, "attention_types": lambda layers: [[[_NEO[kind] for kind in _alternating(layers)], 1]]},
+    ),
     "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
     "olmoe": ("Olmoe", "OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": (
@@ -48,7 +57,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 makes one from the number of layers."""
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
+    "opt-350m": ("OPT", "OPTForCausalLM", {"do_layer_norm_before": False}),
     "falcon-alibi": (
         "Falcon",
         "FalconForCausalLM",
@@ -59,10 +68,10 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
-SLOW = ("olmo3", "granite")
+SLOW = ("olmo3", "granite", "opt", "gptj", "neo")
 """Families of which one law is in the quick set, and all are in the slow one."""
 
-WIDE_ONLY = ("olmo2", "olmo3")
+WIDE_ONLY = ("olmo2", "olmo3", "opt", "gptj", "neo")
 EXPERTS = ("mixtral", "olmoe", "qwen3-moe")
 
 # How a family's configuration spells a size; None: it has no such setting.
@@ -94,6 +103,13 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
         "head_dim": None,
         "intermediate_size": "n_inner",
         "max_position_embeddings": "n_positions",
+    },
+    "OPT": {"num_key_value_heads": None, "head_dim": None, "intermediate_size": "ffn_dim"},
+    "GPTNeo": {
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "num_key_value_heads": None,
+        "head_dim": None,
     },
     **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
 }

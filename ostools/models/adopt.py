@@ -294,9 +294,11 @@ def weights(
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
     """Hooks and methods that the user put on a module would be lost, or would act on the user's object alone."""
     for name, part in model.named_modules():
+        mirrors = {handle.hook.id for handle in getattr(part, "fwd_hooks", ()) if _is_mirror(handle.user_hook)}
         for kind in _HOOKS:
-            for hook in getattr(part, kind).values():
-                if not f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}".startswith(_OBSERVERS):
+            for key, hook in getattr(part, kind).items():
+                origin = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}"
+                if key not in mirrors and not origin.startswith(_OBSERVERS):
                     raise InputError(
                         f"expected a model without hooks, found one on {name or 'the model'} ({kind.strip('_')}): remove it, "
                         "adopt the model, and edit what comes back with ostools' own hooks"
@@ -309,6 +311,11 @@ def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
                 f"expected modules with their own forward, found another put into {name or 'the model'}: adopt the model "
                 "without it (accelerate puts one there for a device map)"
             )
+
+
+def _is_mirror(hook: object) -> bool:
+    """Whether this is TransformerLens' own hook, which shows what enters and leaves an MLP that is no module (OPT)."""
+    return getattr(hook, "__module__", "") == "transformer_lens.model_bridge.component_setup"
 
 
 def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.device]:

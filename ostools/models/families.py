@@ -38,11 +38,11 @@ class Family:
 
     The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
     about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
-    have one; `soft_caps`: of scores and logits; `multipliers`: settings multiply the embedding, the scores, what a
-    sublayer adds, and the logits; `embedding`: what becomes of a token's row before the first block. `copied`: q, k and v are
-    one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
-    Face's to the bit; else they differ by the rounding of sums in another order. `wide_only`: why it
-    is not computed with in 16 bits. `refused`: why such a model is not loaded.
+    have one (by place: counted in keys of the pass, whatever their positions); `soft_caps`: of scores and logits;
+    `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the logits; `embedding`: what becomes
+    of a token's row before the first block. `copied`: q, k and v are one weight of the checkpoint, of which TransformerLens
+    computes with copies. `exact`: the logits are Hugging Face's to the bit; else they differ by the rounding of sums in another
+    order. `wide_only`: why it is not computed with in 16 bits. `refused`: why such a model is not loaded.
     """
 
     model_type: str
@@ -58,7 +58,7 @@ class Family:
     qk_norm: Literal["none", "each head", "all heads"] = "none"
     positions: Literal["rotary", "rotary, part of a head", "ALiBi", "learned"] = "rotary"
     mlp: Literal["gated", "plain", "experts"] = "gated"
-    windows: Literal["none", "some layers", "all layers"] = "none"
+    windows: Literal["none", "some layers", "some layers, by place", "all layers"] = "none"
     soft_caps: bool = False
     multipliers: bool = False
     embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
@@ -93,7 +93,7 @@ class Family:
                     described,
                     described,
                     described and sequential and self.norms != "behind",
-                    True,
+                    "by place" not in self.windows,
                     True,
                     self.positions != "ALiBi",
                     self.wide_only is None,
@@ -130,6 +130,9 @@ _NEOX: dict[str, Any] = {
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
+_FLOAT32_SCORES = (
+    "transformers computes its scores in float32 whatever the weights are, ostools' hooked attention does not"
+)
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -277,10 +280,45 @@ FAMILIES: tuple[Family, ...] = (
         **_ALIBI,
     ),
     Family(
+        "opt",
+        "OPTForCausalLM",
+        "OPT",
+        when=(
+            Setting("do_layer_norm_before", True, True),
+            Setting("_remove_final_layer_norm", False, False),
+            Setting("layer_norm_elementwise_affine", True, True),
+        ),
+        positions="learned",
+        exact=False,
+        wide_only="transformers multiplies its queries before their products with keys, ostools' hooked attention after",
+        **_LAYER,
+    ),
+    Family(
+        "opt",
+        "OPTForCausalLM",
+        "OPT 350M",
+        when=(Setting("do_layer_norm_before", False, True),),
+        refused="its norms stand behind the sums of the residual stream, and none before the output layer: it has no y_n",
+    ),
+    Family(
         "gptj",
         "GPTJForCausalLM",
         "GPT-J",
-        refused="TransformerLens 4.3 shows its scores and patterns, but computes on without what a hook made of them",
+        parallel=True,
+        positions="rotary, part of a head",
+        exact=False,
+        wide_only=_FLOAT32_SCORES,
+        **_LAYER,
+    ),
+    Family(
+        "gpt_neo",
+        "GPTNeoForCausalLM",
+        "GPT-Neo",
+        positions="learned",
+        windows="some layers, by place",
+        exact=False,
+        wide_only=_FLOAT32_SCORES,
+        **_LAYER,
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
     Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),

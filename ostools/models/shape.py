@@ -110,7 +110,7 @@ def _d_mlp(config: Any, d_model: int) -> int:
     active = getattr(config, "num_experts_per_tok", None)
     if active is not None:
         return int(active) * int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
-    for name in ("intermediate_size", "n_inner", "ffn_hidden_size"):
+    for name in ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"):
         if getattr(config, name, None):
             return int(getattr(config, name))
     return 4 * d_model

@@ -29,7 +29,7 @@ from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
-PARALLEL = ("neox", "phi", "falcon")
+PARALLEL = ("neox", "phi", "falcon", "gptj")
 every_family = pytest.mark.parametrize("family", OTHERS)
 described = pytest.mark.parametrize("family", DESCRIBED)
 experts = pytest.mark.parametrize("family", EXPERTS)
@@ -46,10 +46,12 @@ def test_every_linearisation_is_autograds(family: str) -> None:
 def spoiled(model: TransformerBridge, how: str) -> None:
     """Adversarial weights, in place: near-one-hot attention; nine weights of ten at 0; one direction far above the others."""
     for block in model.blocks:
+        # The stored weights: GPT-J's hooked ones are reordered copies.
+        q, k = block.attn.q.original_component, block.attn.k.original_component
         if how == "sharp":
-            block.attn.q.weight.mul_(20.0)
+            q.weight.mul_(20.0)
             continue
-        for part in (block.attn.q, block.attn.k, block.attn.v, block.attn.o, getattr(block.mlp, "in"), block.mlp.out):
+        for part in (q, k, block.attn.v, block.attn.o, getattr(block.mlp, "in"), block.mlp.out):
             if how == "sparse":
                 part.weight.mul_(torch.arange(part.weight.numel()).reshape(part.weight.shape) % 10 == 0)
             else:
@@ -140,7 +142,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [*PARALLEL, *WIDE_ONLY])
+@pytest.mark.parametrize("family", [*PARALLEL, "olmo2", "olmo3"])
 def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
     with pytest.raises(
@@ -194,7 +196,7 @@ def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
     ):
         tree = prefix_tree(prompts)
         way = batching_of(model, [tree])
-        assert way.name == name
+        assert way.name == ("loop" if name == "packed pass" and family == "neo" else name)
         found, expected = (last_rows(model, prompts, tree, how, (0, 1)) for how in (way, Batching("loop", "")))
         torch.testing.assert_close(found.y, expected.y, rtol=1e-10, atol=1e-11)
         torch.testing.assert_close(found.z, expected.z, rtol=1e-10, atol=1e-11)
@@ -208,9 +210,7 @@ def test_collapse_and_evaluation_run(family: str) -> None:
     """And what many prompts answer together is what each answers alone."""
     model = tiny_model(family, seed=1, context=1024)
     if family in WIDE_ONLY:
-        with pytest.raises(
-            InputError, match=r"expected float32 or float64 for OLMo [23], found bfloat16: .* in float32"
-        ):
+        with pytest.raises(InputError, match=r"expected float32 or float64 for .*, found bfloat16: .*ask for dtypes"):
             collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["bfloat16"])
     else:
         found = collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["float32", "bfloat16"])
