@@ -62,7 +62,7 @@ SITES: Mapping[str, Site] = _table(
     ("residual_post", "blocks.{layer}.hook_resid_post", _RESIDUAL, "v^(l+1): the residual stream leaving block l"),
     ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: after the final norm, what the unembedding reads"),
     ("scores", "blocks.{layer}.attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
-    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: attention weights, rows sum to 1"),
+    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: to less)"),
     ("key", "blocks.{layer}.attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
     ("value", "blocks.{layer}.attn.hook_v", "batch pos kv_head d_head", "value vectors, key/value heads not expanded"),
     ("z", "blocks.{layer}.attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),

@@ -46,6 +46,11 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"window_size": 5, "attention_types": lambda layers: [[[_NEO[kind] for kind in _alternating(layers)], 1]]},
     ),
     "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
+    "gpt-oss": (
+        "GptOss",
+        "GptOssForCausalLM",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "layer_types": _alternating},
+    ),
     "olmoe": ("Olmoe", "OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": (
         "Qwen3Moe",
@@ -68,11 +73,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
-SLOW = ("olmo3", "granite", "opt", "gptj", "neo")
+SLOW = ("olmo3", "granite", "opt", "gptj", "neo", "gpt-oss")
 """Families of which one law is in the quick set, and all are in the slow one."""
 
 WIDE_ONLY = ("olmo2", "olmo3", "opt", "gptj", "neo")
-EXPERTS = ("mixtral", "olmoe", "qwen3-moe")
+EXPERTS = ("gpt-oss", "mixtral", "olmoe", "qwen3-moe")
 
 # How a family's configuration spells a size; None: it has no such setting.
 _SPELLINGS: dict[str, dict[str, str | None]] = {

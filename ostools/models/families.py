@@ -39,6 +39,7 @@ class Family:
     The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
     about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
     have one (by place: counted in keys of the pass, whatever their positions); `soft_caps`: of scores and logits;
+    `sinks`: a learnt score a head joins the softmax, so that weights of keys sum to less than 1;
     `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the logits; `embedding`: what becomes
     of a token's row before the first block. `copied`: q, k and v are one weight of the checkpoint, of which TransformerLens
     computes with copies. `exact`: the logits are Hugging Face's to the bit; else they differ by the rounding of sums in another
@@ -60,6 +61,7 @@ class Family:
     mlp: Literal["gated", "plain", "experts"] = "gated"
     windows: Literal["none", "some layers", "some layers, by place", "all layers"] = "none"
     soft_caps: bool = False
+    sinks: bool = False
     multipliers: bool = False
     embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
     copied: bool = False
@@ -79,6 +81,7 @@ class Family:
         words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
         words += [f"windows in {self.windows}"] if self.windows != "none" else []
         words += ["soft-caps"] if self.soft_caps else []
+        words += ["a learnt sink in the softmax"] if self.sinks else []
         words += ["embedding, scores, what a sublayer adds and logits each times a setting"] if self.multipliers else []
         return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
 
@@ -95,7 +98,7 @@ class Family:
                     described and sequential and self.norms != "behind",
                     "by place" not in self.windows,
                     True,
-                    self.positions != "ALiBi",
+                    self.positions != "ALiBi" and not self.sinks,
                     self.wide_only is None,
                     described and not self.copied,
                 ),
@@ -325,6 +328,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4", refused=_GEMMA_4),
     Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, text alone", refused=_GEMMA_4),
     Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
+    Family("gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True),
     Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
     Family("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen 3 MoE", mlp="experts", qk_norm="each head", windows="all layers"),
 )

@@ -115,7 +115,13 @@ def test_every_site_runs_and_sublayers_add_up(family: str) -> None:
     assert set(seen) == set(hooks.available_sites(model))
     total = seen["residual_pre"][0] + seen["attention_output"][0] + seen["mlp_output"][0]
     torch.testing.assert_close(total, seen["residual_post"][0])
-    torch.testing.assert_close(seen["pattern"][0].sum(-1), torch.ones(1, 4, 8, dtype=torch.float64))
+    rows = seen["pattern"][0].sum(-1)
+    if family == "gpt-oss":  # a sink, whose share is 1 / (1 + sum of exp(score - sink))
+        sinks = model.blocks[0].attn.original_component.sinks
+        share = torch.sigmoid(sinks[:, None] - seen["scores"][0].logsumexp(-1))
+        torch.testing.assert_close(rows, 1 - share, rtol=1e-6, atol=1e-6)
+    else:
+        torch.testing.assert_close(rows, torch.ones(1, 4, 8, dtype=torch.float64))
     # Each head's own output: what attention adds without its bias (a post-norm mixes them).
     if "post_norm1_scale" not in set(seen):
         bias = getattr(model.blocks[0].attn.o, "bias", None)
@@ -225,7 +231,7 @@ def test_collapse_and_evaluation_run(family: str) -> None:
 @every_family
 def test_strips_are_the_whole_or_refused(family: str) -> None:
     model = tiny_model(family, seed=1, dtype=torch.float64)
-    if family in ("bloom", "mpt"):
+    if family in ("bloom", "mpt", "gpt-oss"):
         with pytest.raises(hooks.HookError, match="in_strips: does not know the attention"), hooks.in_strips(model, 3):
             pass
         return
