@@ -81,12 +81,13 @@ def with_acting_attention(adapter: ArchitectureAdapter) -> None:
     if attention is None:
         return
     mapping: Any = adapter.component_mapping
-    blocks, cfg = mapping["blocks"].submodules, adapter.cfg
+    cfg: Any = adapter.cfg
+    blocks = mapping["blocks"].submodules
     parts = blocks["attn"].submodules
     if attention is GPTJAttention:
         rotary_dim = int(cfg.rotary_dim)
         # Told, because a rotation of half of a head is otherwise taken for one whose cosines are written once.
-        cfg.rotary_pct = rotary_dim / cfg.d_head  # pyright: ignore[reportAttributeAccessIssue]
+        cfg.rotary_pct = rotary_dim / cfg.d_head
         parts |= {key: PairedLinear(parts[key].name, cfg.n_heads, cfg.d_head, rotary_dim) for key in ("q", "k")}
     if cfg.architecture == "OPTForCausalLM":  # its MLP, and the norm before it, run on [batch * pos, d_model]
         blocks["ln2"].hook_scale.hook_conversion = blocks["ln2"].hook_in.hook_conversion
