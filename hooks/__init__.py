@@ -13,7 +13,7 @@ from hooks.lock import clear, locked
 from hooks.precision import SIXTEEN_BITS, UPCAST_PARTS, exact_arithmetic, upcast
 from hooks.register import Edit, active_edits
 from hooks.rounding import rounded
-from hooks.sites import SITES, Norm, Site, available_sites, norms
+from hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
 from hooks.strips import StripAttention, Strips, active_strips, in_strips
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "mask_scores",
     "norms",
     "replace_pattern",
+    "residual_scale",
     "rounded",
     "scale_scores",
     "upcast",

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError, checked_arguments, nearest
 from hooks.lock import model_block
 from hooks.register import Order, attached
-from hooks.sites import SITES, points_of, site
+from hooks.sites import SITES, points_of, residual_scale, site
 from hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
@@ -119,8 +119,9 @@ def _keeper(
 def head_outputs(
     model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_model"]:
-    """Term of each head in the attention output, z^h W_O^h. They sum to it, up to a bias (and a post-norm).
+    """Term of each head in the attention output, z^h W_O^h (Granite: times its factor). They sum to it, up to a bias (and a
+    post-norm).
 
     `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the forward pass sums.
     """
-    return torch.einsum("bphe,hed->bphd", z, model.blocks[layer].attn.W_O)
+    return torch.einsum("bphe,hed->bphd", z, residual_scale(model) * model.blocks[layer].attn.W_O)

@@ -239,7 +239,7 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
             )
     scores, patterns = points(model, "scores", layer_indices), points(model, "pattern", layer_indices)
     recomputed = [(norm.before, norm.after, norm) for norm in exact.values()]
-    recomputed += [(scores[layer], patterns[layer], _softmax) for layer in patterns]
+    recomputed += [(scores[layer], patterns[layer], _softmax_of(model.blocks[layer].attn)) for layer in patterns]
     placements = [
         placement
         for before, after, function in recomputed
@@ -249,5 +249,14 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
         yield
 
 
-def _softmax(scores: Tensor) -> Tensor:
-    return torch.softmax(scores, dim=-1)
+def _softmax_of(attention: Any) -> Callable[[Tensor], Tensor]:
+    """The softmax over keys; over keys and a learnt sink, whose column is then left out (gpt-oss)."""
+    sinks = getattr(attention.original_component, "sinks", None)
+
+    def softmax(scores: Tensor) -> Tensor:
+        if sinks is None:
+            return torch.softmax(scores, dim=-1)
+        column = sinks.to(scores)[:, None, None].expand(*scores.shape[:-1], 1)
+        return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
+
+    return softmax

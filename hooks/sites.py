@@ -24,7 +24,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
+from transformer_lens.model_bridge.generalized_components import (
+    AttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    MoEBridge,
+)
 
 from hooks.errors import HookError, checked_arguments, nearest, short_repr
 
@@ -58,7 +62,7 @@ SITES: Mapping[str, Site] = _table(
     ("residual_post", "blocks.{layer}.hook_resid_post", _RESIDUAL, "v^(l+1): the residual stream leaving block l"),
     ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: after the final norm, what the unembedding reads"),
     ("scores", "blocks.{layer}.attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
-    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: attention weights, rows sum to 1"),
+    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: to less)"),
     ("key", "blocks.{layer}.attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
     ("value", "blocks.{layer}.attn.hook_v", "batch pos kv_head d_head", "value vectors, key/value heads not expanded"),
     ("z", "blocks.{layer}.attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
@@ -121,6 +125,11 @@ def require_open(model: TransformerBridge, what: str) -> None:
         )
 
 
+def residual_scale(model: TransformerBridge) -> float:
+    """Factor by which a block multiplies what attention and MLP compute before it adds them (Granite's residual_multiplier)."""
+    return float(getattr(model.blocks[0], "residual_contribution_scale", 1.0))
+
+
 def _misnamed(model: TransformerBridge) -> frozenset[str]:
     """Sites whose hook point is there, but never runs, or is not at what the table says."""
     if is_closed(model):
@@ -128,10 +137,14 @@ def _misnamed(model: TransformerBridge) -> frozenset[str]:
     block, misnamed = model.blocks[0], set[str]()
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
         misnamed |= {"rotary_q", "rotary_k"}  # never run
+    if type(block.attn).forward is AttentionBridge.forward:
+        misnamed |= {"scores", "pattern", "rotary_q", "rotary_k"}  # shown after the fact: a hook there changes nothing
+    if not hasattr(block.attn, "hook_rot_q"):
+        misnamed |= {"rotary_cos", "rotary_sin"}  # of attention that rotates, which this one need not do
     if isinstance(block.mlp, MoEBridge):
         misnamed |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
     misnamed |= {"attention_raw"} if adds_residual(block.attn) else set()
-    return frozenset(misnamed | ({"mlp_raw"} if adds_residual(block.mlp) else set()))
+    return frozenset(misnamed | ({"mlp_raw"} if block.mlp.name is None or adds_residual(block.mlp) else set()))
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:

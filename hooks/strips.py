@@ -45,6 +45,17 @@ _UNKNOWN_OF_BRIDGE = ("_reorder_and_upcast_attn", "_qk_norm_per_head")
 _UNKNOWN_OF_ORIGINAL = ("key_multiplier", "sinks")
 
 
+class PreparedAttention(PositionEmbeddingsAttentionBridge):
+    """Attention that makes some of its arguments itself, where the model does not hand them to it (a rotation, a window)."""
+
+    def prepared(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, with those that it makes."""
+        return kwargs
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **self.prepared(kwargs))
+
+
 @dataclass(frozen=True)
 class StripAttention:
     """One call of one attention. The pattern of any strip of queries is made when it is asked for, and is not kept.
@@ -192,7 +203,8 @@ def _require_known(model: TransformerBridge) -> None:
     for block in model.blocks:
         attention = block.attn
         active = _unknown_parts(attention)
-        if type(attention) not in (_ROTATED, _JOINT, _JOINT_ROTATED) or active:
+        known = type(attention) in (_ROTATED, _JOINT, _JOINT_ROTATED) or isinstance(attention, PreparedAttention)
+        if not known or active:
             description = ", ".join([type(attention).__name__, *active])
             raise HookError(
                 f"in_strips: does not know the attention of {model.cfg.architecture}: expected raw {_ROTATED.__name__}, "
@@ -224,6 +236,7 @@ class _Forward(OwnForward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         attention = self._attention
+        kwargs = attention.prepared(kwargs) if isinstance(attention, PreparedAttention) else kwargs
         x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
         query, key = self.strips.as_held(self._layer, query, key)
@@ -249,7 +262,7 @@ class _Forward(OwnForward):
         query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in (query, key, value))
         if normed and not joint_norm:
             query, key = self._normed(query, key)
-        if not self._rotates:
+        if not self._rotates or not hasattr(attention, "hook_rot_q"):  # learned positions
             return query, key, value
         if position_embeddings is None:
             raise HookError("in_strips: expected the rotation of this call, found none")

@@ -36,6 +36,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from ostools.models.bridge.attention import with_acting_attention
 from ostools.models.load import unpatched
 from tests import traces
 from tests.families import OTHERS, REFUSED, other_config
@@ -300,7 +301,11 @@ def _build(
 ) -> TransformerBridge:
     model = make_model(family, seed=seed, scale=scale, dtype=dtype, **config)
     bridge = build_bridge_from_module(
-        model, ARCHITECTURE[family], hf_config=model.config, model_name=f"tiny-{family}-{seed}"
+        model,
+        ARCHITECTURE[family],
+        hf_config=model.config,
+        model_name=f"tiny-{family}-{seed}",
+        post_adapter_hook=with_acting_attention,
     )
     bridge.tokenizer = tokenizer
     bridge.eval()

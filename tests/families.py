@@ -7,6 +7,14 @@ from typing import Any
 import transformers
 from transformers import PreTrainedConfig
 
+
+def _alternating(n_layers: int) -> list[str]:
+    """Windows in every other layer, the first among them."""
+    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layers)]
+
+
+_NEO = {"full_attention": "global", "sliding_attention": "local"}
+
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
     "qwen2": ("Qwen2", "Qwen2ForCausalLM", {}),
@@ -18,13 +26,31 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", "Qwen3ForCausalLM", {}),
     "phi3": ("Phi3", "Phi3ForCausalLM", {"sliding_window": 5}),
     "olmo2": ("Olmo2", "Olmo2ForCausalLM", {}),
+    "olmo3": ("Olmo3", "Olmo3ForCausalLM", {"sliding_window": 5, "layer_types": _alternating}),
+    "granite": (
+        "Granite",
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.0},
+    ),
     "neox": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25}),
     "neox-sequential": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25, "use_parallel_residual": False}),
     "phi": ("Phi", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
     "falcon": ("Falcon", "FalconForCausalLM", {"multi_query": True, "bias": False}),
     "bloom": ("Bloom", "BloomForCausalLM", {}),
     "mpt": ("Mpt", "MptForCausalLM", {}),
+    "opt": ("OPT", "OPTForCausalLM", {}),
+    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
+    "neo": (
+        "GPTNeo",
+        "GPTNeoForCausalLM",
+        {"window_size": 5, "attention_types": lambda layers: [[[_NEO[kind] for kind in _alternating(layers)], 1]]},
+    ),
     "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
+    "gpt-oss": (
+        "GptOss",
+        "GptOssForCausalLM",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "layer_types": _alternating},
+    ),
     "olmoe": ("Olmoe", "OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": (
         "Qwen3Moe",
@@ -32,10 +58,11 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     ),
 }
-"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own."""
+"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own; a function
+makes one from the number of layers."""
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
+    "opt-350m": ("OPT", "OPTForCausalLM", {"do_layer_norm_before": False}),
     "falcon-alibi": (
         "Falcon",
         "FalconForCausalLM",
@@ -46,7 +73,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
-EXPERTS = ("mixtral", "olmoe", "qwen3-moe")
+SLOW = ("olmo3", "granite", "opt", "gptj", "neo", "gpt-oss")
+"""Families of which one law is in the quick set, and all are in the slow one."""
+
+WIDE_ONLY = ("olmo2", "olmo3", "opt", "gptj", "neo")
+EXPERTS = ("gpt-oss", "mixtral", "olmoe", "qwen3-moe")
 
 # How a family's configuration spells a size; None: it has no such setting.
 _SPELLINGS: dict[str, dict[str, str | None]] = {
@@ -78,7 +109,14 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
         "intermediate_size": "n_inner",
         "max_position_embeddings": "n_positions",
     },
-    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmoe")},
+    "OPT": {"num_key_value_heads": None, "head_dim": None, "intermediate_size": "ffn_dim"},
+    "GPTNeo": {
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "num_key_value_heads": None,
+        "head_dim": None,
+    },
+    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
 }
 
 
@@ -88,4 +126,6 @@ def other_config(family: str, settings: dict[str, Any], overrides: dict[str, Any
     spelling = _SPELLINGS.get(name, {})
     named = ((spelling.get(key, key), value) for key, value in settings.items())
     spelled = {key: value for key, value in named if key is not None}
+    layers = settings["num_hidden_layers"]
+    own = {key: value(layers) if callable(value) else value for key, value in own.items()}
     return getattr(transformers, f"{name}Config")(**(spelled | {"tie_word_embeddings": False} | own | overrides))

@@ -49,7 +49,7 @@ _HINT = ": merge adapters, dequantise, and undo what replaced modules before it 
 
 @default_torch_state()
 def adopt(
-    model: PreTrainedModel | TransformerBridge,
+    model: Any,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     name: str = "adopted",
@@ -58,8 +58,9 @@ def adopt(
 
     Args:
         model: a Hugging Face model of a family that `ostools list models` lists, in any mode, with any kind of attention. Or a
-            raw `TransformerBridge`. It is not changed: it trains, generates and saves as before.
-        tokenizer: the tokenizer of a Hugging Face model; None: the model takes token ids alone. For a bridge, None is its own.
+            raw `TransformerBridge`, or nnsight's `LanguageModel`. It is not changed: it trains, generates and saves as before.
+        tokenizer: the tokenizer of a Hugging Face model; None: the model takes token ids alone. For a bridge
+            or a `LanguageModel`, None is its own.
         name: what results call the model.
 
     What comes back reads the same memory: an edit of a weight in place is an edit of both. A weight that is replaced by another
@@ -73,6 +74,11 @@ def adopt(
     """
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
         return model
+    if isinstance(
+        getattr(model, "_module", None), PreTrainedModel
+    ):  # nnsight's LanguageModel, around the model it traces
+        wrapper: Any = model
+        model, tokenizer = wrapper._module, tokenizer or getattr(wrapper, "tokenizer", None)
     if not isinstance(model, PreTrainedModel | TransformerBridge):
         raise InputError(
             "expected a Hugging Face model (PreTrainedModel) or a TransformerBridge, found "
@@ -114,6 +120,8 @@ def _remedy(model: object) -> str:
     """Advice for what is no model."""
     if hasattr(model, "merge_and_unload"):
         return ": merge its adapter first, model.merge_and_unload()"
+    if type(model).__name__ == "HookedTransformer":
+        return ": its weights are folded and centred; give the Hugging Face model that it was made of"
     return ": a name or a directory is for load_model" if isinstance(model, str | Path) else ""
 
 
@@ -294,9 +302,11 @@ def weights(
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
     """Hooks and methods that the user put on a module would be lost, or would act on the user's object alone."""
     for name, part in model.named_modules():
+        mirrors = {handle.hook.id for handle in getattr(part, "fwd_hooks", ()) if _is_mirror(handle.user_hook)}
         for kind in _HOOKS:
-            for hook in getattr(part, kind).values():
-                if not f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}".startswith(_OBSERVERS):
+            for key, hook in getattr(part, kind).items():
+                origin = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}"
+                if key not in mirrors and not origin.startswith(_OBSERVERS):
                     raise InputError(
                         f"expected a model without hooks, found one on {name or 'the model'} ({kind.strip('_')}): remove it, "
                         "adopt the model, and edit what comes back with ostools' own hooks"
@@ -309,6 +319,11 @@ def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
                 f"expected modules with their own forward, found another put into {name or 'the model'}: adopt the model "
                 "without it (accelerate puts one there for a device map)"
             )
+
+
+def _is_mirror(hook: object) -> bool:
+    """Whether this is TransformerLens' own hook, which shows what enters and leaves an MLP that is no module (OPT)."""
+    return getattr(hook, "__module__", "") == "transformer_lens.model_bridge.component_setup"
 
 
 def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.device]:

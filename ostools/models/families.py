@@ -38,11 +38,14 @@ class Family:
 
     The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
     about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
-    have one; `soft_caps`: of scores and logits; `embedding`: what becomes of a token's row before the first block. `copied`: q,
-    k and v are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the logits are Hugging
-    Face's to the bit; else they differ by the rounding of sums in another order. `wide_only`: why it
-    is not computed with in 16 bits. `refused`: why such a model is not loaded by a record. `generic`: no record, but what
-    stands in for one of a model that none describes (`models.generic`); the rest then says nothing.
+    have one (by place: counted in keys of the pass, whatever their positions); `soft_caps`: of scores and logits;
+    `sinks`: a learnt score a head joins the softmax, so that weights of keys sum to less than 1;
+    `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the logits; `embedding`: what becomes
+    of a token's row before the first block. `copied`: q, k and v are one weight of the checkpoint, of which TransformerLens
+    computes with copies. `exact`: the logits are Hugging Face's to the bit; else they differ by the rounding of sums in another
+    order. `wide_only`: why it is not computed with in 16 bits. `refused`: why such a model is not loaded by a record.
+    `generic`: no record, but what stands in for one of a model that none describes (`models.generic`); the rest then says
+    nothing.
     """
 
     model_type: str
@@ -58,8 +61,10 @@ class Family:
     qk_norm: Literal["none", "each head", "all heads"] = "none"
     positions: Literal["rotary", "rotary, part of a head", "ALiBi", "learned"] = "rotary"
     mlp: Literal["gated", "plain", "experts"] = "gated"
-    windows: Literal["none", "some layers", "all layers"] = "none"
+    windows: Literal["none", "some layers", "some layers, by place", "all layers"] = "none"
     soft_caps: bool = False
+    sinks: bool = False
+    multipliers: bool = False
     embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
     copied: bool = False
     exact: bool = True
@@ -79,6 +84,8 @@ class Family:
         words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
         words += [f"windows in {self.windows}"] if self.windows != "none" else []
         words += ["soft-caps"] if self.soft_caps else []
+        words += ["a learnt sink in the softmax"] if self.sinks else []
+        words += ["embedding, scores, what a sublayer adds and logits each times a setting"] if self.multipliers else []
         return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
 
     @property
@@ -92,9 +99,9 @@ class Family:
                     described,
                     described,
                     described and sequential and self.norms != "behind",
+                    "by place" not in self.windows,
                     True,
-                    True,
-                    self.positions != "ALiBi",
+                    self.positions != "ALiBi" and not self.sinks,
                     self.wide_only is None,
                     described and not self.copied,
                 ),
@@ -128,6 +135,10 @@ _NEOX: dict[str, Any] = {
 }
 _FALCON = Setting("new_decoder_architecture", False, False)
 
+_OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
+_FLOAT32_SCORES = (
+    "transformers computes its scores in float32 whatever the weights are, ostools' hooked attention does not"
+)
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -174,6 +185,7 @@ FAMILIES: tuple[Family, ...] = (
         exact=False,
         **_LAYER,
     ),
+    Family("granite", "GraniteForCausalLM", "Granite", multipliers=True),
     Family("mistral", "MistralForCausalLM", "Mistral", windows="all layers"),
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
     Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
@@ -184,7 +196,16 @@ FAMILIES: tuple[Family, ...] = (
         "OLMo 2",
         norms="behind",
         qk_norm="all heads",
-        wide_only="TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so",
+        wide_only=_OLMO_ROTATION,
+    ),
+    Family(
+        "olmo3",
+        "Olmo3ForCausalLM",
+        "OLMo 3",
+        norms="behind",
+        qk_norm="all heads",
+        windows="some layers",
+        wide_only=_OLMO_ROTATION,
     ),
     Family(
         "gpt_neox",
@@ -265,16 +286,52 @@ FAMILIES: tuple[Family, ...] = (
         **_ALIBI,
     ),
     Family(
+        "opt",
+        "OPTForCausalLM",
+        "OPT",
+        when=(
+            Setting("do_layer_norm_before", True, True),
+            Setting("_remove_final_layer_norm", False, False),
+            Setting("layer_norm_elementwise_affine", True, True),
+        ),
+        positions="learned",
+        exact=False,
+        wide_only="transformers multiplies its queries before their products with keys, ostools' hooked attention after",
+        **_LAYER,
+    ),
+    Family(
+        "opt",
+        "OPTForCausalLM",
+        "OPT 350M",
+        when=(Setting("do_layer_norm_before", False, True),),
+        refused="its norms stand behind the sums of the residual stream, and none before the output layer: it has no y_n",
+    ),
+    Family(
         "gptj",
         "GPTJForCausalLM",
         "GPT-J",
-        refused="TransformerLens 4.3 shows its scores and patterns, but computes on without what a hook made of them",
+        parallel=True,
+        positions="rotary, part of a head",
+        exact=False,
+        wide_only=_FLOAT32_SCORES,
+        **_LAYER,
+    ),
+    Family(
+        "gpt_neo",
+        "GPTNeoForCausalLM",
+        "GPT-Neo",
+        positions="learned",
+        windows="some layers, by place",
+        exact=False,
+        wide_only=_FLOAT32_SCORES,
+        **_LAYER,
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
     Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),
     Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4", refused=_GEMMA_4),
     Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, text alone", refused=_GEMMA_4),
     Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
+    Family("gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True),
     Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
     Family("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen 3 MoE", mlp="experts", qk_norm="each head", windows="all layers"),
 )

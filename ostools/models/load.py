@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.names import checked_name
+from ostools.models.bridge.attention import with_acting_attention
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
@@ -128,8 +129,13 @@ def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.dev
 def unpatched(bridge: TransformerBridge) -> TransformerBridge:
     """The bridge without functions in the place of its modules' own `forward`, such as TransformerLens puts into Falcon's.
 
-    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights.
+    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights. So do
+    the hooks with which it shows what enters and leaves OPT's MLP, which is no module of its own.
     """
+    for block in bridge.blocks:
+        if block.mlp.name is None:
+            for point in (getattr(block.mlp, "in").hook_in, block.mlp.out.hook_out):
+                point.remove_hooks(including_permanent=True)
     for module in bridge.modules():
         if isinstance(vars(module).get("forward"), FunctionType):
             del module.forward
@@ -147,7 +153,13 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
         if family.generic:
             return generic_bridge(module, family.module, probe, name)
         try:
-            bridge = build_bridge_from_module(module, family.module, hf_config=module.config, model_name=name)
+            bridge = build_bridge_from_module(
+                module,
+                family.module,
+                hf_config=module.config,
+                model_name=name,
+                post_adapter_hook=with_acting_attention,
+            )
         except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
             why = one_line(in_words(error)).rstrip(":")
             raise InputError(

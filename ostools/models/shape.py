@@ -119,7 +119,7 @@ def _d_mlp(config: Any, d_model: int) -> int:
     if active is not None:
         one = setting(config, "moe_intermediate_size") or setting(config, "intermediate_size") or 4 * d_model
         return int(active) * (max(one) if isinstance(one, list) else int(one))
-    for name in ("intermediate_size", "n_inner", "ffn_hidden_size"):
+    for name in ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"):
         if value := setting(config, name):
             return max(value) if isinstance(value, list) else int(value)
     return 4 * d_model

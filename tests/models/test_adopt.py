@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
+import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
@@ -269,3 +270,68 @@ def test_observers_of_transformers_are_no_hooks() -> None:
     model = make_model("llama")
     model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
     ost.adopt(model)
+
+
+class LanguageModel:
+    """nnsight's, as far as it is read: the model that it traces, and its tokenizer."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._module, self.tokenizer = model, tokenizer
+
+
+def test_a_language_model_of_nnsight_is_the_model_that_it_traces() -> None:
+    model, tokenizer = make_model("llama"), make_tokenizer()
+    wrapped: Any = LanguageModel(model, tokenizer)
+    adopted = ost.adopt(wrapped)
+    assert torch.equal(adopted(torch.tensor([IDS])), ost.adopt(model)(torch.tensor([IDS])))
+    assert adopted.tokenizer is tokenizer
+
+
+def test_a_hooked_transformer_is_refused_with_what_to_do() -> None:
+    old: Any = type("HookedTransformer", (), {})()
+    with pytest.raises(InputError, match=r"found HookedTransformer: .* give the Hugging Face model"):
+        ost.adopt(old)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_an_adapter_that_peft_merged_is_adopted() -> None:
+    """Its numbers are those of the merged model; before that it is refused."""
+    import peft
+
+    model = make_model("llama")
+    plain = ost.adopt(model)(torch.tensor([IDS])).clone()
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    with_adapter: Any = peft.get_peft_model(model, config)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="merge its adapter first"):
+        ost.adopt(with_adapter)
+    merged = with_adapter.merge_and_unload()
+    expected = merged(torch.tensor([IDS]), use_cache=False).logits
+    found = ost.adopt(merged)(torch.tensor([IDS]))
+    assert torch.equal(found, expected)
+    assert not torch.allclose(found, plain)
+
+
+def test_hooks_act_inside_transformer_lens_own() -> None:
+    """`model.hooks()` of TransformerLens around and inside ours: each sees what the other made."""
+    model, ids, seen = ost.adopt(make_model("llama")), torch.tensor([IDS]), []
+    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", lambda tensor, hook: tensor * 2.0)]):
+        doubled = model(ids)
+        with hooks.ablate_layers(model, [0], part="mlp"):
+            assert not torch.equal(model(ids), doubled)
+        assert torch.equal(model(ids), doubled)
+    with hooks.ablate_layers(model, [0], part="mlp"):
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda tensor, hook: seen.append(tensor.clone()))]):
+            without = model(ids)
+        assert torch.equal(model(ids), without)
+    with hooks.capture(model, "residual_mid") as record:
+        model(ids)
+    assert torch.equal(seen[0], record["residual_mid"][0])
+
+
+def test_results_go_to_data_frames_and_data_sets() -> None:
+    datasets = pytest.importorskip("datasets")
+    model = ost.adopt(make_model("llama"))
+    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])
+    table = datasets.Dataset.from_pandas(result.frame, preserve_index=False)
+    assert table["operator_norm"][:] == result.frame["operator_norm"].to_numpy().tolist()

@@ -58,7 +58,7 @@ def test_shuffled_has_the_same_numbers_in_another_order(family: str) -> None:
     own, shuffled = dict(named_weights(model)), dict(named_weights(untrained_model(model, "shuffled", seed=2)))
     for name, weight in shuffled.items():
         assert torch.equal(weight.flatten().sort().values, own[name].flatten().sort().values)
-        if weight.unique().numel() > 2:
+        if weight.unique().numel() > 4:
             assert not torch.equal(weight, own[name])
 
 

@@ -333,8 +333,10 @@ def _last_tokens(
     soft-cap) is not what the model itself returns.
     """
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
-    closed = is_closed(model)
-    w_o = rows.z.new_empty(0, 0, 0) if closed else model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
+    if is_closed(model):
+        w_o = rows.z.new_empty(0, 0, 0)
+    else:
+        w_o = hooks.residual_scale(model) * model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     require_finite(last_tokens, run.task, prompts.prompt_lengths())
     differences = []

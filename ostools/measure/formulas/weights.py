@@ -12,7 +12,7 @@ norm1 and norm2 are the identity where there is none before (OLMo 2), P1 and P2 
 behind. gp1, gp2 are the gains of the norms after attention and MLP (Gemma 2, 3, OLMo 2), 1 where
 there are none; so are g1, g2 without a norm before. In a parallel block with one norm g2 is g1. A
 LayerNorm also takes the mean off, which is folded in as a projection. Grouped heads are expanded:
-query head h reads h // (H / n_kv).
+query head h reads h // (H / n_kv). A factor on what a sublayer adds (Granite) is part of W_O and of down.
 """
 
 from __future__ import annotations
@@ -157,9 +157,11 @@ def block_weights(
     """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
     ln1, ln2, post1, post2 = (layout.before_attention, layout.before_mlp, layout.after_attention, layout.after_mlp)
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
-    bare_left = dense(attention.W_O).to(dtype).mT
+    scale = hooks.residual_scale(model)
+    bare_left = scale * dense(attention.W_O).to(dtype).mT
     down, gate, up = _mlp_weights(model, layer, layout.gated, dtype)
-    out_bias, down_bias = _bias(attention.o, len(down), gate), _bias(mlp.out, len(down), gate)
+    down = scale * down
+    out_bias, down_bias = (scale * _bias(part, len(down), gate) for part in (attention.o, mlp.out))
     query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
     key, key_bias = _projection(ln1, attention.k, attention.W_K, dtype)
     value, value_bias = _projection(ln1, attention.v, attention.W_V, dtype)

@@ -28,7 +28,7 @@ from hooks.sites import is_closed
 from mitigations.window import own_windows
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
-from ostools.measure.passes.output import soft_cap
+from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
@@ -42,15 +42,16 @@ _Records: TypeAlias = tuple[hooks.Record, hooks.Record]
 
 @dataclass(frozen=True)
 class Unembedding:
-    """Logits from y, as the model computes them: W_U y, and the soft-cap where there is one."""
+    """Logits from y, as the model computes them: W_U y, times a factor (Granite), and the soft-cap where there is one."""
 
     component: Any
     soft_cap: float | None
+    scale: float = 1.0
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Unembedding:
         """A model's own; holds its unembedding weights, and nothing else of it."""
-        return cls(model.unembed, soft_cap(model))
+        return cls(model.unembed, soft_cap(model), logit_scale(model))
 
     @property
     def d_vocab(self) -> int:
@@ -60,6 +61,7 @@ class Unembedding:
         # A y in float32 is rounded to the weights' own dtype, where they read 16 bits.
         with torch.no_grad(), float32_products():
             logits = self.component(y.to(self.component.W_U.dtype))
+        logits = logits if self.scale == 1.0 else self.scale * logits
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 
 
@@ -101,6 +103,8 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
         return Batching("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
     if all(tree.is_chain for tree in trees):
         return Batching("one pass", "every prompt is a prefix of the longest")
+    if not family.routes["branches"]:
+        return Batching("loop", f"the windows of {family.name} count the keys of a pass, not positions in the prompt")
     placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
     return Batching("packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}")
 

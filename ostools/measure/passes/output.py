@@ -86,7 +86,7 @@ def output_row(
     """w_t and the output layer's bias of one token, whatever the layer's module stores."""
     with torch.enable_grad():
         origin = torch.zeros_like(like, requires_grad=True)
-        value = model.unembed(origin[None, None])[0, 0, token]
+        value = logit_scale(model) * model.unembed(origin[None, None])[0, 0, token]
         (row,) = torch.autograd.grad(value, origin)
     return row, float(value.detach())
 
@@ -94,6 +94,11 @@ def output_row(
 def soft_cap(model: TransformerBridge) -> float | None:
     """Bound of the model's logits; None where it has none."""
     return soft_cap_of(model.original_model.config)
+
+
+def logit_scale(model: TransformerBridge) -> float:
+    """Factor from W_U y to the logits: 1, but for Granite, which divides by its `logits_scaling`."""
+    return 1.0 / float(getattr(model.original_model.config, "logits_scaling", 1.0))
 
 
 def read_up_to(position: int | None, pos: int) -> int:

@@ -27,6 +27,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
+from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
@@ -282,7 +283,7 @@ class _Output:
 
     def rows(self, place: Place) -> Float[Tensor, "answer d"]:
         """The output rows of the answers; at v^(l) as the norm's gain weighs them."""
-        weights = self.model.W_U.detach()[:, self.tokens].T.double().cpu()
+        weights = logit_scale(self.model) * self.model.W_U.detach()[:, self.tokens].T.double().cpu()
         if place.site == FINAL:
             return weights
         norm = hooks.norms(self.model)["ln_final"]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
+from transformers.modeling_utils import local_torch_dtype
+from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoidal_positions
 
 import hooks
 from hooks.errors import checked_arguments
@@ -90,6 +92,10 @@ def view(
         exact = getattr(module, "scalar_embed_scale", None)
         if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through the old dtype
             module.embed_scale.fill_(exact)  # pyright: ignore[reportCallIssue]
+        if isinstance(module, GPTJAttention):  # its table of angles is computed in the dtype that it is loaded in
+            with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
+                table = create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
+            module.embed_positions = table.to(dtype)
     result.cfg.dtype = dtype
     result.original_model.config.dtype = dtype  # pyright: ignore[reportArgumentType]
     remember(result, metadata_of(model))

@@ -17,7 +17,8 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
-from tests.families import EXPERTS, OTHERS
+from tests.families import EXPERTS, OTHERS, SLOW
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 DESCRIBED = [*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPERTS)]
@@ -27,7 +28,7 @@ def parts_of(model: TransformerBridge, ids: list[int] = IDS, logit: int | str | 
     return ost.attribution(model, Prompt.from_ids(model, ids), logit=logit).frame["contribution"].to_numpy()
 
 
-@pytest.mark.parametrize("family", DESCRIBED)
+@pytest.mark.parametrize("family", quick(DESCRIBED, *(family for family in DESCRIBED if family not in SLOW)))
 def test_the_parts_are_the_logit(family: str) -> None:
     """Of every family, biases, soft-caps and all: the sum is what the model's own pass gives."""
     model = tiny_model(family, seed=3, dtype=torch.float64)

@@ -17,7 +17,8 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
-from tests.families import EXPERTS, OTHERS
+from tests.families import EXPERTS, OTHERS, SLOW
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 DESCRIBED = (*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPERTS))
@@ -41,7 +42,7 @@ def parts_of(model: TransformerBridge, ids: torch.Tensor, embedded: torch.Tensor
     return exact.token_products(rows.transpose(0, 1))(embedded)
 
 
-@pytest.mark.parametrize("family", DESCRIBED)
+@pytest.mark.parametrize("family", quick(DESCRIBED, *(family for family in DESCRIBED if family not in SLOW)))
 def test_without_biases_the_parts_are_y_itself(family: str) -> None:
     """sum_i J_i v_i = y_n, by the formulas, and y_n from the network's own forward pass."""
     model = without_biases(tiny_model(family, seed=3, dtype=torch.float64, n_layers=3, fresh=True))

@@ -14,11 +14,12 @@ from ostools.models import view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from tests.checkpoints import OTHERS, TEXT_FAMILIES, Family, tiny_model
+from tests.families import SLOW
 
 IDS = torch.tensor([[3, 9, 4, 17]])
 
 
-@pytest.mark.parametrize("family", [*TEXT_FAMILIES, *OTHERS])
+@pytest.mark.parametrize("family", [*TEXT_FAMILIES, *(family for family in OTHERS if family not in SLOW)])
 def test_no_logits_and_the_same_y(family: Family) -> None:
     model = tiny_model(family)
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
