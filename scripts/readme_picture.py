@@ -40,7 +40,7 @@ def collapse_panel(pairs: Any) -> Any:
     """The distance at y and the noise of its dtype; shaded, the lengths at which the pair is hidden."""
     of_site = f"site == '{SITE}' and dtype == '{DTYPE}'"
     at_y = pairs.frame.query(f"{of_site} and per == 'vector' and norm == 'l2'").set_index("length")
-    curves = pd.concat({DISTANCE: at_y["float64_distance"], NOISE: at_y["pair_noise"]}, names=["series"])
+    curves: Any = pd.concat({DISTANCE: at_y["float64_distance"], NOISE: at_y["pair_noise"]}, names=["series"])
     rows, y = log_rows(curves.rename("value").reset_index(), "L2 distance of the pair")
     x = axes.length_axis(rows["length"], "n, ones in the prompt")
     hidden = pairs.hidden_ranges().query(of_site)
