@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if programs:
         preload()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            bench = Bench(_copied(Path(folder)), asked.out / "called.jsonl")
+            bench = Bench(copied_tree(Path(folder)), asked.out / "called.jsonl")
             bench.collected(sorted({folder for room in asked.rooms for folder in ROOMS[room]}), programs, tell)
             known = outcomes(record, tests)
             for mutant in programs:
@@ -218,7 +218,7 @@ def tests_of(path: str) -> list[str]:
     return [test for *_, test in sorted(able)]
 
 
-def _copied(folder: Path) -> Path:
+def copied_tree(folder: Path) -> Path:
     """The working tree, without what git ignores; what tests look for beside it stands beside the copy."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],

@@ -70,8 +70,8 @@ steps[["sublayer", "block", "before", "behind", "step", "low", "high"]].round(2)
 # `ost.failure_stage` puts the model's own answers beside the best probe. *read*: most answers are right. *unread*: most are
 # wrong while the probe is right. *undecodable*: both are wrong. *indistinguishable*: the prompts of n and n + 1 items end
 # closer together than the rounding noise of their difference. Under mitigations the whole of it is measured again, so that one
-# sees which stage each of them repairs. A comma after every third item is the paper's remedy; the hint says how long the
-# sequence is; the window lets a token see only the 16 before it.
+# sees which stage each of them repairs. A comma after every third item is the paper's remedy; the hint is the paper's
+# “It's not necessarily a 1, check carefully”; the window lets a token see only the 16 before it.
 
 # %%
 mitigations = ["separator:every=3", "hint", "sliding-window:window=16"]

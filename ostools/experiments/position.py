@@ -60,7 +60,7 @@ They were written for this project, so that no model was trained on them."""
 
 
 @dataclass(frozen=True, eq=False)
-class PositionEffect(Result, chart="positions:position_chart"):
+class PositionEffect(Result, chart="positions:position_chart", findings=("findings.effects:position_findings",)):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
     `frame`, one row a token in a rotation of a passage: source ("model", or "untrained": the same architecture before

@@ -300,6 +300,14 @@ def test_a_planted_result_is_judged_as_the_rule_says(name: str, outcome: str, fo
     assert "nan" not in verdict.sentence.lower().replace("nant", "")
 
 
+@pytest.mark.parametrize("name", [claim.id.removeprefix("lemma-") for claim in CLAIMS if claim.id.startswith("lemma-")])
+def test_every_lemma_is_judged_by_its_own_checks(name: str) -> None:
+    judge = BY_ID[f"lemma-{name}"]
+    assert judge.verdict(planted.lemmas(name, [True, True]), {}).outcome == BY_CONSTRUCTION
+    assert judge.verdict(planted.lemmas(name, [True, False]), {}).outcome == DISAGREES
+    assert judge.verdict(planted.lemmas("another", [True]), {}).outcome == UNTESTED
+
+
 def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
     tried: dict[str, set[str]] = {}
     for name, outcome, _ in CASES:

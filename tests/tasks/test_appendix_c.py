@@ -162,3 +162,9 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
 def test_wrong_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         AppendixTask(**options)
+
+
+def test_copy_first_asks_for_the_first_digit() -> None:
+    first, last = (AppendixTask(name).prompt(8) for name in ("copy-first", "copy-last"))
+    assert "What is the first digit in this sequence?" in first
+    assert "What is the last digit in this sequence?" in last

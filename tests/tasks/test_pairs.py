@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
+from ostools.tasks.figure5 import FIGURE_5
 from ostools.tasks.pairs import repeats_last
 
 
@@ -156,3 +157,13 @@ def test_one_more_digit_is_reported_by_figure_5d_alone() -> None:
     }
     assert list(more) == [3]  # elsewhere one more digit is the last token once more
     assert len(more[3].extended) - len(more[3].ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "sequence"),
+    [("figure-5a", "1111111"), ("figure-5c", "1111111"), ("figure-5d", "111,111,1")],
+)
+def test_figure_5_ends_in_the_sequences_of_its_captions(task: str, sequence: str) -> None:
+    text = FIGURE_5[task]().text(7, 3)
+    assert text.endswith(sequence)
+    assert not text.removesuffix(sequence)[-1].isdigit()

@@ -1,7 +1,7 @@
 """Sliding windows of every size: collapse against answers, and the Pareto front of the two.
 
-The paper has no windows; a review of it names them a promising solution, and asks which size is best. Cost: one `evaluate`
-and one float64 `collapse` by the loop for each window.
+The paper does not measure windows; a review of it names them a promising solution, and asks which size is best.
+Cost: one `evaluate` and one float64 `collapse` by the loop for each window.
 """
 
 from __future__ import annotations

@@ -146,6 +146,12 @@ def contrast_words(result: PositionEffect) -> list[str]:
     ]
 
 
+def position_findings(result: PositionEffect) -> list[str]:
+    """The shape of the model's profile; then the numbers behind it."""
+    headline = position_headline(result)
+    return [headline.verdict, headline.text]
+
+
 def position_headline(result: PositionEffect) -> Headline:
     """The shape of the model's profile, the two contrasts, and what the untrained model shows."""
     parameters: Any = result.provenance.parameters
