@@ -96,7 +96,8 @@ class SlidingWindow(Mitigation):
 
 def own_windows(model: TransformerBridge) -> dict[int, int]:
     """The window in tokens of each layer of the model that slides by itself, from its Hugging Face configuration."""
-    config = model.original_model.config
+    original: Any = model.original_model
+    config = original.config
     if (kinds := getattr(config, "attention_layers", None)) is not None:  # GPT-Neo
         return {layer: int(config.window_size) for layer, kind in enumerate(kinds) if kind == "local"}
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)

@@ -32,14 +32,14 @@ def loaded(folder: Path, kind: str, **options: Any) -> Any:
 
 def plain_jacobian(model: PreTrainedModel, blocks: str, norm: str) -> torch.Tensor:
     """d y_n / d v_i^(0) of Hugging Face's own model, by two torch hooks and one backward pass a row."""
-    kept: dict[str, torch.Tensor] = {}
+    kept: dict[str, Any] = {}
 
     def start(module: Any, args: Any, kwargs: Any) -> Any:
         kept["v"] = (args[0] if args else kwargs["hidden_states"]).detach().requires_grad_(True)
         return ((kept["v"], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": kept["v"]})
 
     first = model.get_submodule(f"{blocks}.0").register_forward_pre_hook(start, with_kwargs=True)
-    last = model.get_submodule(norm).register_forward_hook(lambda module, args, y: kept.update(y=y))
+    last = model.get_submodule(norm).register_forward_hook(lambda module, args, output: kept.__setitem__("y", output))
     model(torch.tensor([IDS]), use_cache=False)
     first.remove()
     last.remove()

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 import hooks
 from hooks.register import Order, attached
-from hooks.sites import points
+from hooks.sites import is_closed, points
 from ostools.ground.errors import InputError
 from ostools.models.shape import context, setting
 
@@ -41,7 +41,8 @@ class Observed(GeneralizedComponent):
     """Hugging Face's own module, with a hook point for the tensor that enters it and one for the tensor that leaves it."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return self.hook_out(self.original_component(self.hook_in(hidden_states), *args, **kwargs))
+        module: Any = self.original_component
+        return self.hook_out(module(self.hook_in(hidden_states), *args, **kwargs))
 
 
 class Embedding(Observed):
@@ -49,7 +50,8 @@ class Embedding(Observed):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
-        return self.original_component.weight
+        module: Any = self.original_component
+        return module.weight
 
 
 class Head(Observed):
@@ -66,7 +68,8 @@ class Head(Observed):
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
-        weight = self.original_component.weight.T
+        module: Any = self.original_component
+        weight = module.weight.T
         return weight if self._scale == 1.0 else weight * self._scale
 
 
@@ -84,7 +87,8 @@ class Block(BlockBridge):
             args, kwargs = _with_stream(args, kwargs, self._start)
         self._check_stop_at_layer(*args, **kwargs)
         args, kwargs = self._hook_input_hidden_states(args, kwargs)
-        return self._apply_output_hook(self.original_component(*args, **kwargs))
+        module: Any = self.original_component
+        return self._apply_output_hook(module(*args, **kwargs))
 
 
 def _with_stream(
@@ -209,7 +213,8 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
         plain = module(probe, use_cache=False).logits
     text: Any = module.config.get_text_config()
     heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
-    weight = module.get_input_embeddings().weight
+    embedding: Any = module.get_input_embeddings()
+    weight: Tensor = embedding.weight
     cfg = TransformerBridgeConfig(
         d_model=d_model,
         d_head=int(setting(text, "head_dim") or max(1, d_model // heads)),
@@ -229,7 +234,7 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
         "ln_final": Observed(structure.norm),
         "unembed": Head(structure.head),
     }
-    head = module.get_output_embeddings()
+    head: Any = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)
     module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(structure.head.rpartition(".")[2], head)
     bridge.eval().requires_grad_(False)
@@ -302,7 +307,7 @@ _NO_SOFTMAX = ("mamba", "ssm", "deltanet", "rwkv", "recurrent", "linearattention
 
 def block_notes(model: TransformerBridge) -> dict[str, str]:
     """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
-    if not hooks.sites.is_closed(model):
+    if not is_closed(model):
         return {}
     kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
     other = [kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX)]
@@ -326,7 +331,8 @@ def soft_cap_of(config: Any) -> float | None:
 
 def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> None:
     """The number by which the model multiplies what its output layer gives; its own head is held against its logits."""
-    config: Any = bridge.original_model.config.get_text_config()
+    original: Any = bridge.original_model
+    config = original.config.get_text_config()
     cap = soft_cap_of(config)
     linear = logits.double() if cap is None else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
     head: Any = bridge.unembed

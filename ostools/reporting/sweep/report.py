@@ -27,10 +27,10 @@ from ostools.reporting.page.section import (
     table_from,
 )
 from ostools.reporting.page.shell import quoted
-from ostools.reporting.report.summary import headlines, verdicts
 from ostools.reporting.sections.about import again_section, reading_section, versions_of
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import theme
+from ostools.reporting.summary.summary import headlines, verdicts
 from ostools.reporting.sweep.cells import groups, provenance_of, rows_where
 from ostools.reporting.sweep.sections import sections_of
 from ostools.results import Frame, checked_output, write_atomically

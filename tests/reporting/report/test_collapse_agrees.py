@@ -15,9 +15,9 @@ from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END,
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdicts_at_y
 from ostools.reporting.page.section import Part, Section
-from ostools.reporting.report.summary import verdicts
 from ostools.reporting.sections.collapse import COLLAPSE, PRECISION, collapse_headline
 from ostools.reporting.sections.records import Measurements
+from ostools.reporting.summary.summary import verdicts
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick

@@ -17,11 +17,11 @@ from ostools.reporting.findings.collapse import tails
 from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
 from ostools.reporting.page.page import render
-from ostools.reporting.report.overview import overview
-from ostools.reporting.report.summary import findings_section, verdicts
 from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
 from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements
+from ostools.reporting.summary.overview import overview
+from ostools.reporting.summary.summary import findings_section, verdicts
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation

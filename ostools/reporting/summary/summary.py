@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ostools.reporting.page.section import UNTESTED, Headline, Part, Section, StripField
-from ostools.reporting.report.overview import overview
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.records import Measurements
+from ostools.reporting.summary.overview import overview
 
 
 def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
