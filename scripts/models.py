@@ -57,8 +57,8 @@ _GENERIC = """
 ## By the generic route
 
 Whatever else transformers loads as a causal language model goes by the generic route (`ostools.models.generic`), without a
-record; so does any model with `load_model(..., route="generic")`. The blocks stay Hugging Face's own. v^(l) is the residual
-stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
+record; so does any model with `load_model(..., route="generic")`, as all in the table below, some of which have a record. The
+blocks stay Hugging Face's own. v^(l) is the residual stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
 pass over other tokens, has to give the same logits. Where it does not, the model is refused.
 
 `sensitivity` with `linearisations=["full"]` (exact, sketch, estimate, of a logit), `collapse` and `evaluate` need nothing else.
@@ -140,7 +140,10 @@ def page(generic: list[str]) -> str:
     lines += ["", *(f"- *{name}*: {what}." for name, what in ROUTES.items())]
     lines += ["", "What a block is made of:", "", _row(["family", "block"]), _row(["---"] * 2)]
     lines += [_row([family.name, family.block]) for family in loads]
-    below = [f"- {family.name}: {family.refused}." for family in refused]
+    below = [
+        f"- {family.name}: {family.refused}{'; it goes by the generic route' if family.generic_instead else ''}."
+        for family in refused
+    ]
     below += [f"- {family.name} in 16 bits: {family.wide_only}." for family in loads if family.wide_only is not None]
     return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _GENERIC, *generic, _REFUSED.rstrip("\n"), "", *below, ""])
 

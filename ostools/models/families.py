@@ -76,6 +76,11 @@ class Family:
         object.__setattr__(self, "module", self.module or self.architecture)
 
     @property
+    def generic_instead(self) -> bool:
+        """Whether a model that this record refuses goes by the generic route: what is wrong is TransformerLens' copy of it."""
+        return (self.refused or "").startswith("TransformerLens")
+
+    @property
     def block(self) -> str:
         """Parts of a block, in words."""
         words = [f"{self.norm} norms {self.norms}", "experts" if self.mlp == "experts" else f"{self.mlp} MLP"]

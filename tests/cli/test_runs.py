@@ -107,7 +107,10 @@ WITHOUT_A_MODEL = [
     ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),
     ("reproduce figure 9 --lengths 1:40 --seeds 0", "Figure 9|The range of n is ours"),
     ("list measurements", "ostools sensitivity|ostools reproduce figure 5"),
-    ("list models", "embedded|gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: GPT-J: "),
+    (
+        "list models",
+        "embedded|gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: Falcon RW: |By the generic route: Falcon 40B, 180B: ",
+    ),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
     ("list mitigations", "sliding-window|ostools"),
     ("doctor", "embedded|memory|hub cache"),

@@ -124,7 +124,7 @@ def family_of_settings(config: dict[str, Any], where: str, generic: bool = False
         )
     refused = "" if family is None else family.refused or ""
     # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it is asked for.
-    if family is None or refused.startswith("TransformerLens") or (generic and not refused.startswith("transformers")):
+    if family is None or family.generic_instead or (generic and not refused.startswith("transformers")):
         return _generic_family(config, where)
     if family.refused is not None:
         raise InputError(
