@@ -58,8 +58,9 @@ _GENERIC = """
 
 Whatever else transformers loads as a causal language model goes by the generic route (`ostools.models.generic`), without a
 record; so does any model with `load_model(..., route="generic")`, as all in the table below, some of which have a record. The
-blocks stay Hugging Face's own. v^(l) is the residual stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
-pass over other tokens, has to give the same logits. Where it does not, the model is refused.
+blocks stay Hugging Face's own. v^(l) is the residual stream between two of them, y the output of the final norm. Both are
+found by structure and proven at load: v^(l), put into a pass over other tokens, has to give the same logits. Where it does not,
+the model is refused.
 
 `sensitivity` with `linearisations=["full"]` (exact, sketch, estimate, of a logit), `collapse` and `evaluate` need nothing else.
 What needs the inside of a block (frozen, detached, bounds, hops, patterns, edits of attention) is refused. Of state-space and

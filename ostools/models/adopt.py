@@ -74,18 +74,7 @@ def adopt(
     """
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
         return model
-    if isinstance(
-        getattr(model, "_module", None), PreTrainedModel
-    ):  # nnsight's LanguageModel, around the model it traces
-        wrapper: Any = model
-        model, tokenizer = wrapper._module, tokenizer or getattr(wrapper, "tokenizer", None)
-    if not isinstance(model, PreTrainedModel | TransformerBridge):
-        raise InputError(
-            "expected a Hugging Face model (PreTrainedModel) or a TransformerBridge, found "
-            f"{type(model).__name__}{_remedy(model)}"
-        )
-    if isinstance(model, TransformerBridge):
-        _check_raw(model)
+    model, tokenizer = _unwrapped(model, tokenizer)
     user_model: Any = model.original_model if isinstance(model, TransformerBridge) else model
     modules = parts(user_model)
     refuse_hooks(model, modules)
@@ -114,6 +103,22 @@ def adopt(
         _put_tokenizer(bridge, tokenizer, name)
     remember(bridge, Metadata(name, origin="adopted", check=_replacement_check(user_model, bridge, name)))
     return bridge
+
+
+def _unwrapped(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """The Hugging Face model or raw bridge, and its tokenizer. `InputError` for anything else."""
+    if isinstance(
+        getattr(model, "_module", None), PreTrainedModel
+    ):  # nnsight's LanguageModel, around the model it traces
+        model, tokenizer = model._module, tokenizer or getattr(model, "tokenizer", None)
+    if not isinstance(model, PreTrainedModel | TransformerBridge):
+        raise InputError(
+            "expected a Hugging Face model (PreTrainedModel) or a TransformerBridge, found "
+            f"{type(model).__name__}{_remedy(model)}"
+        )
+    if isinstance(model, TransformerBridge):
+        _check_raw(model)
+    return model, tokenizer
 
 
 def _remedy(model: object) -> str:

@@ -77,9 +77,7 @@ def load_model(
     source = locate(name, revision)
     family = check_config(source.directory, route == "generic")
     if family.generic and device_map is not None:
-        raise InputError(
-            f"device_map: expected a model of a family that is known, found {family.module}: load it whole"
-        )
+        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
     check_dtype(family, torch_dtype)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)

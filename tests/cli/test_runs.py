@@ -109,7 +109,7 @@ WITHOUT_A_MODEL = [
     ("list measurements", "ostools sensitivity|ostools reproduce figure 5"),
     (
         "list models",
-        "embedded|gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: Falcon RW: |By the generic route: Falcon 40B, 180B: ",
+        "gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: Falcon RW: |By the generic route: Falcon 40B, 180B: ",
     ),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
     ("list mitigations", "sliding-window|ostools"),

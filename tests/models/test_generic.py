@@ -145,3 +145,9 @@ def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
         assert words in _checked_route(str(tmp_path))[0]
     with pytest.raises(InputError, match="expected a directory or a hub id"):
         _checked_route(str(tmp_path / "nothing"))
+
+
+def test_a_model_in_memory_goes_this_route_too() -> None:
+    module = generic_model("mamba")
+    with torch.no_grad():
+        assert torch.equal(ost.adopt(module)(torch.tensor([IDS])), module(torch.tensor([IDS]), use_cache=False).logits)
