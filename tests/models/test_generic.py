@@ -13,6 +13,8 @@ import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import jacobian
+from ostools.measure.passes.last_tokens import Unembedding
+from ostools.measure.passes.output import Output
 from tests.checkpoints import write_checkpoint, write_tokenizer
 from tests.generic_models import GENERIC, generic_model
 
@@ -135,6 +137,21 @@ def test_a_scale_and_a_soft_cap_of_the_logits_are_known(kind: str, tmp_path: Pat
     prompt = ost.Prompt.from_ids(model, IDS)
     assert ost.sensitivity(model, prompt, linearisations=["full"], logit=50).provenance.parameters["logit_norm"] > 0
     assert model.unembed._scale == GENERIC[kind].get("logit_scale", 1.0)
+
+
+@pytest.mark.parametrize("kind", ["granite", "granitemoe", "cohere", "recurrent_gemma"])
+def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Path) -> None:
+    """A scale of the logits is applied once, whichever part of the route knows of it; so is a soft-cap."""
+    model = loaded(tmp_path, kind)
+    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+        logits = model(torch.tensor([IDS]))[0, -1]
+    y = record["final_norm"]
+    torch.testing.assert_close(
+        Unembedding.of(model)(y[0, -1:])[0], logits, rtol=0, atol=1e-5 * float(logits.abs().max())
+    )
+    row = Output.of(model, [50, 60]).row
+    if kind.startswith("granite"):
+        assert float(row @ y[0, -1]) == pytest.approx(float(logits[50] - logits[60]), rel=1e-4)
 
 
 def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:

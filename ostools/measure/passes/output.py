@@ -16,6 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt
 from ostools.models.generic.bridge import soft_cap_of
@@ -97,8 +98,9 @@ def soft_cap(model: TransformerBridge) -> float | None:
 
 
 def logit_scale(model: TransformerBridge) -> float:
-    """Factor from W_U y to the logits: 1, but for Granite, which divides by its `logits_scaling`."""
-    return 1.0 / float(getattr(model.original_model.config, "logits_scaling", 1.0))
+    """Factor from W_U y to the logits: 1, but for Granite, which divides by its `logits_scaling`. Where blocks are closed the
+    head of the generic route has found the factor, and multiplies by it."""
+    return 1.0 if is_closed(model) else 1.0 / float(getattr(model.original_model.config, "logits_scaling", 1.0))
 
 
 def read_up_to(position: int | None, pos: int) -> int:
