@@ -60,7 +60,8 @@ def position_panel(position: Any) -> Any:
     """The mean norm at each position over the middle third's, with its 95% interval over passages."""
     rows, y = log_rows(position_curves(position), "norm of ∂y/∂v over the middle third's", ("low", "high"))
     x = axes.length_axis(rows["position"], "position in a natural text", "position", log=False)
-    edges = [mark for edge in (15.5, 31.5) for mark in draw.line_at("x", "position", edge)]
+    third = (int(rows["position"].max()) + 1) / 3
+    edges = [mark for edge in (third, 2 * third) for mark in draw.line_at("x", "position", edge - 0.5)]
     marks = curve(rows, x, y, alt.value(theme.colour("full")), bands=[BAND])
     title = draw.heading("Over-squashing: sensitivity of the last token by position", contrast_words(position))
     return draw.layers(*edges, *marks, width=WIDTH, height=HEIGHT, title=title)

@@ -80,6 +80,7 @@ def load_model(
     check_dtype(family, torch_dtype)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
+    trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config = read_config(source.directory, family)
         tokenizer = read_tokenizer(source.directory)
@@ -93,7 +94,7 @@ def load_model(
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    stored = source.revision, read_trained_lengths(source.directory), source.quantisation, place_by_module
+    stored = source.revision, trained_lengths, source.quantisation, place_by_module
     remember(bridge, Metadata(source.name, *stored, title=source.title))
     return bridge
 

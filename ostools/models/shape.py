@@ -117,8 +117,8 @@ def _d_mlp(config: Any, d_model: int) -> int:
     """Hidden units of an MLP; of experts, of those that a token goes through."""
     active = getattr(config, "num_experts_per_tok", None)
     if active is not None:
-        one = setting(config, "moe_intermediate_size") or setting(config, "intermediate_size") or 4 * d_model
-        return int(active) * (max(one) if isinstance(one, list) else int(one))
+        width = setting(config, "moe_intermediate_size") or setting(config, "intermediate_size") or 4 * d_model
+        return int(active) * (max(width) if isinstance(width, list) else int(width))
     for name in ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"):
         if value := setting(config, name):
             return max(value) if isinstance(value, list) else int(value)

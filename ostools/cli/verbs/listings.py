@@ -41,8 +41,8 @@ def models(*, check: str | None = None) -> None:
 
     cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
     families = [family for family in FAMILIES if family.refused is None]
-    unread = {family.name: family for family in FAMILIES if family.refused is not None}
-    refused = {name: family.refused for name, family in unread.items() if not family.generic_instead}
+    refusing = {family.name: family for family in FAMILIES if family.refused is not None}
+    refused = {name: family.refused for name, family in refusing.items() if not family.generic_instead}
     if GLOBALS.json:
         rows = [
             {"name": family.name, "architecture": family.architecture, "block": family.block} | family.routes
@@ -73,7 +73,11 @@ def models(*, check: str | None = None) -> None:
     terminal.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
     terminal.print_text(["Weights in few bits that load: GGUF, dequantised by transformers."])
     terminal.print_text(
-        [f"By the generic route: {name}: {one.refused}." for name, one in unread.items() if one.generic_instead]
+        [
+            f"By the generic route: {name}: {family.refused}."
+            for name, family in refusing.items()
+            if family.generic_instead
+        ]
     )
     terminal.print_text([f"Not loaded: {name}: {reason}." for name, reason in refused.items()])
     terminal.print_text(["Whatever else transformers loads goes by the generic route; see --check."])

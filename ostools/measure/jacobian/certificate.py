@@ -61,7 +61,6 @@ class Certificate:
     is. A difference Delta J shows in one direction as |Delta J t|, whose square has the mean ||Delta J||_F^2. It is below
     1 / `_UNSEEN`^2 of that mean in 5% of cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
 
-
     A difference says something where rounding and truncation leave an error bar below a tenth of the sum; in float32, in a
     network at the edge of a step, it may not. `passes`: moved prompts that went through the network.
     """

@@ -292,8 +292,8 @@ def _prove_streams(
         _require_close(row[None], logits, where, name, why)
 
 
-def _require_close(found: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:
-    error = float((found - expected).abs().max() / expected.abs().max())
+def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:
+    error = float((actual - expected).abs().max() / expected.abs().max())
     if not error <= _ROUNDING[expected.dtype]:
         raise InputError(
             f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of their size apart"
