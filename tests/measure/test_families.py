@@ -144,7 +144,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
         bounds = chain.bounds(model, prompt, chain.FROZEN)
         product = chain.bounds(model, prompt, ("local",), mlp_norm="product")
         chain.falls([product["local"], *(bounds[name] for name in chain.FROZEN), exact])
-        assert bounds["windowed(3)"] == pytest.approx(exact, rel=1e-9, abs=1e-11 * exact.max())
+        assert bounds["windowed(4)"] == pytest.approx(exact, rel=1e-9, abs=1e-11 * exact.max())
 
 
 @pytest.mark.slow

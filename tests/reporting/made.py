@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Bounds, Collapse, Comparison, Sensitivity, compare
-from ostools.measure.bounds.variants import VARIANTS
+from ostools.measure.bounds.variants import variant_named
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})
@@ -62,7 +62,7 @@ def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[s
 def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Bounds:
     tables = []
     for name, values in variants.items():
-        variant = VARIANTS[name]
+        variant = variant_named(name)
         tables.append(
             pd.DataFrame(
                 {

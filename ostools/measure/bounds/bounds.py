@@ -3,8 +3,8 @@
 Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
 that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). On Gemma 3 270M and SmolLM2 the bound is
 10^74 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
-block for `local` (`mlp_norm="product"` spares them and is looser), n^2 / 2 more for `windowed(1)`; `windowed(k)`, k >= 2, is
-a diagnostic that costs more than the measured profile.
+block for `local` (`mlp_norm="product"` spares them and is looser); `windowed(k)` is a diagnostic that costs more than the
+measured profile.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ostools.measure.bounds.variants import (
     checked_variants,
     undescribed,
     variant_named,
+    window_of,
 )
 from ostools.measure.formulas.forward import KEPT_BYTES, forward, kept_weights
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
@@ -136,8 +137,9 @@ def bounds(
     Args:
         prompt: a text or a `Prompt`. A list of them gives `PromptBounds`: one table of all prompts.
         variants: the forms of the sum, by name; see docs/theory.md 3. `local` (cheap) >= `windowed(1)`
-            >= `windowed(2)` ...: certified bounds of the frozen operator norm, without a free constant;
-            `windowed(k)` is that norm itself from as many blocks as the model has on. `theorem-5.1`,
+            >= `windowed(2)` >= `windowed(4)` ...: certified bounds of the frozen operator norm, without a
+            free constant; `windowed(k)` multiplies the norms of k blocks at a time, and is that norm
+            itself from as many blocks as the model has on. `theorem-5.1`,
             `theorem-b5`, `proof`: the paper's forms, no bounds on a real model. `theorem-b5-literal`:
             equation 4 as printed (docs/fidelity.md). Beside the paper's forms a sketch of the frozen
             derivative is measured: the column `believed` says whether order and size agree with it.
@@ -283,35 +285,40 @@ _ELEMENT = 8
 
 def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     """Bytes of all variants on a prompt of `pos` tokens, out of the same blocks."""
-    windows = any(name.startswith("windowed") for name in variants)
-    folded = _reading(in_full(shape), pos, heads=windows) + 2 * _ELEMENT * shape.block_parameters
-    folded += kept_weights(shape, _ELEMENT) + _terms(shape, pos, pairs=windows)
+    folded = _reading(in_full(shape), pos) + 2 * _ELEMENT * shape.block_parameters
+    folded += kept_weights(shape, _ELEMENT) + _terms(shape, pos)
+    folded += sum(_window_bytes(shape, pos, window_of(name)) for name in variants if window_of(name))
     if all(variant_named(name).kind == "certified" for name in variants):
         return folded
     # One after the other: the larger of the two.
     return max(folded, sensitivity_bytes(shape, pos, (LINEARISATION,), method="sketch", cotangents=COTANGENTS))
 
 
-def _reading(shape: Shape, pos: int, *, heads: bool) -> int:
+def _reading(shape: Shape, pos: int) -> int:
     """O(n^2) numbers a head, of one block at a time: as the model runs it, then what is read off it.
 
-    `heads`: a variant reads the heads' patterns one by one in float64. Measured on a CPU from 1,000 to 4,000 tokens it is
-    within 30%, mostly below.
+    Measured on a CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
     """
     squares, square = shape.n_heads * pos**2 * shape.element, pos**2 * 8
     vectors = pos * (6 * shape.d_mlp + 20 * shape.d_model) * 8
     # Rows in float64, scores and what they are compared with.
-    reading = squares + 5 * square + (2 if heads else 0) * squares
+    reading = squares + 5 * square
     sites = shape.site_bytes(pos)
     kept_site_bytes = sites if sites <= chunk_of(KEPT_BYTES) else 0
     return ALLOCATOR + kept_site_bytes + vectors + max(7 * squares // 2, reading)
 
 
-def _terms(shape: Shape, pos: int, *, pairs: bool) -> int:
-    """Matrices beside a block's weights: ff x d and d x d for the Jacobian of a position, as many again for that of a pair."""
+def _terms(shape: Shape, pos: int) -> int:
+    """Matrices beside a block's weights: ff x d and d x d for the Jacobian of a position."""
     position = (shape.d_mlp + shape.d_model) * shape.d_model * _ELEMENT
     chunk_bytes = min(pos * position, max(position, chunk_of(CHUNK_BUDGET)))
-    return (1 + 2 * pairs) * chunk_bytes + 8 * shape.d_model**2 * _ELEMENT
+    return chunk_bytes + 8 * shape.d_model**2 * _ELEMENT
+
+
+def _window_bytes(shape: Shape, pos: int, k: int) -> int:
+    """The blocks of one group, and what one token's cotangents go through: a d x d matrix a position each."""
+    held = min(k, shape.n_layers)
+    return held * shape.n_heads * pos**2 * _ELEMENT + (held + 8) * pos * shape.d_model**2 * _ELEMENT
 
 
 def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:

@@ -1,17 +1,17 @@
-"""A block as the variants read it, and the certified bounds of its Jacobian, (I + D_i) T_ij, or T_ij + delta_ij D_i
-where attention and MLP are parallel: no free constant, none estimated from below (docs/theory.md 3.2).
+"""A block as the variants read it, and the certified bounds of the frozen derivative: no free constant, none estimated from
+below (docs/theory.md 3.2).
 
-`local` >= `windowed(1)` >= the norm of that Jacobian. A block costs, beside its pattern, n norms of d x d matrices for `local`
-(none with mlp_norm="product"), and for `windowed(1)` n more and n^2 / 2 of m x m ones, m = min(d_model, n_kv d_head). Where
-d_model is small the measured profile is cheaper than `windowed(1)`.
+`local` multiplies bounds of single blocks' norms. It costs n norms of d x d matrices a block beside its pattern (none with
+mlp_norm="product").
 
-`windowed(k)` is out of exact Jacobians over k blocks: a diagnostic of what chaining costs, not a cheap bound.
+`windowed(k)` groups the blocks by k, from the last one down, takes norms of each group's exact Jacobian, token by token, and
+multiplies them, with one matrix W for every group of blocks a + 1 to b:
 
-    W[a, b]_ij = || d v_i^(b) / d v_j^(a) ||_2, patterns and scales held         where b - a <= k, final norm included at b = L
-               = min over a < c < b of ( W[c, b] W[a, c] )_ij, entry by entry    elsewhere
+    W_ij = || d v_i^(b) / d v_j^(a) ||_2, patterns and scales held, the final norm included at b = L
 
-so that it falls as k grows, and W[0, L] is the measured norm once k >= L. Cost: n d_model cotangents a block through up to k
-blocks, and a d_model x d_model norm for every pair, window and block; memory L n d_model^2.
+so that `local` >= `windowed(1)` >= `windowed(k)` >= `windowed(m k)` >= `windowed(L)`, which is the measured norm. Cost: d_model
+cotangents for every token through every block, and n^2 / 2 norms of d x d matrices a group: a diagnostic of what chaining
+norms costs. Memory: k n d_model^2.
 """
 
 from __future__ import annotations
@@ -69,11 +69,6 @@ class BlockView:
         omega = path_sum.head_norms(self.block.weights.left_factor, self.block.weights.right)
         return path_sum.weighted_pattern(self.block.raw_pattern, omega)
 
-    def self_updates(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
-        """T_ii - I for the positions of `part`."""
-        weights, scale = self.block.weights, self.scales.diagonal()
-        return path_sum.self_updates(self.block.pattern, weights.left_factor, weights.right, scale, part)
-
     @cached_property
     def mlp_norms(self) -> Float[Tensor, " pos"]:
         """||D_i||: the MLP with the norms before and after it."""
@@ -114,54 +109,7 @@ def local(view: BlockView) -> Edges:
     return path_sum.local_edges(view.weighted, *scales, view.mlp_norms, view.parallel)
 
 
-@dataclass
-class JointFold:
-    """`windowed(1)`: the product of ||(I + D_i) T_ij||, the final norm inside the last block's."""
-
-    run: Forward
-    last: list[int]
-
-    def __post_init__(self) -> None:
-        scale = self.run.final_norm_scale
-        self.rows = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)[self.last]
-        self.front: Float[Tensor, "d_model d_model"] | None = final_norm(self.run.model)
-
-    def step(self, view: BlockView) -> None:
-        if self.front is None:
-            self.rows = self.rows @ joint_norms(view, list(range(len(view.block.norm1_scale))))
-        else:
-            self.rows = joint_norms(view, self.last, self.front) / self.run.final_norm_scale[self.last, None]
-            self.front = None
-
-    def values(self) -> Float[Tensor, "last pos"]:
-        return self.rows
-
-
-def joint_norms(
-    view: BlockView, queries: list[int], front: Float[Tensor, "d_model d_model"] | None = None
-) -> Float[Tensor, "queries key"]:
-    """||F (I + D_i) T_ij|| for the queries i and every key j, patterns and scales held; F = I if not given.
-
-    Of a parallel block ||F (T_ij + delta_ij D_i)||.
-    """
-    weights, pattern = view.block.weights, view.block.pattern
-    right = path_sum.right_factors(weights.right)
-    norm_rows = []
-    for i in queries:
-        query_slice = slice(i, i + 1)
-        row = view.rows(query_slice)[0] if front is None else front @ view.rows(query_slice)[0]
-        update = view.self_updates(query_slice)[0]
-        same = row @ path_sum.with_identity(update)
-        if view.parallel:
-            same = row + (update if front is None else front @ update)
-            row = path_sum.with_identity(torch.zeros_like(update)) if front is None else front
-        norms = path_sum.combination_norms(pattern[:, i], row @ weights.left_factor @ right) / view.scales[i]
-        norms[i] = path_sum.spectral_norms(same)
-        norm_rows.append(norms)
-    return torch.stack(norm_rows)
-
-
-Cotangents = Float[Tensor, "query d_out pos d_model"]
+Cotangents = Float[Tensor, "d_out pos d_model"]
 
 
 @dataclass(frozen=True)
@@ -181,8 +129,8 @@ class HeldBlock:
 
         Of a parallel block g^T (T + D).
         """
-        n = cotangents.shape[2]
-        after = torch.einsum("qopd,pde->qope", cotangents, self.rows[:n])
+        n = cotangents.shape[1]
+        after = torch.einsum("opd,pde->ope", cotangents, self.rows[:n])
         scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
         received = torch.zeros_like(after)
         for pattern, left_matrix, right in zip(self.pattern[:, :n, :n], self.left_factor, self.right, strict=True):
@@ -192,52 +140,46 @@ class HeldBlock:
 
 @dataclass
 class WindowedFold:
-    """Collects the blocks, then measures every window of at most k of them and joins the rest."""
+    """Groups the blocks by k, from the last one down, and multiplies the groups' norms."""
 
     run: Forward
     last: list[int]
     k: int
 
     def __post_init__(self) -> None:
-        self.blocks: list[HeldBlock] = []
+        scale = self.run.final_norm_scale
+        self.rows = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)[self.last]
+        self.front: Float[Tensor, "d_model d_model"] | None = final_norm(self.run.model)
+        self.group: list[HeldBlock] = []
 
     def step(self, view: BlockView) -> None:
         view.require_causal(f"windowed({self.k})")
         block, weights = view.block, view.block.weights
-        rows = view.rows(slice(None))
-        scales = block.norm1_scale, block.post_norm1_scale
-        held_block = HeldBlock(block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel)
-        self.blocks.insert(0, held_block)
+        scales, rows = (block.norm1_scale, block.post_norm1_scale), view.rows(slice(None))
+        self.group.append(HeldBlock(block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel))
+        if len(self.group) == self.k or block.layer == 0:
+            self.rows = self.rows @ self._norms()
+            self.group, self.front = [], None
+
+    def _norms(self) -> Edges:
+        """W of the group, every token as query; of the top group, which has the final norm inside, only `last` (others 0)."""
+        scale = self.run.final_norm_scale
+        norms = torch.zeros(len(scale), len(scale), dtype=scale.dtype, device=scale.device)
+        for i in range(len(scale)) if self.front is None else self.last:
+            norms[i, : i + 1] = path_sum.spectral_norms(self._jacobian(i))
+        return norms
+
+    def _jacobian(self, i: int) -> Float[Tensor, "key d_out d_model"]:
+        """The group's Jacobian of token i with respect to every token up to it."""
+        rows = self.group[0].rows
+        front = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+        if self.front is not None:
+            front = self.front / self.run.final_norm_scale[i]
+        cotangents = front.new_zeros(len(front), i + 1, front.shape[1])
+        cotangents[:, i] = front
+        for block in self.group:
+            cotangents = block.pull(cotangents)
+        return cotangents.transpose(0, 1)
 
     def values(self) -> Float[Tensor, "last pos"]:
-        depth = len(self.blocks)
-        norms_by_window = {
-            (bottom, top): norms for top in range(1, depth + 1) for bottom, norms in self._windows(top).items()
-        }
-        for length in range(self.k + 1, depth + 1):
-            for bottom in range(depth - length + 1):
-                top = bottom + length
-                chained = [
-                    norms_by_window[middle, top] @ norms_by_window[bottom, middle] for middle in range(bottom + 1, top)
-                ]
-                norms_by_window[bottom, top] = torch.stack(chained).amin(0)
-        return norms_by_window[0, depth]
-
-    def _windows(self, top: int) -> dict[int, Edges]:
-        """|| d v_i^(top) / d v_j^(bottom) || for every bottom within k blocks: every query i, at the end only `last`."""
-        scale = self.run.final_norm_scale
-        n, ends_here = len(scale), top == len(self.blocks)
-        queries = self.last if ends_here else list(range(n))
-        eye = torch.eye(self.blocks[0].rows.shape[-1], dtype=scale.dtype, device=scale.device)
-        front = final_norm(self.run.model) if ends_here else eye
-        bottoms = range(top - 1, max(0, top - self.k) - 1, -1)
-        norms_by_bottom = {
-            bottom: torch.zeros(len(queries), n, dtype=scale.dtype, device=scale.device) for bottom in bottoms
-        }
-        for row, i in enumerate(queries):
-            cotangents = torch.zeros(1, len(eye), i + 1, len(eye), dtype=scale.dtype, device=scale.device)
-            cotangents[0, :, i] = front / scale[i] if ends_here else front
-            for bottom in bottoms:
-                cotangents = self.blocks[bottom].pull(cotangents)
-                norms_by_bottom[bottom][row, : i + 1] = path_sum.spectral_norms(cotangents[0].transpose(0, 1))
-        return norms_by_bottom
+        return self.rows

@@ -144,10 +144,9 @@ VARIANTS: dict[str, Variant] = {
         ),
         # ( row ) ||g3||_inf / r3_n
         _rows("local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3),
-        Variant("windowed(1)", "certified", True, certified.JointFold),
     )
 }
-"""Every name but `windowed(k)` of k >= 2, which `variant_named` makes."""
+"""Every name but `windowed(k)`, which `variant_named` makes."""
 
 USUAL = ("local",)
 """The certified bound that is cheap."""
@@ -161,16 +160,19 @@ def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
         [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
     )
     windows = [name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)]
-    return checked_names("variant", variant_names, [*VARIANTS, "windowed(2)", *windows])
+    return checked_names("variant", variant_names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows])
+
+
+def window_of(name: str) -> int:
+    """k of `windowed(k)`; 0 of another variant."""
+    window = _WINDOWED.fullmatch(name)
+    return 0 if window is None else int(window[1])
 
 
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
-    window = _WINDOWED.fullmatch(name)
-    if name in VARIANTS or window is None:
-        return VARIANTS[name]
-    k = int(window[1])
-    return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))
+    k = window_of(name)
+    return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k)) if k else VARIANTS[name]
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:

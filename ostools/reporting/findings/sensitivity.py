@@ -74,23 +74,24 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
                 f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in "
                 f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
             )
-    return [*sentences, *certificate_finding(result)]
+    certificate = certificate_headline(result)
+    return sentences if certificate is None else [*sentences, f"{certificate.verdict} {certificate.text}"]
 
 
-def certificate_finding(result: Sensitivity) -> list[str]:
+def certificate_headline(result: Sensitivity | None) -> Headline | None:
     """One number for the run: how far its norms are from the true ones, the worst of its linearisations."""
-    parameters: Any = result.provenance.parameters
+    parameters: Any = {} if result is None else result.provenance.parameters
     runs = list(parameters.get("runs", {}).values())
     shares = [run["certificate"].get("within") for run in runs if "certificate" in run]
     if not shares or any(share is None for share in shares):
-        return []
+        return None
     arithmetic = max(shares)
     sketch = max(run.get("relative_error_reached", 0.0) for run in runs)
-    total = (1 + arithmetic) * (1 + sketch) - 1
-    where = "of the true Jacobian norm, at this prompt, in this arithmetic"
+    total = _share((1 + arithmetic) * (1 + sketch) - 1)
+    verdict = f"The norms are within {total} of the true Jacobian norms, at this prompt, in this arithmetic."
     checked = f"finite differences of the network itself leave {_share(arithmetic)} for all tokens together"
     widest = f"the widest interval of a token is {_share(sketch)}, " if sketch else ""
-    return [f"Certificate (95%): within {_share(total)} {where}: {widest}{checked}."]
+    return Headline(verdict, f"Certificate, each part at 95%: {widest}{checked}.", "sensitivity", "Sensitivity")
 
 
 def _share(value: float) -> str:

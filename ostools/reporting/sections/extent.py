@@ -63,8 +63,7 @@ class Extent:
         return sorted({*range(1, min(8, longest) + 1), *steps, longest})
 
 
-_CHEAP = tuple(name for name in VARIANTS if name != "windowed(1)")
-FULL = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), _CHEAP, "svd", 8)
+FULL = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), tuple(VARIANTS), "svd", 8)
 REDUCED = Extent(
     16,
     (*CASTS, "float16"),

@@ -123,8 +123,8 @@ def _state(measured: Measurements) -> str:
     return NO_SIZE if findings.no_size(float(certified["median_log10_looseness"].min())) else HOLD
 
 
-def _shape_headlines(measured: Measurements) -> list[Headline | None]:
-    return [findings.shape_headline(measured.profile)]
+def _sensitivity_headlines(measured: Measurements) -> list[Headline | None]:
+    return [findings.shape_headline(measured.profile), findings.certificate_headline(measured.sensitivity)]
 
 
 def _bounds_headlines(measured: Measurements) -> list[Headline | None]:
@@ -256,7 +256,7 @@ SENSITIVITY = ReportSection(
     LEAD,
     PROFILES,
     _sensitivity_parts,
-    {"Sensitivity": _shape_headlines, "Bounds": _bounds_headlines, "Forms": _forms_headlines},
+    {"Sensitivity": _sensitivity_headlines, "Bounds": _bounds_headlines, "Forms": _forms_headlines},
     Verdict("Bounds", "do all certified bounds hold, and is the tightest within 10^3?", _state),
     _dear_sensitivity,
 )

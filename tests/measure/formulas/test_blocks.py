@@ -21,7 +21,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 import ostools as ost
-from ostools.measure.bounds import certified
 from ostools.measure.bounds.certified import BlockView
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward
@@ -293,17 +292,6 @@ def test_the_literal_form_equals_the_printed_sum_term_by_term(family: Family, la
             between = [float(edge[ell - 1][k[ell - 1], k[ell - 2]]) for ell in range(2, layers)]
             expected[i] += front * float(edge[-1][N - 1, k[-1]] * edge[0][k[0], i]) * np.prod(between)
     assert case.values("theorem-b5-literal") == pytest.approx(expected, rel=1e-7)
-
-
-@every_family
-def test_joint_norms_are_those_of_the_frozen_block(family: Family) -> None:
-    """`windowed(1)` as dense norms of attention and MLP with patterns and scales held."""
-    case = held(family, 3)
-    eye = torch.eye(32, dtype=torch.float64)
-    skip = torch.eye(N, dtype=torch.float64)[:, :, None, None] * eye
-    for block, exact in zip(case.read(), case.blocks, strict=True):
-        joint = torch.linalg.matrix_norm((eye + exact.mlp)[:, None] @ (exact.update + skip), ord=2)
-        close(certified.joint_norms(BlockView(block, "svd"), list(range(N))), joint)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

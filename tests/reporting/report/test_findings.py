@@ -226,15 +226,21 @@ def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
 
 
 def test_a_run_says_its_certificate_once_and_adds_the_widest_interval_of_a_sketch() -> None:
-    def said(*runs: dict[str, Any]) -> list[str]:
+    def said(*runs: dict[str, Any]) -> Any:
         made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
         parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
-        return findings.certificate_finding(replace(made, provenance=replace(made.provenance, parameters=parameters)))
+        certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
+        headline = findings.certificate_headline(certified)
+        in_section = [one for one in findings.sensitivity_findings(certified) if "true Jacobian" in one]
+        assert in_section == ([] if headline is None else [f"{headline.verdict} {headline.text}"])
+        return headline
 
     exact, better = ({"certificate": {"within": share}} for share in (0.1, 0.002))
-    assert said(exact, better)[0].startswith("Certificate (95%): within 10% of the true Jacobian norm, at this prompt")
-    assert said(better)[0].startswith("Certificate (95%): within 0.002 of")
-    (sketch,) = said(exact | {"relative_error_reached": 0.5})
-    assert "within 65% of" in sketch
-    assert "the widest interval of a token is 50%, finite differences of the network itself leave 10%" in sketch
-    assert said(exact, {"certificate": {"within": None}}) == []
+    assert said(exact, better).verdict.startswith("The norms are within 10% of the true Jacobian norms, at this prompt")
+    assert said(better).verdict.startswith("The norms are within 0.002 of")
+    sketch = said(exact | {"relative_error_reached": 0.5})
+    assert "within 65% of" in sketch.verdict
+    words = "the widest interval of a token is 50%, finite differences of the network itself leave 10%"
+    assert words in sketch.text
+    assert said(exact, {"certificate": {"within": None}}) is None
+    assert said() is None

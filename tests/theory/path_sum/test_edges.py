@@ -31,22 +31,3 @@ def test_spectral_norms_are_the_largest_singular_values(shape: tuple[int, ...]) 
     for size in (1.0, 1e-250, 1e150):
         matrices = size * randn(*shape)
         close(edges.spectral_norms(matrices) / size, torch.linalg.matrix_norm(matrices, ord=2) / size)
-
-
-@pytest.mark.parametrize("d_model", [5, 12, 40])
-@pytest.mark.parametrize("group", [1, 2, 4])
-def test_sums_over_heads_from_small_cores(d_model: int, group: int) -> None:
-    """Wider and narrower than all heads together; heads that share a value; a key out of reach."""
-    left = randn(HEADS, d_model, D_HEAD, seed=1)
-    right = randn(HEADS // group, D_HEAD, d_model, seed=2).repeat_interleave(group, 0)
-    pattern = causal(3)
-    pattern[:, 4, 1] = 0.0
-    dense = torch.einsum("hqk,hde,hef->qkdf", pattern, left, right)
-    cores = left @ edges.right_factors(right)
-    assert cores.shape[2] == min(d_model, HEADS * D_HEAD // group)
-    for query in range(N):
-        found = edges.combination_norms(pattern[:, query], cores)
-        close(found, torch.linalg.matrix_norm(dense[query], ord=2))
-    scale = randn(N, seed=4).exp()
-    ours = edges.self_updates(pattern, left, right, scale, slice(1, 4))
-    close(ours, (dense[range(N), range(N)] / scale[:, None, None])[1:4])
