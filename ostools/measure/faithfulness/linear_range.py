@@ -8,7 +8,8 @@ prediction of y_n is off by
 and the linear range is the largest scale t of a fixed grid up to which error(t) <= tolerance. At t = 1 the token is replaced.
 A bound of J_i, a sketch of it and its exact norm all speak of moves within this range, and of no others.
 
-Cost: for each token and draw one product with J, and a forward pass for each scale up to the first that fails.
+Cost: for each token and draw one product with J, and a forward pass for each scale up to the first that fails; one more at a
+scale so small that what is left there is rounding, which decides from which scale on errors are judged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
-from ostools.measure.jacobian.certificate import ROUNDING, held_last_tokens
+from ostools.measure.jacobian.certificate import held_last_tokens
 from ostools.measure.jacobian.memory import graph_bytes
 from ostools.measure.jacobian.routes import AutogradRoute
 from ostools.measure.measurement import measurement
@@ -45,6 +46,8 @@ from ostools.theory.profiles import rank_correlation
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-16, 1))
 """The scales t that are tried, from 1/256 to 1; neighbours are a factor of 1.41 apart."""
+_PROBE = SCALES[0] / 64
+"""A scale so small that what the prediction is off there is rounding."""
 _RESOLVED = 0.2
 """A scale is judged where rounding of y_n is at most this share of the error that is tolerated."""
 _ROWS = 4
@@ -61,9 +64,9 @@ class LinearRange(
     """Linear range of the derivative: one row is one token on its way to one other token.
 
     Columns: position, token_id, token, origin; other_id, other (the token it moves towards); linear_range (the largest t up to
-    which the prediction holds, 0 where it fails at every scale, missing where rounding hides the whole way),
-    predicted_change (||J_i (v' - v_i)||), change (||y' - y||, the token replaced), error (of the prediction at t = 1). A
-    control token has no other of its kind: its row has no values.
+    which the prediction holds, 0 where it fails at the smallest scale, missing where rounding hides it), predicted_change
+    (||J_i (v' - v_i)||), change (||y' - y||, the token replaced), error (of the prediction at t = 1). A control token has no
+    other of its kind: its row has no values.
     """
 
     @property
@@ -164,7 +167,7 @@ def _measured(
         moved = embedded + scale * fields[rows]
         return held_last_tokens(model, embedded, torch.cat([embedded[None], moved]), "full").double()
 
-    ranges = _ranges(changes, predicted, tolerance, ROUNDING[embedded.dtype], progress)
+    ranges = _ranges(changes, predicted, tolerance, progress)
     y, *replaced_y = changes(torch.arange(len(moves)), 1.0)
     change, size = torch.stack(replaced_y) - y, predicted.norm(dim=-1)
     columns = {
@@ -177,22 +180,30 @@ def _measured(
 
 
 def _ranges(
-    changes: Any, predicted: Float[Tensor, "move d_model"], tolerance: float, rounding: float, progress: Progress | None
+    changes: Any, predicted: Float[Tensor, "move d_model"], tolerance: float, progress: Progress | None
 ) -> Float[Tensor, " move"]:
     """The scales from the smallest to 1, each of the moves whose prediction held so far."""
     size = predicted.norm(dim=-1)
+
+    def off(rows: Tensor, scale: float) -> Float[Tensor, " row"]:
+        """What the prediction is off."""
+        y, *moved = changes(rows, scale)
+        return (torch.stack(moved) - y - scale * predicted[rows]).norm(dim=-1)
+
+    probed = off(torch.arange(len(size)), _PROBE)
+    noise = torch.maximum(probed, probed.median())
     ranges = torch.full_like(size, torch.nan)
     holding = torch.ones_like(size, dtype=torch.bool)
     for index, scale in enumerate(SCALES):
         rows = holding.nonzero()[:, 0]
         if len(rows):
-            y, *moved = changes(rows, scale)
             allowed = tolerance * scale * size[rows]
-            resolved = rounding * y.norm() <= _RESOLVED * allowed
-            holds = (torch.stack(moved) - y - scale * predicted[rows]).norm(dim=-1) <= allowed
+            resolved = noise[rows] <= _RESOLVED * allowed
+            holds = off(rows, scale) <= allowed
             failed, held = rows[resolved & ~holds], rows[resolved & holds]
             ranges[held] = scale
-            ranges[failed] = ranges[failed].nan_to_num(0.0)
+            if index == 0:  # later, smaller scales were hidden: then the range is not known
+                ranges[failed] = 0.0
             holding[failed] = False
         tell(progress, index + 1, len(SCALES))
     return ranges
