@@ -60,7 +60,7 @@ def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
 
 @pytest.mark.slow
 def test_rounding_of_float32_is_no_failure_of_the_derivative() -> None:
-    """Repeated tokens that hardly move y: a fixed share of |y| for its rounding gave 37 ranges of 0, none of them in float64."""
+    """Repeated tokens that hardly move y: a fixed share of |y| for its rounding gave ranges of 0 that float64 denies."""
     prompt = "Can you copy the following number?" + "1" * 55 + "0"
     single, double = (ost.linear_range(ost.load_model(dtype=dtype), prompt).frame for dtype in ("float32", "float64"))
     both = single["linear_range"].notna() & double["linear_range"].notna()
