@@ -118,3 +118,11 @@ def _free_in_group(group: Path, limit: str, usage: str, cached: str) -> int | No
         return None if most == "max" else max(int(most) - used + int(statistics.get(cached, 0)), 0)
     except (OSError, ValueError):
         return None
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of up to 31 MiB for the next allocation, which it does once a block of that size was freed.
+
+    Else each chunk of a long computation is mapped and zeroed anew, which takes as long as the work on it.
+    """
+    bytearray(31 << 20)

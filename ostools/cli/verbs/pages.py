@@ -26,6 +26,7 @@ def report(
     out: Path = Path("report.html"),
     sections: Sequence[str] | None = None,
     lengths: Sequence[int] | None = None,
+    quick: bool = False,
     run: Path | None = None,
 ) -> None:
     """Measure everything, write one HTML file.
@@ -41,20 +42,21 @@ def report(
         sections: collapse, precision, position, sensitivity, layers, attention, evaluate,
             failure-stage, mitigations; without it all but what takes long.
         lengths: of the collapse sequences; without it 1:256, or what fits.
+        quick: a first look: fewer lengths, answers and sections; the page says which.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
 
     if run is not None:
-        _refuse_beside_run(models, prompt, sections, lengths)
+        _refuse_beside_run(models, prompt, sections, lengths, quick)
         terminal.tell_written(write_report(run=run, out=out, say=terminal.note))
         return
     checked_output(out, (".html",), option="--out")
     prompts: Any = prompt
     names = _checked_models(list(models or [EMBEDDED]), prompts)
-    options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths}
-    memory = _report_memory(prompts, lengths, sections)
+    options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
+    memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:
         from ostools.cli.limits import within_time
 
@@ -69,9 +71,9 @@ def report(
     terminal.tell_written(page)
 
 
-def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any) -> None:
+def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any, quick: bool) -> None:
     """Refuse options that say what to measure."""
-    options = {"--model": models, "--prompt": prompt, "--section": sections, "--lengths": lengths}
+    options = {"--model": models, "--prompt": prompt, "--section": sections, "--lengths": lengths, "--quick": quick}
     used = [name for name, value in options.items() if value]
     used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
     if used:
@@ -81,7 +83,9 @@ def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any) ->
         )
 
 
-def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None) -> Memory:
+def _report_memory(
+    prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None, quick: bool
+) -> Memory:
     """Bytes of the largest section, as a function of the model."""
 
     def memory(model: Unloaded) -> int:
@@ -90,8 +94,8 @@ def _report_memory(prompts: Prompts | None, lengths: Sequence[int] | None, secti
         from ostools.reporting.sections.extent import extent_of
 
         text = default_prompt() if prompts is None else prompts.values[0]
-        measured = extent_of(model.shape).lengths(LONGEST) if lengths is None else lengths
-        return report_memory(model, text, measured, sections)
+        measured = extent_of(model.shape, quick).lengths(LONGEST) if lengths is None else lengths
+        return report_memory(model, text, measured, sections, quick)
 
     return memory
 

@@ -104,7 +104,8 @@ def answers(
     choose = chooser(temperature, seeds, len(encoded_prompts))
     reading = _AnswerTexts(model, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
-    for batch in batches([len(prompt.ids) for prompt in encoded_prompts], padding(model).allowed, chunk(TOKENS)):
+    lengths = [len(prompt.ids) for prompt in encoded_prompts]
+    for batch in batches(lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens):
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
         start = time.perf_counter()
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)

@@ -27,6 +27,7 @@ from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import rewritten
 from ostools.measure.passes.batches import patterns_bytes
+from ostools.measure.passes.contexts import no_logits
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
@@ -203,7 +204,7 @@ def _captured(
         mitigations.running(model, mitigation),
         hooks.capture(model, "pattern", reduce=reduce) as record,
     ):
-        model(prompt.ids[None].to(device))
+        model(prompt.ids[None].to(device), use_cache=False, logits_to_keep=no_logits(model))
     layer_patterns = [record["pattern"][layer] for layer in sorted(record["pattern"])]
     last, squares = (
         torch.stack([row for row, _ in layer_patterns]),

@@ -1,14 +1,15 @@
 """Every distance between the last-token representations of pairs of prompts, with its floors, as columns of a table.
 
-Cost: all in float64, in chunks of pairs, so that the logits of a large vocabulary are never held for all prompts.
+Cost: all in float64, in chunks of pairs that stay in the processor's cache. Logits are made once for all precisions that are
+compared with them, and are never held for all prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import RangeError
+from ostools.ground.memory import keep_freed_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.batches import cast_bytes, pass_bytes
@@ -30,14 +32,17 @@ from ostools.models.shape import Shape
 from ostools.tasks import CollapseTask, Task
 from ostools.theory import distances
 
-CHUNK = 1 << 22
-"""Numbers in one float64 chunk: 32 MB."""
+CHUNK = 1 << 18
+"""Numbers in one float64 chunk: 2 MB, which stay in a processor's cache. Out of it a step takes three times as long."""
 _LOGITS = 1 << 24
 """Logits of one product, 128 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
 _NA = float("nan")
 
 VECTOR_SITES = tuple(site for site, readings in READINGS.items() if VECTOR in readings)
 Columns = dict[str, np.ndarray]
+SiteColumns = tuple[dict[str, Any], Columns]
+"""The site, layer, per and norm of some rows, and the numbers in them."""
+VectorDistances = tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]
 Heads = Float[Tensor, "head d_head d_model"]
 
 
@@ -82,14 +87,21 @@ class LastTokens:
             return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
 
     def read(
-        self, site: str, index: Int[Tensor, " row"], layer: int | None = None
-    ) -> Iterator[Float[Tensor, "some ..."]]:
-        """A site's vectors, a chunk of rows at a time. Rows at the same places of two indices go through products of one shape:
-        where they are equal, so are their logits, to the bit."""
+        self, site: str, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"], layer: int | None = None
+    ) -> Iterator[tuple[Float[Tensor, "some ..."], Float[Tensor, "some ..."]]]:
+        """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have the same logits to the bit:
+        they are made once for both."""
         step = max(1, chunk(CHUNK) // self.width(site))
-        rows_at_once = step if site != "logits" else step * max(1, logits_rows(self.unembedding.d_vocab) // step)
-        for start in range(0, len(index), rows_at_once):
-            yield from self.at(site, index[start : start + rows_at_once], layer).split(step)
+        if site != "logits":
+            for v, v_star in zip(first.split(step), second.split(step), strict=True):
+                yield self.at(site, v, layer), self.at(site, v_star, layer)
+            return
+        at_once = step * max(1, logits_rows(self.unembedding.d_vocab) // step)
+        for v, v_star in zip(first.split(at_once), second.split(at_once), strict=True):
+            distinct, row = torch.unique(self.at("y", torch.cat([v, v_star])), dim=0, return_inverse=True)
+            logits, rows = self.unembedding(distinct), (row[: len(v)], row[len(v) :])
+            for v_row, v_star_row in zip(*(part.split(step) for part in rows), strict=True):
+                yield logits[v_row], logits[v_star_row]
 
     def width(self, site: str) -> int:
         """Numbers that a site has per row."""
@@ -106,51 +118,89 @@ class References:
     same_weights: LastTokens | None
     given_weights: LastTokens | None
 
+    @property
+    def runs(self) -> tuple[LastTokens | None, LastTokens | None]:
+        return self.same_weights, self.given_weights
+
     def of(self, prompts: Int[Tensor, " row"]) -> References:
         """Rows of some of the prompts alone, in that order."""
-        runs = (self.same_weights, self.given_weights)
-        return References(*(None if run is None else run.of(prompts) for run in runs))
+        return References(*(None if run is None else run.of(prompts) for run in self.runs))
 
 
 def pair_columns(
-    last_tokens: LastTokens, references: References, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
-) -> Iterator[tuple[dict[str, Any], Columns]]:
-    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm).
+    compared: Sequence[tuple[LastTokens, References]],
+    exact_runs: Sequence[LastTokens],
+    first: Int[Tensor, " pair"],
+    second: Int[Tensor, " pair"],
+) -> tuple[list[list[SiteColumns]], list[dict[str, VectorDistances]]]:
+    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm): of every run beside its
+    references. And of each of the `exact_runs`, by site, the L2 distance of the whole vectors and that over ||v||: what a
+    collapse length is read from. Every vector is read once, whatever it is compared with.
 
     noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
     ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
     did to y, ||y_float64 of these weights - y_float64 of the given ones||, which v and v* have in common; float64_distance: the
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
-    n_heads = int(last_tokens.w_o.shape[0])
-    for site, layer in last_tokens.places:
-        parts: dict[tuple[str, str], list[Columns]] = {}
-        same, given_weights = references.same_weights, references.given_weights
-        readings = ((last_tokens, first), (last_tokens, second), (same, first), (same, second), (given_weights, first))
-        read = [repeat(None) if run is None else run.read(site, index, layer) for run, index in readings]
-        for v, v_star, exact, exact_star, as_given in zip(*read, strict=False):  # None as often as it is asked for
-            logit_columns = _logit_columns(v, v_star) if site == "logits" else {}
-            for per, pieces in _readings(site, (v.double(), v_star.double(), exact, exact_star, as_given), n_heads):
-                for norm, columns in _floors_and_distances(pieces, last_tokens.precision):
-                    parts.setdefault((per, norm), []).append(columns | logit_columns)
-        for (per, norm), chunks in parts.items():
-            names = {"site": site, "layer": layer, "per": per, "norm": norm}
-            yield names, {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    keep_freed_memory()
+    used = [run for tokens, references in compared for run in (tokens, *references.runs) if run is not None]
+    runs = {id(run): run for run in (*used, *exact_runs)}
+    columns: list[list[SiteColumns]] = [[] for _ in compared]
+    curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
+    places, pairs = next(iter(runs.values())).places, len(first)
+    for site, layer in places:
+        # Whole columns from the first chunk on: small arrays kept chunk by chunk would hold the memory around them.
+        parts: list[dict[tuple[str, str], Columns]] = [{} for _ in compared]
+        has_curve = site in VECTOR_SITES and layer == places[-1][1]
+        curve_columns = np.empty((len(exact_runs), 2, pairs if has_curve else 0))
+        start = 0
+        for vectors in zip(*(run.read(site, first, second, layer) for run in runs.values()), strict=True):
+            by_run = dict(zip(runs, vectors, strict=True))
+            place = slice(start, start + len(vectors[0][0]))
+            start = place.stop
+            if site == "logits":
+                _require_finite_logits(runs, by_run)
+            for part, (tokens, references) in zip(parts, compared, strict=True):
+                for names, more in _chunk_columns(site, by_run, tokens, references):
+                    if names not in part:
+                        part[names] = {name: np.empty(pairs, values.dtype) for name, values in more.items()}
+                    for name, values in more.items():
+                        part[names][name][place] = values
+            for row, run in zip(curve_columns, exact_runs if has_curve else (), strict=False):
+                v, v_star = by_run[id(run)]
+                sizes = distances.distance(v, v_star, "l2"), distances.vector_norm(v, "l2")
+                row[:, place] = torch.stack(sizes).cpu().numpy()
+        for table, part in zip(columns, parts, strict=True):
+            for (per, norm), values in part.items():
+                table.append(({"site": site, "layer": layer, "per": per, "norm": norm}, values))
+        for curve, (distance, size) in zip(curves, curve_columns, strict=True):
+            if has_curve:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    curve[site] = distance, distance / size
+    return columns, curves
 
 
-def vector_distances(
-    last_tokens: LastTokens, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
-) -> dict[str, tuple[Float[np.ndarray, " pair"], Float[np.ndarray, " pair"]]]:
-    """The L2 distance of the whole vectors of each pair, by site, and that over ||v||: what a collapse length is read from."""
-    distances_by_site = {}
-    for site in VECTOR_SITES:
-        parts, sizes = [], []
-        for v, v_star in zip(last_tokens.read(site, first), last_tokens.read(site, second), strict=True):
-            parts.append(distances.distance(v.double(), v_star.double(), "l2"))
-            sizes.append(distances.vector_norm(v.double(), "l2"))
-        distance = torch.cat(parts)
-        distances_by_site[site] = distance.cpu().numpy(), (distance / torch.cat(sizes)).cpu().numpy()
-    return distances_by_site
+def _require_finite_logits(runs: Mapping[int, LastTokens], logits: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+    for key, rows in logits.items():
+        if not all(math.isfinite(float(x.sum(dtype=torch.float64))) for x in rows):
+            raise RangeError(
+                f"collapse in {runs[key].precision.name}: logits are not finite where y is: leave this dtype out, or check the "
+                "model's weights"
+            )
+
+
+def _chunk_columns(
+    site: str, by_run: Mapping[int, tuple[Tensor, Tensor]], tokens: LastTokens, references: References
+) -> Iterator[tuple[tuple[str, str], Columns]]:
+    """The columns of one run at a chunk of pairs, by (per, norm). `by_run`: v and v* of every run."""
+    v, v_star = by_run[id(tokens)]
+    exact, exact_star = (None, None) if references.same_weights is None else by_run[id(references.same_weights)]
+    as_given = None if references.given_weights is None else by_run[id(references.given_weights)][0]
+    logit_columns = _logit_columns(v, v_star) if site == "logits" else {}
+    pieces = v.double(), v_star.double(), exact, exact_star, as_given
+    for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):
+        for norm, columns in _floors_and_distances(cut, tokens.precision):
+            yield (per, norm), columns | logit_columns
 
 
 # v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
@@ -178,33 +228,40 @@ def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
 def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
     v, v_star, exact, exact_star, as_given = pieces
     steps = precision.steps(v, v_star)
+    compared = {"distance": (v, v_star)}
+    if exact is not None and exact_star is not None:
+        compared |= {"exact": (exact, exact_star), "noise": (v, exact)}
+    if as_given is not None:
+        compared["shift"] = (v if exact is None else exact, as_given)
+    differences = {name: x - y for name, (x, y) in compared.items()}
+    if "exact" in differences:
+        differences["pair_noise"] = differences["distance"] - differences["exact"]
+    directions = {id(x): distances.direction(x) for pair in compared.values() for x in pair}
     for norm in distances.NORMS:
-        pair_distance = distances.distance(v, v_star, norm)
-        unknown = torch.full_like(pair_distance, _NA)
+        if norm == "cosine":  # it has no length, so neither a share of one nor a step
+            sizes = {
+                name: distances.direction_distance(directions[id(x)], directions[id(y)])
+                for name, (x, y) in compared.items()
+            }
+        else:
+            sizes = {name: distances.vector_norm(x, norm) for name, x in differences.items()}
+        distance = sizes["distance"]
+        unknown = torch.full_like(distance, _NA)
         relative, ulps, line = unknown, unknown, unknown
-        if norm != "cosine":  # it has no length, so neither a share of one nor a step
+        if norm != "cosine":
             size = distances.vector_norm(v, norm)
             line = distances.vector_norm(steps, norm)
-            relative, ulps = torch.where(size > 0, pair_distance / size, unknown), pair_distance / line
-        noise, pair_noise, exact_distance = unknown, unknown, pair_distance
-        if exact is not None and exact_star is not None:
-            noise = distances.distance(v, exact, norm)
-            exact_distance = distances.distance(exact, exact_star, norm)
-            if norm != "cosine":
-                pair_noise = distances.distance(v - v_star, exact - exact_star, norm)
-        shift = torch.zeros_like(pair_distance)
-        if as_given is not None:
-            shift = distances.distance(v if exact is None else exact, as_given, norm)
+            relative, ulps = torch.where(size > 0, distance / size, unknown), distance / line
         columns = {
-            "mean": pair_distance.mean(-1),
-            "minimum": pair_distance.amin(-1),
-            "maximum": pair_distance.amax(-1),
+            "mean": distance.mean(-1),
+            "minimum": distance.amin(-1),
+            "maximum": distance.amax(-1),
             "relative": relative.mean(-1),
             "ulps": ulps.mean(-1),
-            "float64_distance": exact_distance.mean(-1),
-            "noise": noise.mean(-1),
-            "pair_noise": pair_noise.mean(-1),
-            "weight_shift": shift.mean(-1),
+            "float64_distance": sizes.get("exact", distance).mean(-1),
+            "noise": sizes.get("noise", unknown).mean(-1),
+            "pair_noise": sizes.get("pair_noise", unknown).mean(-1),
+            "weight_shift": sizes.get("shift", torch.zeros_like(distance)).mean(-1),
             "machine_line": line.mean(-1),
         }
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
@@ -226,13 +283,17 @@ def logits_rows(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def require_finite(last_tokens: LastTokens, what: str, lengths: list[int]) -> None:
-    """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row."""
+def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, logits: bool) -> None:
+    """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row.
+    `logits`: whether to make them for this."""
     name, dtype = last_tokens.precision.name, last_tokens.precision.dtype
     places = sorted(last_tokens.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
+    index = torch.arange(len(lengths))
     for site, layer in places:
+        if site == "logits" and not logits:
+            continue
         start = 0
-        for rows in last_tokens.read(site, torch.arange(len(lengths)), layer):
+        for rows, _ in last_tokens.read(site, index, index, layer):
             wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])

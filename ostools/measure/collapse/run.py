@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from hooks.sites import is_closed
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError, RangeError
 from ostools.ground.progress import Progress, part_of, rising, tell
-from ostools.measure.collapse.distances import LastTokens, References, pair_columns, require_finite, vector_distances
+from ostools.measure.collapse.distances import LastTokens, References, SiteColumns, pair_columns, require_finite
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import (
@@ -25,6 +25,7 @@ from ostools.measure.passes.last_tokens import (
     batching_of,
     joined,
     last_rows,
+    own_rows,
     separate_rows,
 )
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
@@ -75,6 +76,35 @@ class Passes:
     tokens: list[LastTokens]
     batching: Batching
     difference: float
+
+
+@dataclass
+class RunPasses:
+    """Passes of a run: `exact`, the float64 run of each way of storing weights; `measured`, the weights and the passes of each
+    precision; `not_finite`, where each precision that overflows does."""
+
+    batching: Batching
+    exact: dict[str, Passes] = field(default_factory=dict)
+    measured: dict[str, tuple[str, Passes]] = field(default_factory=dict)
+    not_finite: dict[str, str] = field(default_factory=dict)
+
+    def leave_out(self, precision: Precision, error: InputError | hooks.HookError) -> None:
+        """Note a precision that overflows.
+
+        Raises `InputError` for one that cannot overflow where float64 does not: there the weights are broken.
+        """
+        if AS_GIVEN not in self.exact or not precision.narrow:
+            raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
+        self.not_finite[precision.name] = str(error)
+
+    def references(self, name: str) -> list[References]:
+        """The float64 runs beside a precision, a pair of them for each set of prompts."""
+        count = len(self.exact[AS_GIVEN].tokens)
+        if name == REFERENCE.name:
+            return [References(None, None)] * count
+        key, _ = self.measured[name]
+        given_tokens = [None] * count if key == AS_GIVEN else self.exact[AS_GIVEN].tokens
+        return [References(*runs) for runs in zip(self.exact[key].tokens, given_tokens, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -129,85 +159,89 @@ class CollapseRun:
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
         part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
-        run_tables = RunTables({}, [], self._batching(), {}, {}, {})
-        as_given: Passes | None = None
+        run_passes = RunPasses(self._batching())
         for key, precisions in by_weights.items():
             step = next(part_progress)
             try:
-                exact = self._exact(key, precisions, run_tables.batching, step)
+                stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
+                exact = self._passes(REFERENCE, stored, run_passes.batching, step)
             except _OVERFLOWS as error:
                 for precision in precisions or [REFERENCE]:
-                    self._leave_out(run_tables, precision, key, as_given, error)
+                    run_passes.leave_out(precision, error)
                     tell(next(part_progress), 1, 1)
                 tell(step, 1, 1)
                 continue
-            as_given = as_given or exact
-            run_tables = replace(run_tables, batching=exact.batching)
-            run_tables.differences[REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}"] = (
-                exact.difference
-            )
+            run_passes.batching, run_passes.exact[key] = exact.batching, exact
             for precision in precisions:
-                precision_progress = None if precision == REFERENCE else next(part_progress)
+                if precision == REFERENCE:
+                    run_passes.measured[precision.name] = key, exact
+                    continue
+                step = next(part_progress)
                 try:
-                    self._measure(run_tables, precision, key, exact, as_given, precision_progress)
+                    prepared = self.views.prepared(precision)
+                    passes = self._passes(precision, prepared, run_passes.batching, step)
+                    run_passes.measured[precision.name] = key, passes
                 except _OVERFLOWS as error:
-                    self._leave_out(run_tables, precision, key, as_given, error)
-                    tell(precision_progress, 1, 1)
-            if key == AS_GIVEN or not {precision.name for precision in precisions} <= run_tables.not_finite.keys():
-                run_tables.curves.append(self._curves(exact, key))
-        return replace(
-            run_tables, tables={precision.name: run_tables.tables[precision.name] for precision in self.precisions}
+                    run_passes.leave_out(precision, error)
+                    tell(step, 1, 1)
+        return self._tables(run_passes, by_weights)
+
+    def _tables(self, run_passes: RunPasses, by_weights: Mapping[str, list[Precision]]) -> RunTables:
+        """Tables of the precisions that were measured, and rows without numbers of those that overflow."""
+        measured = run_passes.measured or {REFERENCE.name: (AS_GIVEN, run_passes.exact[AS_GIVEN])}
+        left_out = run_passes.not_finite.keys()
+        shown = {
+            key: passes
+            for key, passes in run_passes.exact.items()
+            if key == AS_GIVEN or not {precision.name for precision in by_weights[key]} <= left_out
+        }
+        tables, curves = self._measured_tables(run_passes, measured, shown)
+        differences = {
+            REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes.difference
+            for key, passes in run_passes.exact.items()
+        }
+        own_pass_lengths = {}
+        for name, (_, passes) in measured.items():
+            difference, precision = passes.difference, Precision.of_name(name)
+            if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
+                own_pass_lengths[name], error = self._remeasure_deciding(
+                    tables[name], passes.tokens, run_passes.references(name)
+                )
+                difference = max(difference, error)
+            if precision != REFERENCE:
+                differences[name] = difference
+        like, blank = next(iter(tables.values())), dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(_FLAGS, pd.NA)
+        for key, precisions in by_weights.items():
+            for name in (precision.name for precision in precisions if precision.name in left_out):
+                rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **blank)
+                tables[name] = rows.astype(_KINDS)
+        in_order = {precision.name: tables[precision.name] for precision in self.precisions}
+        return RunTables(
+            in_order, curves, run_passes.batching, differences, own_pass_lengths, dict(run_passes.not_finite)
         )
 
-    def _exact(self, key: str, precisions: list[Precision], batching: Batching, progress: Progress | None) -> Passes:
-        """The float64 run of the weights as these precisions store them."""
-        stored = self.views.exact(precisions[0] if precisions else REFERENCE, key)
-        return self._passes(REFERENCE, stored, batching, progress)
-
-    def _measure(
-        self,
-        run_tables: RunTables,
-        precision: Precision,
-        key: str,
-        exact: Passes,
-        as_given: Passes,
-        progress: Progress | None,
-    ) -> None:
-        """Put the table of one precision into `run_tables`, beside the float64 run of the same stored weights."""
-        passes, references = exact, [References(None, None)] * len(self.sets)
-        if precision != REFERENCE:
-            passes = self._passes(precision, self.views.prepared(precision), run_tables.batching, progress)
-            given_tokens = [None] * len(self.sets) if key == AS_GIVEN else as_given.tokens
-            references = [References(*runs) for runs in zip(exact.tokens, given_tokens, strict=True)]
-        table, difference = self._table(passes.tokens, references, key), passes.difference
-        if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
-            run_tables.own_pass_lengths[precision.name], error = self._remeasure_deciding(
-                table, passes.tokens, references
-            )
-            difference = max(difference, error)
-        if precision != REFERENCE:
-            run_tables.differences[precision.name] = difference
-        run_tables.tables[precision.name] = table
-
-    def _leave_out(
-        self,
-        run_tables: RunTables,
-        precision: Precision,
-        key: str,
-        as_given: Passes | None,
-        error: InputError | hooks.HookError,
-    ) -> None:
-        """Put the rows of a precision that overflows into `run_tables`: they hold no number, and say why in `status`.
-
-        Raises `InputError` for a precision that cannot overflow where float64 does not: there the weights are broken.
-        """
-        if as_given is None or not precision.narrow:
-            raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
-        run_tables.not_finite[precision.name] = str(error)
-        table = self._table(as_given.tokens, [References(None, None)] * len(self.sets), key)
-        blank = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(_FLAGS, pd.NA)
-        table = table.assign(dtype=precision.name, status=OVERFLOWS, **blank)
-        run_tables.tables[precision.name] = table.astype(_KINDS)
+    def _measured_tables(
+        self, run_passes: RunPasses, measured: Mapping[str, tuple[str, Passes]], shown: Mapping[str, Passes]
+    ) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame]]:
+        """The table of each precision that was `measured`, and the float64 curves of the weights of `shown`."""
+        parts: dict[str, list[pd.DataFrame]] = {name: [] for name in measured}
+        curve_parts: dict[str, list[pd.DataFrame]] = {key: [] for key in shown}
+        for index, prompts in enumerate(self.sets):
+            compared = [
+                (passes.tokens[index], run_passes.references(name)[index]) for name, (_, passes) in measured.items()
+            ]
+            exact_runs = [passes.tokens[index] for passes in shown.values()]
+            columns, distances = pair_columns(compared, exact_runs, prompts.first, prompts.second)
+            for (name, (key, _)), table in zip(measured.items(), columns, strict=True):
+                parts[name].append(self._rows(prompts, Precision.of_name(name), key, table))
+            same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
+            for key, by_site in zip(shown, distances, strict=True):
+                for site, (distance, relative) in by_site.items():
+                    names = {"task": self.task, "weights": key, "site": site}
+                    rows = same | names | {"distance": distance, "relative": relative}
+                    curve_parts[key].append(pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"])))
+        tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+        return tables, [pd.concat(rows, ignore_index=True) for rows in curve_parts.values()]
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
@@ -266,7 +300,8 @@ class CollapseRun:
                 shared = last_tokens.of(prompt_indices)
                 own_passes = replace(shared, rows=self._in_own_passes(last_tokens.precision, cut))
                 largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
-                new = self._rows(cut, own_passes, reference.of(prompt_indices), key)
+                (columns,), _ = pair_columns([(own_passes, reference.of(prompt_indices))], [], cut.first, cut.second)
+                new = self._rows(cut, last_tokens.precision, key, columns)
                 _replace_rows(table, new)
             measured |= undecided
         return sorted({length for _, _, length in measured}), largest
@@ -274,22 +309,11 @@ class CollapseRun:
     def _in_own_passes(self, precision: Precision, prompts: PromptSet) -> LastRows:
         prepared = self.views.prepared(precision)
         with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-            return joined([separate_rows(prepared, prompt, self.layers)[0] for prompt in prompts.prompts])
+            return joined([own_rows(prepared, prompt, self.layers) for prompt in prompts.prompts])
 
-    def _table(self, tokens: list[LastTokens], references: list[References], key: str) -> pd.DataFrame:
-        """The rows of one precision."""
-        parts = zip(self.sets, tokens, references, strict=True)
-        return pd.concat([self._rows(*part, key) for part in parts], ignore_index=True)
-
-    def _rows(self, prompts: PromptSet, last_tokens: LastTokens, reference: References, key: str) -> pd.DataFrame:
+    def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
         """The rows of one set of prompts."""
-        same = prompts.columns() | {
-            "task": self.task,
-            "dtype": last_tokens.precision.name,
-            "weights": key,
-            "status": MEASURED,
-        }
-        column_sets = pair_columns(last_tokens, reference, prompts.first, prompts.second)
+        same = prompts.columns() | {"task": self.task, "dtype": precision.name, "weights": key, "status": MEASURED}
         parts = [same | names | columns for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]
         table = {
@@ -297,22 +321,6 @@ class CollapseRun:
             for column in COLUMNS
         }
         return pd.DataFrame(table).astype(_KINDS)
-
-    def _curves(self, exact: Passes, key: str) -> pd.DataFrame:
-        """The float64 distances that collapse lengths are read from."""
-        parts = []
-        for prompts, last_tokens in zip(self.sets, exact.tokens, strict=True):
-            same = {name: values for name, values in prompts.columns().items() if name != "tokens"}
-            for site, (distance, relative) in vector_distances(last_tokens, prompts.first, prompts.second).items():
-                columns = same | {
-                    "task": self.task,
-                    "weights": key,
-                    "site": site,
-                    "distance": distance,
-                    "relative": relative,
-                }
-                parts.append(pd.DataFrame(columns, columns=pd.Index([*CURVE, "distance", "relative"])))
-        return pd.concat(parts, ignore_index=True)
 
 
 def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
@@ -338,17 +346,19 @@ def _last_tokens(
     else:
         w_o = hooks.residual_scale(model) * model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
-    require_finite(last_tokens, run.task, prompts.prompt_lengths())
-    differences = []
-    for probe in prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1):
-        alone, logits = separate_rows(model, prompts.prompts[probe])
-        error = _relative(last_tokens.unembedding(alone.y)[0], logits)
-        if not error <= _SAME_LOGITS[precision.dtype]:
-            raise InputError(
-                f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
-                f"{model.cfg.architecture} does something after the final norm that collapse does not know"
-            )
-        differences.append(_relative(rows.y[probe], alone.y[0]))
+    # Where y is finite its logits are, in every dtype but the one with the fewest powers of two.
+    require_finite(last_tokens, run.task, prompts.prompt_lengths(), logits=precision.dtype == torch.float16)
+    first_probe, *probes = prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1)
+    alone, logits = separate_rows(model, prompts.prompts[first_probe])
+    error = _relative(last_tokens.unembedding(alone.y)[0], logits)
+    if not error <= _SAME_LOGITS[precision.dtype]:
+        raise InputError(
+            f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
+            f"{model.cfg.architecture} does something after the final norm that collapse does not know"
+        )
+    differences = [_relative(rows.y[first_probe], alone.y[0])]
+    for probe in probes:
+        differences.append(_relative(rows.y[probe], own_rows(model, prompts.prompts[probe]).y[0]))
     return last_tokens, max(differences)
 
 

@@ -34,6 +34,8 @@ TOKENS = 4096
 """The most tokens of a batch, padding included."""
 # The longest prompt of a batch may be this much longer than its shortest: at most a third is padding.
 _STRETCH = 1.5
+# A step that generates one token reads every weight, which takes as long as a pass over so many tokens, at least.
+_STEP = 32
 _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
 
@@ -67,10 +69,11 @@ def padding(model: TransformerBridge) -> Padding:
     )
 
 
-def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[list[int]]:
+def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: int = 0) -> list[list[int]]:
     """The indices of prompts that go through together, shortest first: at most `tokens` tokens with their padding.
 
-    Equal lengths only, or where `padded` lengths within half as much again.
+    Equal lengths only, or where `padded` lengths within half as much again, or with less padding than the `steps` of another
+    batch would take.
     """
     index_groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
@@ -78,7 +81,9 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS) -> list[
         if index_groups:
             batch = index_groups[-1]
             shortest = lengths[batch[0]]
-            alike = length <= _STRETCH * shortest if padded else length == shortest
+            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+            alike = padded and (length <= _STRETCH * shortest or padding_tokens <= _STEP * steps)
+            alike = alike or length == shortest
             if alike and (len(batch) + 1) * length <= tokens:
                 batch.append(index)
                 continue

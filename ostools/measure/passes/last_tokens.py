@@ -157,6 +157,11 @@ def separate_rows(
     return _rows(record), logits[0, -1]
 
 
+def own_rows(model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()) -> LastRows:
+    """The representations of `separate_rows`, without the logits."""
+    return _loop(model, [prompt], (*layers, int(model.cfg.n_layers)))
+
+
 def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
     """The trunk in a pass that keeps its keys and values, then the branches, a group at a time, with those in sight."""
     on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]

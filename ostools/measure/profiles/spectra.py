@@ -26,7 +26,7 @@ from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.passes.contexts import full_precision, no_logits, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
@@ -160,7 +160,7 @@ def _patterns(
 
     ids = tokens.ids[None].to(next(model.parameters()).device)
     with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
-        model(ids)
+        model(ids, use_cache=False, logits_to_keep=no_logits(model))
     return rows, [record["pattern"][layer] for layer in range(int(model.cfg.n_layers))]
 
 

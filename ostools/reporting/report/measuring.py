@@ -11,7 +11,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.sections import SECTIONS
-from ostools.reporting.sections.extent import extent_of
+from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run, Step
 from ostools.results import Provenance
 
@@ -22,18 +22,20 @@ def measure(
     lengths: list[int],
     sections: Collection[str] | None = None,
     progress: Progress | None = None,
+    quick: bool = False,
 ) -> Measurements:
     """Results of the sections; None: of all but what takes long at this size (`only_by_name`)."""
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
-    plan = _plan(shape, len(ids), lengths, sections)
+    plan = _plan(shape, len(ids), lengths, sections, quick)
     names = [name for name in SECTIONS if sections is None or name in sections]
+    asked = {"lengths": lengths, "sections": names} | ({"quick": True} if quick else {})
     measured = Measurements(
-        Provenance.collect(model, ids, measurement="report", lengths=lengths, sections=names),
+        Provenance.collect(model, ids, measurement="report", **asked),
         "".join(prompt.tokens) if prompt.text is None else prompt.text,
         prompt.tokens,
     )
     if sections is None:
-        reasons = only_by_name(shape, len(ids))
+        reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
     has_default_lengths = {"collapse", "precision"} & set(plan.names) and lengths == plan.extent.lengths(max(lengths))
     words = (plan.extent.words, plan.extent.length_words if has_default_lengths else "")
@@ -46,23 +48,29 @@ def measure(
 
 
 def report_memory(
-    model: Unloaded, prompt: str | Sequence[int], lengths: Sequence[int], sections: Collection[str] | None
+    model: Unloaded,
+    prompt: str | Sequence[int],
+    lengths: Sequence[int],
+    sections: Collection[str] | None,
+    quick: bool = False,
 ) -> int:
     """Bytes of the largest section of a report; None: those that are measured where none is named."""
-    plan = _plan(model.shape, model.pos(prompt), lengths, sections)
+    plan = _plan(model.shape, model.pos(prompt), lengths, sections, quick)
     return max((size for step in _steps(plan) for size in step.memory(model, plan)), default=0)
 
 
-def only_by_name(shape: Shape, pos: int) -> dict[str, str]:
-    """The sections that a model and prompt of this size have only by name, each with the reason."""
+def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
+    """The sections that a model and prompt of this size, or a quick report, have only by name, each with the reason."""
     reasons = {name: section.dear(shape, pos) for name, section in SECTIONS.items()}
+    if quick:
+        reasons |= dict.fromkeys(NOT_QUICK, "a quick report leaves it out")
     return {name: f"{reason}; `--section {name}` measures it" for name, reason in reasons.items() if reason}
 
 
-def _plan(shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None) -> Plan:
-    dear = only_by_name(shape, pos)
+def _plan(shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool) -> Plan:
+    dear = only_by_name(shape, pos, quick)
     chosen = [name for name in SECTIONS if (name not in dear if sections is None else name in sections)]
-    return Plan(tuple(chosen), tuple(lengths), pos, extent_of(shape))
+    return Plan(tuple(chosen), tuple(lengths), pos, extent_of(shape, quick))
 
 
 def _steps(plan: Plan) -> list[Step]:

@@ -54,6 +54,7 @@ def report(
     out: str | Path = "report.html",
     sections: Sequence[str] | None = None,
     lengths: Iterable[int] | None = None,
+    quick: bool = False,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
@@ -69,6 +70,7 @@ def report(
         sections: some of "collapse", "precision", "position", "sensitivity", "layers", "attention",
             "evaluate", "failure-stage", "mitigations"; None: all that take minutes at most at this size.
         lengths: of the sequences of collapse and precision; the default is 1 to 256, or what fits.
+        quick: fewer lengths, answers and sections, for a first look; the page says which.
         progress: called as progress(done, total).
         say: with `run`, called with one line for every stored file that is not as it was written.
 
@@ -91,13 +93,13 @@ def report(
     checked = None if lengths is None else checked_lengths(lengths)
 
     def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
-        return _measured(loaded, prompt, names, checked, part_of(progress, place, place + 1, 2, 100))
+        return _measured(loaded, prompt, names, checked, quick, part_of(progress, place, place + 1, 2, 100))
 
     if model is not None:
-        results = (_measured(model, prompt, names, checked, progress),)
+        results = (_measured(model, prompt, names, checked, quick, progress),)
     else:
         results = measure_two(models or (), measured_of)
-    command = _command([result.provenance.model for result in results], out, prompt, names, checked)
+    command = _command([result.provenance.model for result in results], out, prompt, names, checked, quick)
     html = render_two(results, command) if len(results) == 2 else render_report(results[0], command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
@@ -113,13 +115,14 @@ def _measured(
     prompt: str | Prompt | None,
     sections: list[str] | None,
     lengths: list[int] | None,
+    quick: bool,
     progress: Progress | None,
 ) -> Measurements:
     """The measurements of one model; refused where nothing could be measured."""
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
     if lengths is None:
-        lengths = extent_of(Shape.of(model)).lengths(_longest(model))
-    measured = measure(model, encoded, lengths, sections, progress)
+        lengths = extent_of(Shape.of(model), quick).lengths(_longest(model))
+    measured = measure(model, encoded, lengths, sections, progress, quick)
     if measured.empty:
         reasons = "; ".join(f"{omission.section}: {omission.reason}" for omission in measured.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
@@ -165,6 +168,7 @@ def _command(
     prompt: str | Prompt | None,
     sections: list[str] | None,
     lengths: list[int] | None,
+    quick: bool,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
     words = ["ostools", "report", *(word for model in models for word in ("--model", stored_at(model)))]
@@ -174,6 +178,7 @@ def _command(
         )
     words += [word for name in sections or () for word in ("--section", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
+    words += ["--quick"] if quick else []
     words += [*loading(models[0]), "--out", str(out)]
     return " ".join(map(quoted, words))
 

@@ -48,9 +48,7 @@ def run_section(measured: Measurements) -> Section:
         words = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         parts.append(Part(title=f"The prompt of {words}", quote=measured.prompt, more=[more]))
     if measured.reduced:
-        parts.append(
-            Part(title="Less than on a small model, so that a report takes minutes", findings=[measured.reduced])
-        )
+        parts.append(Part(title="Less than in a full report of a small model", findings=[measured.reduced]))
     if measured.left_out:
         parts.append(
             Part(

@@ -136,7 +136,7 @@ def test_floors_by_their_definitions() -> None:
 
 def test_relative_distances_are_relative_to_v() -> None:
     """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces."""
-    from ostools.measure.collapse.distances import LastTokens, References, vector_distances
+    from ostools.measure.collapse.distances import LastTokens, References
     from ostools.measure.passes.last_tokens import Unembedding
     from ostools.measure.passes.precisions import Precision
 
@@ -148,12 +148,13 @@ def test_relative_distances_are_relative_to_v() -> None:
         tensor[1] = 3 * tensor[0]
     here = LastTokens(Precision.of_name("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
     first, second = torch.tensor([0]), torch.tensor([1])
-    for names, columns in pair_columns(here, References(None, None), first, second):
+    (table,), (curve,) = pair_columns([(here, References(None, None))], [here], first, second)
+    for names, columns in table:
         if names["norm"] == "cosine":
             assert columns["mean"] == pytest.approx(0.0, abs=1e-15)
         else:
             assert columns["relative"] == pytest.approx(2.0, rel=1e-12), names
-    for site, (_, relative) in vector_distances(here, first, second).items():
+    for site, (_, relative) in curve.items():
         assert relative == pytest.approx(2.0, rel=1e-12), site
 
 

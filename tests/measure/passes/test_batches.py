@@ -231,3 +231,11 @@ def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
         expected = Rows(model, prompts, cached=True).logits()
         model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
         torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
+
+
+def test_padding_is_held_against_the_steps_of_another_batch() -> None:
+    """A step that generates is worth 32 tokens of padding, where padding is allowed at all."""
+    assert batches([4, 36], True) == [[0], [1]]
+    assert batches([4, 36], True, steps=1) == [[0, 1]]
+    assert batches([4, 37], True, steps=1) == [[0], [1]]
+    assert batches([4, 36], False, steps=99) == [[0], [1]]

@@ -23,7 +23,7 @@ from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section
-from ostools.reporting.sections.extent import FORMATS
+from ostools.reporting.sections.extent import FORMATS, NOT_QUICK, QUICK
 from ostools.reporting.sections.records import LeftOut, Measurements
 from tests.checkpoints import tiny_model, trained
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -121,6 +121,19 @@ def test_what_is_measured_unasked_goes_by_size() -> None:
     assert set(only_by_name(large, 64)) == {"sensitivity", "failure-stage"}
     assert set(only_by_name(large, 512)) == {"sensitivity", "layers", "failure-stage"}
     assert set(only_by_name(replace(large, device="cuda"), 512)) == set()
+
+
+def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
+    """Less of each kind, and the sections that it leaves out; one of them is there by its name."""
+    model = tiny_model("gemma")
+    text = report(model, quick=True, prompt="1110", out=tmp_path / "r.html").read_text(encoding="utf-8")
+    for name in NOT_QUICK:
+        assert f"{name}: a quick report leaves it out" in text
+    assert "This report is a quick one" in text
+    assert "--quick" in text
+    named = measure(model, encode(model, "1110"), QUICK.lengths(12), ["precision"], quick=True)
+    assert present(named) == ["precision"]
+    assert named.left_out == []
 
 
 @pytest.mark.parametrize(
