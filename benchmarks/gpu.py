@@ -143,7 +143,12 @@ def parity(directory: Path, device: torch.device, dtype: str) -> Values:
             known, found = _value_or_refusal(measure), _value_or_refusal(there[name])
             if isinstance(known, str) or isinstance(found, str):
                 rows.append(
-                    {"route": route, "what": name, "refused": str(known), "agrees": known is found or known == found}
+                    {
+                        "route": route,
+                        "what": name,
+                        "refused": str(known if isinstance(known, str) else found),
+                        "agrees": isinstance(known, str) and isinstance(found, str) and known == found,
+                    }
                 )
                 continue
             difference = float(np.abs(found - known).max() / max(np.abs(known).max(), 1e-300))
@@ -163,8 +168,8 @@ def exact_profile(model: TransformerBridge, prompt: ost.Prompt, rate: float, clo
     """The exact profile until the time is up, and its share of the product rate.
 
     Numerator: a product and a sum for every weight of a block, token and row; in the last block at
-    the last token alone. What else is computed counts in the time. `done`: the part of the rows
-    that was carried through all blocks."""
+    the last token alone. What else is computed counts in the time. `done`: the part of the steps
+    that were taken; a step carries some rows through one block."""
     shape = Shape.of(model)
     operations = 2.0 * ((shape.n_layers - 1) * len(prompt.ids) + 1) * shape.block_parameters * shape.d_model
     start, reached = time.perf_counter(), [(0.0, 0.0)]
