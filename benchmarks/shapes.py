@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import Gemma3TextConfig, GemmaConfig, PreTrainedConfig
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import Gemma3TextConfig, GemmaConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+import ostools as ost
 from ostools.models.files.sources import locate
 
 _COMMON: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "dtype": "bfloat16"}
@@ -115,6 +118,18 @@ def write_shape(name: str, directory: Path) -> Path:
         json.dumps({"metadata": {"total_size": size}, "weight_map": where})
     )
     return directory
+
+
+def random_model(name: str, device: torch.device) -> TransformerBridge:
+    """The shape in memory, made on the device: weights as in `write_shape`, with the embedded model's tokenizer.
+
+    Its tokens are the first ones of the vocabulary."""
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(SHAPES[name], dtype=torch.bfloat16, attn_implementation="eager")
+    for weight in model.parameters():
+        weight.data.normal_(0.0, 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(locate(None, None).directory)
+    return ost.adopt(model.eval().requires_grad_(False), tokenizer=tokenizer, name=name)
 
 
 def _shards(config: PreTrainedConfig, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:

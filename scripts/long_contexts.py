@@ -1,0 +1,184 @@
+"""docs/findings/long-contexts.md: sensitivity of two real models over long real text.
+
+    python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--page-only]
+
+TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, and one window is
+drawn of each. Every window is a cell of `ost.corpus`, stored in artefacts/long-contexts as it is
+measured: under the same code a run that was cut off goes on where it stopped. Each model runs in a
+process of its own, whose peak of memory is noted. The pages, docs/scale.md too, say what is
+measured so far. Some two hours on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import ostools as ost
+from benchmarks.scale import write_page as write_tables
+from ostools.reporting.forms import curve, log_rows
+from ostools.reporting.style import axes, draw
+from ostools.reporting.style.notebook import picture_of
+from ostools.results import write_atomically
+from ostools.runs.reading import AskedCell, read
+from ostools.theory.profiles import TestedValue, end_contrasts, ends_over_texts, u_shape
+from ostools.theory.statistics.intervals import FEWEST
+
+LENGTHS = {"smollm2-135m-instruct": 2048, "gemma-3-270m": 4096}
+"""Tokens of a window."""
+PARTS = 5
+ROOT = Path(__file__).parents[1]
+STORE = ROOT / "artefacts" / "long-contexts"
+PAGE = ROOT / "docs" / "findings" / "long-contexts.md"
+PICTURE = PAGE.with_suffix(".png")
+BINS = 48
+"""Of position, in the picture."""
+HEAD = """# Long contexts
+
+Real text of thousands of tokens on two real models: which tokens the last one still feels.
+`python -m scripts.long_contexts TEXT` measures and writes this page. TEXT was tinyshakespeare, cut
+into PARTS parts of equal length, and each window is drawn from one part. Every norm is estimated
+by a sketch of 8 cotangents of the real derivative (`full`). An interval in a row is 95%, over
+blocks of tokens of that one window; the first and the last token are left out. A row is one window
+of one text: it shows what this model does there, and no law.
+"""
+
+
+def parts(text: str) -> list[str]:
+    """The text in `PARTS` pieces of equal length."""
+    size = len(text) // PARTS
+    return [text[number * size : (number + 1) * size] for number in range(PARTS)]
+
+
+def measure_here(name: str, text: Path) -> None:
+    """Measure what is not stored yet of one model, in this process; note its peak after every window."""
+    folder = STORE / name / "sensitivity"
+    model = ost.load_model(name)
+
+    def note_peak(done: int, total: int) -> None:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
+        target = folder.with_name("sensitivity-peak.json")
+        print(f"{name}: {done} of {total}, peak {peak / 1e9:.2f} GB", flush=True)
+        write_atomically(target, lambda part: part.write_text(json.dumps(peak)))
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    pieces = parts(text.read_text(encoding="utf-8"))
+    ost.corpus(model, pieces, lengths=LENGTHS[name], method="sketch", out=folder, progress=note_peak)
+
+
+def measured_windows(name: str) -> Iterator[tuple[AskedCell, pd.DataFrame]]:
+    """Cells of one model's sensitivity that are measured, each with its rows; not all need be there."""
+    folder = STORE / name / "sensitivity"
+    if not folder.is_dir():
+        return
+    reading = read(folder)
+    cells = [cell for cell in reading.cells if cell.state == "measured"]
+    rows: Any = reading.rows("corpus-sensitivity")
+    windows = [part for _, part in rows.groupby("window", sort=False)] if len(cells) else []
+    for cell, part in zip(cells, windows, strict=True):
+        yield cell, part.sort_values("position")
+
+
+def between(part: pd.DataFrame) -> np.ndarray:
+    """log10 of the norms, without the first and the last token."""
+    return np.log10(part["value"].to_numpy(dtype=float))[1:-1]
+
+
+def words(tested: TestedValue) -> str:
+    return f"{tested.value:+.2f} [{tested.low:+.2f}, {tested.high:+.2f}]"
+
+
+def page(names: Sequence[str]) -> str:
+    """The table, a row a window, and over the windows of a model where there are three."""
+    lines = [HEAD.replace("PARTS", str(PARTS)), "![Sensitivity by position](long-contexts.png)", ""]
+    columns = ["model", "tokens", "window from token", "first third − middle, decades"]
+    columns += ["last third − middle, decades", "shape", "first token / median"]
+    lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for name in names:
+        windows = list(measured_windows(name))
+        for cell, part in windows:
+            values, shape = part["value"].to_numpy(dtype=float), u_shape(between(part))
+            row = [cell.sources[0]["model"]["title"], f"{len(part):,}"]
+            row += [f"{int(part['start'].iloc[0]):,} of part {int(part['text'].iloc[0]) + 1}"]
+            row += [words(shape.start), words(shape.end), shape.verdict]
+            row.append(f"{values[0] / np.median(values):.1f}")
+            lines.append(f"| {' | '.join(row)} |")
+        if len(windows) >= FEWEST:
+            ends = ends_over_texts(end_contrasts(np.stack([between(part) for _, part in windows])))
+            row = [name, "", f"all {len(windows)}, over windows", words(ends.start), words(ends.end)]
+            lines.append(f"| {' | '.join([*row, ends.verdict, ''])} |")
+    return "\n".join([*lines, ""])
+
+
+def costs(names: Sequence[str]) -> str:
+    """The table of docs/scale.md: seconds of a window and the peak of the process."""
+    lines = ["| model | tokens | windows | seconds a window | peak, GB |", "|---|---:|---:|---:|---:|"]
+    for name in names:
+        cells = [cell for cell, _ in measured_windows(name)]
+        if not cells:
+            continue
+        peak = json.loads((STORE / name / "sensitivity-peak.json").read_text(encoding="utf-8"))
+        seconds = sorted(cell.sources[0]["parameters"]["cell_seconds"] for cell in cells)
+        taken = " to ".join(f"{value:.0f}" for value in dict.fromkeys((seconds[0], seconds[-1])))
+        row = [cells[0].sources[0]["model"]["title"], f"{LENGTHS[name]:,}", str(len(cells))]
+        lines.append(f"| {' | '.join([*row, taken, f'{peak / 1e9:.1f}'])} |")
+    return "\n".join(lines)
+
+
+def picture(names: Sequence[str]) -> Any:
+    """A panel a model, a line a window: norms over the window's median, the geometric mean of each bin."""
+    panels = []
+    for name in names:
+        tables, title = [], name
+        for number, (cell, part) in enumerate(measured_windows(name), start=1):
+            logs, title = between(part), cell.sources[0]["model"]["title"]
+            bins = np.array_split(logs - np.median(logs), BINS)
+            place = [part_of.mean() for part_of in np.array_split(np.arange(1, len(logs) + 1), BINS)]
+            means = [10 ** float(values.mean()) for values in bins]
+            tables.append(pd.DataFrame({"series": f"window {number}", "position": place, "value": means}))
+        if not tables:
+            continue
+        rows, y = log_rows(pd.concat(tables, ignore_index=True), "norm of ∂y/∂v over the window's median")
+        x = axes.length_axis(rows["position"], "position in the text", "position", log=False)
+        hue = draw.hue("series", list(dict.fromkeys(rows["series"])))
+        panels.append(draw.panel(curve(rows, x, y, hue), 420, 240, f"{title}, {LENGTHS[name]:,} tokens"))
+    notes = "Sketches of 8 cotangents; geometric mean of each bin; first and last token left out."
+    return draw.figure([panels], "Sensitivity of the last token over long real text", notes, spacing=40)
+
+
+def write_page() -> None:
+    drawn = picture(list(LENGTHS)).to_dict(validate=False)
+    PICTURE.write_bytes(b64decode(picture_of(drawn, 1.2)))
+    write_atomically(PAGE, lambda part: part.write_text(page(list(LENGTHS)), encoding="utf-8"))
+    write_tables(long=costs(list(LENGTHS)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--models", nargs="+", default=list(LENGTHS))
+    parser.add_argument("--here", action="store_true", help="in this process, and without the page")
+    parser.add_argument("--page-only", action="store_true")
+    given = parser.parse_args(arguments)
+    for name in [] if given.page_only else given.models:
+        if given.here:
+            measure_here(name, given.text)
+            continue
+        one = [str(given.text), "--models", name, "--here"]
+        subprocess.run([sys.executable, "-m", "scripts.long_contexts", *one], check=True)
+    if not given.here:
+        write_page()
+
+
+if __name__ == "__main__":
+    main()
