@@ -21,8 +21,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words, unknown_name
-from ostools.ground.garbage import collector_at_rest
-from ostools.ground.memory import give_back
+from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
 from ostools.models.bridge.attention import with_acting_attention
 from ostools.models.describe import Metadata, read_trained_lengths, remember

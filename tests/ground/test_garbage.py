@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from ostools.ground.garbage import collector_at_rest
+from ostools.ground.memory import collector_at_rest
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError, short_repr
-from ostools.ground.garbage import collector_at_rest
+from ostools.ground.memory import collector_at_rest
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import decoded, is_failure, token_ids
