@@ -33,6 +33,17 @@ print(sorted(sys.modules.keys() & {set(HEAVY)}))
     assert found.stdout.strip() == "[]"
 
 
+def test_the_first_result_imports_nothing_that_only_probes_and_statistics_need() -> None:
+    code = """
+import sys, ostools
+model = ostools.load_model()
+ostools.sensitivity(model, "Once upon a time")
+print(sorted(sys.modules.keys() & {"sklearn.linear_model", "statsmodels", "scipy.stats"}))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_refusing_a_name_imports_no_torch() -> None:
     code = """
 import sys

@@ -102,7 +102,9 @@ class LazyCast(Tensor):
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
         can_split = self.is_cast or self.stride(-2) <= self.stride(-1)
-        if self.one_piece or self.shape[-1] <= columns or not can_split:
+        if self.shape[-1] <= columns:
+            return function(*operands, self._for_once(), **kwargs)
+        if self.one_piece or not can_split:
             return function(*operands, self.dense(), **kwargs)
         output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
@@ -122,7 +124,7 @@ class LazyCast(Tensor):
         return is_plain and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
 
     def _for_once(self) -> Tensor:
-        """The numbers of a part of a matrix, until the next part is made: a cast goes where the last one was.
+        """The numbers of a small matrix or of a part, until the next are made: a cast goes where the last one was.
 
         Fresh memory has to be mapped and zeroed, which takes longer than the cast, and holes of freed parts fill the heap.
         """

@@ -21,6 +21,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words, unknown_name
+from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
 from ostools.models.bridge.attention import with_acting_attention
 from ostools.models.describe import Metadata, read_trained_lengths, remember
@@ -38,6 +39,7 @@ from ostools.theory.distances import dtype_named
 
 
 @default_torch_state()
+@collector_at_rest()
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
@@ -86,6 +88,7 @@ def load_model(
         tokenizer = read_tokenizer(source.directory)
         if tokenizer is not None:
             check_tokenizer(tokenizer, config.vocab_size, source.directory)
+            give_back()  # what a large vocabulary was read from; the weights would stand beside it
         checkpoint = Checkpoint(source.directory, shards, family, config)
         if device_map is None:
             module, place_by_module = load_whole(checkpoint, torch_dtype, torch_device), None

@@ -31,7 +31,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.special import stdtr, stdtrit
-from scipy.stats import spearmanr
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
@@ -111,6 +110,8 @@ def rank_correlation(first: Profile, second: Profile) -> float:
     """Spearman's; NaN where a profile is flat or has fewer than three tokens."""
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
+    from scipy.stats import spearmanr  # half a second, for this line alone
+
     return float(np.asarray(spearmanr(first, second))[0])
 
 

@@ -14,6 +14,7 @@ from transformers import Gemma3ForConditionalGeneration
 
 from ostools.ground.errors import InputError
 from ostools.models import context_length, describe, encode, load_model
+from ostools.models.files import shards
 from tests.checkpoints import (
     FAMILIES,
     STORIES,
@@ -243,3 +244,21 @@ def test_a_loaded_model_does_not_change_when_its_file_does(tmp_path: Path) -> No
         stream.seek(size // 2)
         stream.write(bytes(size // 2))
     assert torch.equal(model(IDS), logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_numbers_read_piece_by_piece_are_those_of_a_cast(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every stored dtype, and of shapes that the buffer divides, does not divide, and never fills."""
+    monkeypatch.setattr(shards, "_BUFFER", 5)
+    stored = {
+        f"{kind} {shape}": torch.randn(shape, dtype=torch.float64).mul(300).to(kind)
+        for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+        for shape in ((), (0, 3), (2, 5), (7, 3))
+    }
+    save_file(stored, tmp_path / "model.safetensors")
+    found = dict(shards.read_shard(tmp_path / "model.safetensors").read(dtype))
+    assert found.keys() == stored.keys()
+    assert all(torch.equal(found[name], numbers.to(dtype)) for name, numbers in stored.items())
+    assert {numbers.dtype for numbers in found.values()} == {dtype}

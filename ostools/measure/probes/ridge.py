@@ -2,6 +2,7 @@
 
 Representations are centred and divided by one number, their root mean squared length in training: a probe is then the same
 in every rotated basis, and its penalty means the same at every place. Cost: one fit a penalty and inner fold, and one more.
+scikit-learn is imported by the first fit: `import ostools` and every other measurement do without.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GroupKFold
 
 Rows = Float[np.ndarray, "prompt d"]
 Labels = Int[np.ndarray, " prompt"]
@@ -80,6 +78,8 @@ def _basis(centred: Rows) -> Float[np.ndarray, "direction d"]:
 
 
 def _inner(groups: Labels, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import GroupKFold
+
     folds = min(folds, len(np.unique(groups)))
     if folds > 1:
         yield from GroupKFold(folds).split(groups[:, None], groups=groups)
@@ -99,6 +99,8 @@ def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: n
 
 def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, None]:
     """Weights [penalty, d] and offsets, of all penalties out of one decomposition."""
+    from sklearn.linear_model import Ridge
+
     targets = np.tile(labels.astype(float)[:, None], len(penalties))
     strengths: Any = np.array(penalties) * len(x)  # one a target
     ridge: Any = Ridge(alpha=strengths, solver="svd").fit(x, targets)
@@ -107,6 +109,9 @@ def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.nd
 
 def _logistic(x: Rows, labels: Labels, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights [class, d], offsets and classes."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     classes = np.unique(labels)
     if len(classes) == 1:
         return np.zeros((1, x.shape[1])), np.zeros(1), classes

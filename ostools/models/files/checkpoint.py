@@ -40,10 +40,10 @@ class Checkpoint:
     def check_stored(self) -> None:
         check_stored(self.config, self.family, self.shards, self.directory)
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the files by name, in memory of its own."""
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the files by name, in `dtype` and in memory of its own."""
         for shard in self.shards:
-            yield from shard.read()
+            yield from shard.read(dtype)
 
     def described(self) -> PreTrainedModel:
         """The model of config.json without numbers, on torch's meta device."""
@@ -108,7 +108,7 @@ def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device)
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
         checkpoint.check_stored()
-        module = checkpoint.built({name: weight.to(dtype) for name, weight in checkpoint.tensors()}, dtype)
+        module = checkpoint.built(dict(checkpoint.tensors(dtype)), dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module

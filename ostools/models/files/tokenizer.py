@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.memory import collector_at_rest
 from ostools.models.files.checks import has_tokenizer, one_line, read_json
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import decoded, is_failure, token_ids
@@ -19,6 +20,7 @@ _MOST_GROWTH = 100
 """Times that rules of a tokenizer may lengthen a text; those of published ones replace a character by one to three."""
 
 
+@collector_at_rest()
 def read_tokenizer(directory: Path) -> Any:
     """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
     if not has_tokenizer(directory):
@@ -30,6 +32,8 @@ def read_tokenizer(directory: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
         check_declared_ids(tokenizer, declared, directory)
+        for copy in ("_vocab", "_merges"):  # Python's own, which nothing reads any more: 140 MB of Gemma's vocabulary
+            vars(tokenizer).pop(copy, None)
         return tokenizer
     except BaseException as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
         if isinstance(error, InputError) or not is_failure(error):
@@ -43,10 +47,10 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
     An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
     text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
     """
-    _require_one_token_each(tokenizer.get_vocab(), directory)
+    vocabulary = tokenizer.get_vocab()
+    _require_one_token_each(vocabulary, directory)
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    ordinary = {token: index for token, index in tokenizer.get_vocab().items() if index not in special}
-    outside = [token for token, index in ordinary.items() if index >= d_vocab]
+    outside = {index for index in vocabulary.values() if index >= d_vocab} - special
     size = len(tokenizer)
     if outside or d_vocab - size > max(d_vocab // 10, 128):
         raise InputError(
@@ -127,6 +131,8 @@ def _declared_ids(declared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> None:
+    if len(set(vocabulary.values())) == len(vocabulary):
+        return
     tokens: dict[int, str] = {}
     for token, index in vocabulary.items():
         if index in tokens:

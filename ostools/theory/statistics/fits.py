@@ -22,8 +22,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq, least_squares
-from scipy.special import expit, stdtr
-from scipy.stats import t as student
+from scipy.special import expit, stdtr, stdtrit
 
 from ostools.ground.errors import InputError
 
@@ -134,7 +133,7 @@ def over_seeds(rates: Sequence[float], confidence: float = 0.95) -> tuple[float,
     values = np.asarray(rates, dtype=float)
     if len(values) < 2:
         return float(values.mean()), np.nan, np.nan
-    half = student.ppf((1 + confidence) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    half = stdtrit(len(values) - 1, (1 + confidence) / 2) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
@@ -211,7 +210,7 @@ def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
     def excess(half: float) -> float:
         return float(weights @ stdtr(m - p, half / spread)) - (1 + confidence) / 2
 
-    return cast(float, brentq(excess, 0.0, student.ppf((1 + confidence) / 2, m - p) * spread.max() * 1.001))
+    return cast(float, brentq(excess, 0.0, stdtrit(m - p, (1 + confidence) / 2) * spread.max() * 1.001))
 
 
 def _whitened_products(columns: Float[np.ndarray, "length column"]) -> Float[np.ndarray, "rho column column"]:

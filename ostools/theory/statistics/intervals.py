@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from scipy.stats import norm as normal
-from scipy.stats import t as student
-from statsmodels.stats.proportion import proportion_confint
+from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from ostools.ground.errors import InputError
@@ -57,6 +55,8 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
     if not 0 < level < 1:
         raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
+    from statsmodels.stats.proportion import proportion_confint  # half a second, for this line alone
+
     ends: Any = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
     low, high = map(float, ends)
     # Exact at the ends, where rounding leaves 1e-17 of them.
@@ -131,8 +131,8 @@ def expanded(level: float, n: int) -> float:
     """
     if not 0 < level < 1 or n < 2:
         raise InputError(f"bootstrap: expected a level between 0 and 1 and two samples, found {level} and {n}")
-    z = student.ppf((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1))
-    return float(1 - 2 * normal.sf(z))
+    z = stdtrit(n - 1, (1 + level) / 2) * math.sqrt(n / (n - 1))
+    return float(1 - 2 * ndtr(-z))
 
 
 class Interval(NamedTuple):
