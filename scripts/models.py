@@ -65,8 +65,9 @@ the model is refused.
 `sensitivity` with `linearisations=["full"]` (exact, sketch, estimate, of a logit), `collapse` and `evaluate` need nothing else.
 What needs the inside of a block (frozen, detached, bounds, hops, patterns, edits of attention) is refused. Of state-space and
 linear-attention blocks `full` is the real derivative; the paper's statements on softmax attention are not about them, and the
-provenance names them. The choice of a router of experts is held as it is at the prompt, which the provenance says too; how near
-a token is to another choice is not measured.
+provenance names them, by the configuration's `layer_types` where it has them. The choice of a router of experts is held as it
+is at the prompt, by the derivative and by the finite differences that check it. The result names the token that is nearest to
+another choice, and every token whose k-th and (k+1)-th score are within rounding of each other; so it does for a family's record.
 
 Each row is a tiny random model, float32: the largest difference of its logits from Hugging Face's own, and the largest relative
 difference of a finite difference from the measured `full` derivative (-: rounding is too large for it to say anything).

@@ -15,6 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
+from ostools.models.generic.bridge import block_notes
 from tests.checkpoints import write_checkpoint, write_tokenizer
 from tests.generic_models import GENERIC, generic_model
 
@@ -111,13 +112,42 @@ def test_what_needs_no_inside_is_measured(tmp_path: Path) -> None:
         torch.tensor(sketch.frame["frobenius_norm"]), torch.tensor(exact.frame["frobenius_norm"]), rtol=1e-4, atol=0
     )
     notes = exact.provenance.parameters
-    assert "GatedDeltaNet" in notes["no_softmax"]
-    assert "router" in notes["experts"]
+    assert notes["no_softmax"].startswith("linear_attention in block 0: the paper's statements")
+    assert notes["runs"]["full"]["experts"]["nearest"]["block"] in (0, 1)
     dtypes = ["float32", "bfloat16", "bfloat16-weights"]
     collapse = ost.collapse(model, "figure-5a", lengths=[4, 6, 8], dtypes=dtypes)
     assert set(collapse.frame["dtype"]) == set(dtypes)
     assert "attention" not in set(collapse.frame["site"])
     assert len(ost.evaluate(model, "copy-last", lengths=[4, 6]).frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("falcon_h1", "hybrid in blocks 0, 1"), ("rwkv", "RwkvSelfAttention"), ("gpt_oss", None)]
+)
+def test_blocks_without_softmax_attention_are_named(kind: str, words: str | None, tmp_path: Path) -> None:
+    """By `layer_types` where the configuration has them: GptOssMLP has "ssm" in its name, and is none."""
+    found = block_notes(loaded(tmp_path, kind)).get("no_softmax")
+    assert words in found if words else found is None
+
+
+def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof holds the choices of its probe, and sees a router that reads more than the stream."""
+    from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeModel, GraniteMoeTopKRouter
+
+    own_router, own_model, tokens = GraniteMoeTopKRouter.forward, GraniteMoeModel.forward, []
+
+    def model(self: Any, input_ids: Any = None, **kwargs: Any) -> Any:
+        tokens[:] = [input_ids]
+        return own_model(self, input_ids, **kwargs)
+
+    def router(self: Any, hidden_states: torch.Tensor, *args: Any) -> Any:
+        noise = (tokens[0].reshape(-1, 1) % 7).to(hidden_states)
+        return own_router(self, hidden_states + noise.reshape(*hidden_states.shape[:-1], 1), *args)
+
+    monkeypatch.setattr(GraniteMoeTopKRouter, "forward", router)
+    monkeypatch.setattr(GraniteMoeModel, "forward", model)
+    with pytest.raises(InputError, match="a choice of experts depends on a token past it"):
+        loaded(tmp_path, "granitemoe")
 
 
 def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
