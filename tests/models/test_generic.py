@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,52 @@ def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypa
         loaded(tmp_path, "granitemoe")
 
 
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next"])
+def test_the_default_is_what_needs_no_inside_and_the_result_says_so(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))
+    assert set(result.frame["linearisation"]) == {"full"}
+    sentences = " ".join(result.findings())
+    assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
+    assert "Linear_attention in block" in sentences
+    found = ost.faithfulness(model, result, logit=50)
+    assert set(found.frame["way"]) == {"removed", "replaced"}
+    with pytest.raises(ValueError, match="scores"):
+        ost.faithfulness(model, result, logit=50, ways=["masked"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next"])
+def test_probes_and_the_stage_of_failure_are_measured(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    probes = ost.probe(model, "copy-last:uniform=true", lengths=range(4, 9), seeds=range(8))
+    assert {"residual", "y", "logits"} <= set(probes.frame["site"])
+    assert len(ost.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "null"), [("mamba", "initialised"), ("qwen3_next", "shuffled"), ("rwkv", "embeddings-kept")]
+)
+def test_an_untrained_model_goes_the_same_route(kind: str, null: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    untrained = ost.untrained_model(model, null)
+    assert untrained.cfg.architecture == model.cfg.architecture
+    ids = torch.tensor([IDS])
+    assert not torch.equal(untrained(ids), model(ids))
+    same_start = torch.equal(untrained.input_to_embed(ids)[0], model.input_to_embed(ids)[0])
+    assert same_start == (null == "embeddings-kept")
+
+
+def test_learnt_positions_are_not_taken_for_the_embedding(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "gpt_bigcode")
+    with pytest.raises(InputError, match=r"v\^\(0\) is made of the embedding alone"):
+        ost.untrained_model(model, "embeddings-kept")
+
+
 def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
     model = loaded(tmp_path, "granite")
     prompt = ost.Prompt.from_ids(model, IDS)
-    for measure in (ost.sensitivity, ost.bounds, ost.hops):
+    for measure in (ost.attribution, ost.bounds, ost.hops, partial(ost.sensitivity, linearisations=["frozen"])):
         with pytest.raises(ValueError, match="inside"):
             measure(model, prompt)
     for block in (hooks.frozen(model), hooks.in_strips(model, 2), hooks.capture(model, "pattern")):
@@ -187,9 +230,18 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
 def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
     from ostools.cli.verbs.listings import _checked_route
 
-    for kind, words in (("qwen3_next", "no record; the generic route"), ("llama", "Llama: by its record")):
-        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}', encoding="utf-8")
+    streams = '"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, '
+    for kind, words in (
+        ("qwen3_next", "no record; the generic route"),
+        ("llama", "Llama: by its record"),
+        ("gemma4_text", "no record; the generic route"),
+    ):
+        settings = streams if kind == "gemma4_text" else ""
+        (tmp_path / "config.json").write_text(f'{{{settings}"model_type": "{kind}"}}', encoding="utf-8")
         assert words in _checked_route(str(tmp_path))[0]
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
+    with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
+        _checked_route(str(tmp_path))
     with pytest.raises(InputError, match="expected a directory or a hub id"):
         _checked_route(str(tmp_path / "nothing"))
 

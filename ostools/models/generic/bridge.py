@@ -289,8 +289,8 @@ def _prove_streams(
 ) -> None:
     """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last row y.
 
-    Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's; then its choice is taken, which
-    rounding in a larger batch may change.
+    Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's. Then the probe's choice is
+    taken: rounding in a larger batch may change it.
     """
     last = int(bridge.cfg.n_layers)
 
@@ -336,7 +336,10 @@ def block_notes(model: TransformerBridge) -> dict[str, str]:
     """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
     if not is_closed(model):
         return {}
-    notes = {"blocks": "closed: only the residual stream between them is known; `full` is the real derivative"}
+    notes = {
+        "blocks": "closed: only the residual stream between them is known; `full` is the real derivative, and linearisations "
+        "that hold what is inside a block (frozen, frozen-attention, frozen-norm, detached) are missing"
+    }
     if other := _without_softmax(model):
         notes["no_softmax"] = f"{other}: the paper's statements on softmax attention are not about these blocks"
     return notes

@@ -80,9 +80,12 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
 
 
 def _block_findings(result: Sensitivity) -> list[str]:
-    """Blocks that the paper's statements are not about, in the provenance's words."""
+    """What is missing where nothing inside a block is known, and blocks that the paper's statements are not about."""
     parameters: Any = result.provenance.parameters
-    return [f"{str(parameters['no_softmax']).capitalize()}."] if "no_softmax" in parameters else []
+    notes = [str(parameters[name]) for name in ("blocks", "no_softmax") if name in parameters]
+    if notes:
+        notes[0] = f"Blocks are {notes[0]}"
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
 def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list[str]:
