@@ -31,7 +31,7 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import is_closed, points
 from ostools.ground.errors import InputError
-from ostools.models.routing import Choices, held_choices, noted_choices
+from ostools.models.bridge.routing import Choices, held_choices, noted_choices
 from ostools.models.shape import context, setting
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
