@@ -121,7 +121,8 @@ def require_open(model: TransformerBridge, what: str) -> None:
     if is_closed(model):
         raise HookError(
             f"{what}: expected a model whose blocks are known inside, found {model.cfg.architecture}, where only the "
-            "residual stream between blocks is; what needs no inside is measured: linearisations=['full'], collapse, evaluate"
+            "residual stream between blocks is; what needs no inside is measured: linearisations=['full'] (of a logit too), "
+            "collapse, evaluate, probe, faithfulness"
         )
 
 

@@ -15,6 +15,7 @@ import torch
 
 import hooks
 import ostools as ost
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.measure.passes.batches import padding
 from ostools.measure.passes.last_tokens import batching_of
@@ -57,19 +58,22 @@ _GENERIC = """
 ## By the generic route
 
 Whatever else transformers loads as a causal language model goes by the generic route (`ostools.models.generic`), without a
-record; so does any model with `load_model(..., route="generic")`, as all in the table below, some of which have a record. The
-blocks stay Hugging Face's own. v^(l) is the residual stream between two of them, y the output of the final norm. Both are
-found by structure and proven at load: v^(l), put into a pass over other tokens, has to give the same logits. Where it does not,
-the model is refused.
+record; so does any model with `load_model(..., route="generic")`. The blocks stay Hugging Face's own. v^(l) is the residual
+stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
+pass over other tokens, has to give the same logits. Where it does not, the model is refused.
 
-`sensitivity` with `linearisations=["full"]` (exact, sketch, estimate, of a logit), `collapse` and `evaluate` need nothing else.
+`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there, and says what is missing. `collapse`, `evaluate`,
+`probe`, `probe stage` and `faithfulness` (tokens removed or replaced) need nothing else.
 What needs the inside of a block (frozen, detached, bounds, hops, patterns, edits of attention) is refused. Of state-space and
 linear-attention blocks `full` is the real derivative; the paper's statements on softmax attention are not about them, and the
-provenance names them. The choice of a router of experts is held as it is at the prompt, which the provenance says too; how near
-a token is to another choice is not measured.
+provenance names them, by the configuration's `layer_types` where it has them. The choice of a router of experts is held as it
+is at the prompt, by the derivative and by the finite differences that check it. The result names the token that is nearest to
+another choice, and every token whose k-th and (k+1)-th score are within rounding of each other. So it does for a family with a
+record.
 
-Each row is a tiny random model, float32: the largest difference of its logits from Hugging Face's own, and the largest relative
-difference of a finite difference from the measured `full` derivative (-: rounding is too large for it to say anything).
+Each row is a tiny random model, float32, by the route that it takes by itself: the largest difference of its logits from
+Hugging Face's own, and the relative difference of a finite difference from the measured `full` derivative (-: rounding is too
+large for it to say anything). Of a type with a record, *refused* names the routes of the table above that it lacks.
 """
 
 _REFUSED = """
@@ -150,14 +154,14 @@ def page(generic: list[str]) -> str:
 
 
 def generic_rows() -> list[str]:
-    """The table of the generic route, by running: a row a model type of `tests.generic_models`."""
+    """The table of model types, by running: a row for each of `tests.generic_models`, by the route that it takes."""
     rows = [_row(["`model_type`", "route", "logits differ by", "derivative differs by", "refused"]), _row(["---"] * 5)]
     for kind in sorted(GENERIC):
         with tempfile.TemporaryDirectory() as folder:
             own = generic_model(kind)
             own.save_pretrained(folder)
             try:
-                model = ost.load_model(folder, device="cpu", dtype="float32", route="generic")
+                model = ost.load_model(folder, device="cpu", dtype="float32")
                 with torch.no_grad():
                     ids = torch.tensor([IDS])
                     apart = float((own(ids, use_cache=False).logits - model(ids)).abs().max())
@@ -166,9 +170,10 @@ def generic_rows() -> list[str]:
             except InputError as refusal:
                 rows.append(_row([f"`{kind}`", "none", "", "", str(refusal).replace(str(folder), "it").split(";")[0]]))
                 continue
-        rows.append(
-            _row([f"`{kind}`", "generic", f"{apart:.1g}", "-" if error is None else f"{error:.1g}", "the inside"])
-        )
+        family = family_of(model) if not is_closed(model) else None
+        missing = [] if family is None else [name for name, has in family.routes.items() if not has]
+        route, refused = ("generic", "the inside") if family is None else ("record", ", ".join(missing))
+        rows.append(_row([f"`{kind}`", route, f"{apart:.1g}", "-" if error is None else f"{error:.1g}", refused]))
     return rows
 
 

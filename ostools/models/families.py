@@ -149,9 +149,10 @@ _GEMMA_3N = (
     "through which alone y_n depends on a token"
 )
 _GEMMA_4 = (
-    "a block may read an embedding of the tokens of its own, and the keys and values of a block before it, so that y_n depends "
-    "on a token past v^(l)"
+    "a block reads an embedding of the tokens of its own (hidden_size_per_layer_input is not 0), or the keys and values of a "
+    "block before it (num_kv_shared_layers is not 0), so that y_n depends on a token past v^(l)"
 )
+_GEMMA_4_PLAIN = "TransformerLens 4.3's bridge of it has not been held against Hugging Face's own model"
 
 FAMILIES: tuple[Family, ...] = (
     Family("gemma", "GemmaForCausalLM", "Gemma 1", **_GEMMA),
@@ -333,8 +334,25 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
     Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),
-    Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4", refused=_GEMMA_4),
-    Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, text alone", refused=_GEMMA_4),
+    Family(
+        "gemma4",
+        "Gemma4ForConditionalGeneration",
+        "Gemma 4 whose blocks read the stream alone",
+        when=(
+            Setting("text_config.hidden_size_per_layer_input", 0, 256),
+            Setting("text_config.num_kv_shared_layers", 0, 0),
+        ),
+        refused=_GEMMA_4_PLAIN,
+    ),
+    Family(
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        "Gemma 4 whose blocks read the stream alone, text alone",
+        when=(Setting("hidden_size_per_layer_input", 0, 256), Setting("num_kv_shared_layers", 0, 0)),
+        refused=_GEMMA_4_PLAIN,
+    ),
+    Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4, other", refused=_GEMMA_4),
+    Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, other, text alone", refused=_GEMMA_4),
     Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
     Family("gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True),
     Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),

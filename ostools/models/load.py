@@ -34,6 +34,7 @@ from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.precision.casting import check_dtype
+from ostools.models.precision.products import CHECKED, check_products
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.theory.distances import dtype_named
 
@@ -70,7 +71,8 @@ def load_model(
     to the bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
 
     Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
-    pickled weights, remote code, a tokenizer that does not fit, and attention that is not causal.
+    pickled weights, remote code, a tokenizer that does not fit, attention that is not causal, and an mps device that
+    multiplies some matrices wrongly (`models.precision.products`).
     """
     torch_dtype = dtype_named(dtype)
     checked_name("route", route, ("auto", "generic"))
@@ -148,6 +150,8 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
     TransformerLens draws weights for layers that it then fills (a joint projection's parts): torch's generator is put back.
     """
     probe = probe_of(module)
+    if probe.device.type in CHECKED:
+        check_products(probe.device, name)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
         if family.generic:

@@ -18,14 +18,15 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from hooks.errors import checked_arguments
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
-from ostools.models.files.config import experts_one_by_one, quiet
+from ostools.models.files.config import experts_one_by_one, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
-from ostools.models.load import give_tokenizer, wrapped
+from ostools.models.load import give_tokenizer, probe_of, wrapped
 from ostools.models.precision.torch_state import default_torch_state
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
@@ -70,6 +71,7 @@ def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", 
             _shuffle(model, null, seed)
         elif kind == "embeddings-kept":
             _keep_embeddings(model, null)
+            _require_same_start(model, null)
     if config_hash(null) != described.config_hash:
         raise InputError(
             f"untrained model: expected the configuration of {described.name}, found that loading it again changes it"
@@ -79,6 +81,9 @@ def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", 
 
 
 def _known_family(model: TransformerBridge) -> Family:
+    if is_closed(model):
+        config: Any = model.original_model.config
+        return family_of_settings(config.to_dict(), f"the configuration of {model.cfg.architecture}", generic=True)
     family = family_of(model)
     if family is None or family.refused is not None:
         raise InputError(
@@ -174,3 +179,14 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
             own_parameters = dict(getattr(model, part).named_parameters())
             for name, weight in component.named_parameters():
                 weight.copy_(dense(own_parameters[name]))
+
+
+def _require_same_start(model: TransformerBridge, null: TransformerBridge) -> None:
+    """Refuse where more than the kept parts makes v^(0): positions that a model by the generic route has learnt."""
+    probe = probe_of(model.original_model)
+    own, kept = (each.input_to_embed(probe)[0] for each in (model, null))
+    if not torch.equal(own, kept):
+        raise InputError(
+            f"untrained model: expected a model whose v^(0) is made of the embedding alone, found {model.cfg.architecture}, "
+            "which adds something else: take kind='initialised' or 'shuffled'"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
+from ostools.models.generic.bridge import block_notes
 from tests.checkpoints import write_checkpoint, write_tokenizer
 from tests.generic_models import GENERIC, generic_model
 
@@ -111,8 +113,8 @@ def test_what_needs_no_inside_is_measured(tmp_path: Path) -> None:
         torch.tensor(sketch.frame["frobenius_norm"]), torch.tensor(exact.frame["frobenius_norm"]), rtol=1e-4, atol=0
     )
     notes = exact.provenance.parameters
-    assert "GatedDeltaNet" in notes["no_softmax"]
-    assert "router" in notes["experts"]
+    assert notes["no_softmax"].startswith("linear_attention in block 0: the paper's statements")
+    assert notes["runs"]["full"]["experts"]["nearest"]["block"] in (0, 1)
     dtypes = ["float32", "bfloat16", "bfloat16-weights"]
     collapse = ost.collapse(model, "figure-5a", lengths=[4, 6, 8], dtypes=dtypes)
     assert set(collapse.frame["dtype"]) == set(dtypes)
@@ -120,10 +122,81 @@ def test_what_needs_no_inside_is_measured(tmp_path: Path) -> None:
     assert len(ost.evaluate(model, "copy-last", lengths=[4, 6]).frame)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [("falcon_h1", "hybrid in blocks 0, 1"), ("rwkv", "RwkvSelfAttention"), ("gpt_oss", None)]
+)
+def test_blocks_without_softmax_attention_are_named(kind: str, words: str | None, tmp_path: Path) -> None:
+    """By `layer_types` where the configuration has them: GptOssMLP has "ssm" in its name, and is none."""
+    found = block_notes(loaded(tmp_path, kind)).get("no_softmax")
+    assert words in found if words else found is None
+
+
+def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof holds the choices of its probe, and sees a router that reads more than the stream."""
+    from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeModel, GraniteMoeTopKRouter
+
+    own_router, own_model, tokens = GraniteMoeTopKRouter.forward, GraniteMoeModel.forward, []
+
+    def model(self: Any, input_ids: Any = None, **kwargs: Any) -> Any:
+        tokens[:] = [input_ids]
+        return own_model(self, input_ids, **kwargs)
+
+    def router(self: Any, hidden_states: torch.Tensor, *args: Any) -> Any:
+        noise = (tokens[0].reshape(-1, 1) % 7).to(hidden_states)
+        return own_router(self, hidden_states + noise.reshape(*hidden_states.shape[:-1], 1), *args)
+
+    monkeypatch.setattr(GraniteMoeTopKRouter, "forward", router)
+    monkeypatch.setattr(GraniteMoeModel, "forward", model)
+    with pytest.raises(InputError, match="a choice of experts depends on a token past it"):
+        loaded(tmp_path, "granitemoe")
+
+
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next"])
+def test_the_default_is_what_needs_no_inside_and_the_result_says_so(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))
+    assert set(result.frame["linearisation"]) == {"full"}
+    sentences = " ".join(result.findings())
+    assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
+    assert "Linear_attention in block" in sentences
+    found = ost.faithfulness(model, result, logit=50)
+    assert set(found.frame["way"]) == {"removed", "replaced"}
+    with pytest.raises(ValueError, match="scores"):
+        ost.faithfulness(model, result, logit=50, ways=["masked"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next"])
+def test_probes_and_the_stage_of_failure_are_measured(kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    probes = ost.probe(model, "copy-last:uniform=true", lengths=range(4, 9), seeds=range(8))
+    assert {"residual", "y", "logits"} <= set(probes.frame["site"])
+    assert len(ost.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "null"), [("mamba", "initialised"), ("qwen3_next", "shuffled"), ("rwkv", "embeddings-kept")]
+)
+def test_an_untrained_model_goes_the_same_route(kind: str, null: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, kind)
+    untrained = ost.untrained_model(model, null)
+    assert untrained.cfg.architecture == model.cfg.architecture
+    ids = torch.tensor([IDS])
+    assert not torch.equal(untrained(ids), model(ids))
+    same_start = torch.equal(untrained.input_to_embed(ids)[0], model.input_to_embed(ids)[0])
+    assert same_start == (null == "embeddings-kept")
+
+
+def test_learnt_positions_are_not_taken_for_the_embedding(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "gpt_bigcode")
+    with pytest.raises(InputError, match=r"v\^\(0\) is made of the embedding alone"):
+        ost.untrained_model(model, "embeddings-kept")
+
+
 def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
     model = loaded(tmp_path, "granite")
     prompt = ost.Prompt.from_ids(model, IDS)
-    for measure in (ost.sensitivity, ost.bounds, ost.hops):
+    for measure in (ost.attribution, ost.bounds, ost.hops, partial(ost.sensitivity, linearisations=["frozen"])):
         with pytest.raises(ValueError, match="inside"):
             measure(model, prompt)
     for block in (hooks.frozen(model), hooks.in_strips(model, 2), hooks.capture(model, "pattern")):
@@ -157,9 +230,18 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
 def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
     from ostools.cli.verbs.listings import _checked_route
 
-    for kind, words in (("qwen3_next", "no record; the generic route"), ("llama", "Llama: by its record")):
-        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}', encoding="utf-8")
+    streams = '"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, '
+    for kind, words in (
+        ("qwen3_next", "no record; the generic route"),
+        ("llama", "Llama: by its record"),
+        ("gemma4_text", "no record; the generic route"),
+    ):
+        settings = streams if kind == "gemma4_text" else ""
+        (tmp_path / "config.json").write_text(f'{{{settings}"model_type": "{kind}"}}', encoding="utf-8")
         assert words in _checked_route(str(tmp_path))[0]
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
+    with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
+        _checked_route(str(tmp_path))
     with pytest.raises(InputError, match="expected a directory or a hub id"):
         _checked_route(str(tmp_path / "nothing"))
 

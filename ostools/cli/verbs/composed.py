@@ -63,7 +63,7 @@ def faithfulness(
     prompt: str | Prompt,
     *,
     position: int | None = None,
-    linearisations: Sequence[str] = ("full", "frozen"),
+    linearisations: Sequence[str] | None = None,
     variants: Sequence[str] = (),
     mitigation: Mitigation | str | None = None,
     max_memory: int | None = None,

@@ -106,7 +106,7 @@ def _checked_route(name: str) -> list[str]:
     if family.generic:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
-            "Measured: sensitivity with linearisations=['full'], collapse, evaluate.",
+            "Measured: sensitivity (linearisation full, of a logit too), collapse, evaluate, probe, faithfulness.",
             "Refused: frozen, detached, bounds, hops, patterns and edits of attention, which need the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]

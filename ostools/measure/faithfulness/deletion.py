@@ -280,7 +280,7 @@ def faithfulness_memory(
     model: Unloaded,
     pos: int,
     *,
-    linearisations: str | Sequence[str] = ("full", "frozen"),
+    linearisations: str | Sequence[str] | None = None,
     variants: str | Sequence[str] = (),
     position: int | None = None,
 ) -> int:

@@ -18,6 +18,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
+from hooks.sites import is_closed
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
@@ -103,7 +104,7 @@ def faithfulness(
     profiles: ProfileSource | Sequence[ProfileSource],
     *,
     logit: str | int | None = None,
-    ways: str | Sequence[str] = WAYS,
+    ways: str | Sequence[str] | None = None,
     draws: int = 4,
     orders: int = 40,
     steps: int = 12,
@@ -120,7 +121,7 @@ def faithfulness(
         logit: the answer, as a text that is one token or as an id; None: the token that ranks first.
         ways: how a token is taken out: "removed" (later tokens move up one place), "replaced" (by another token of the same
             kind: digits, letters or anything else, each with or without a blank before it), "masked" (later tokens do not
-            attend to it, in any head).
+            attend to it, in any head). None: all three; not "masked" where nothing inside a block is known.
         draws: how many tokens stand in for each replaced one.
         orders: random orders of deletion, at least 19.
         steps: points of a deletion curve after its first.
@@ -135,6 +136,8 @@ def faithfulness(
     if isinstance(profiles, Iterable) and not isinstance(profiles, ProfileSource | PromptResults):
         profile_list = list(profiles)
     profile_by_name, position = profiles_of(profile_list)
+    if ways is None:
+        ways = WAYS[:2] if is_closed(model) else WAYS
     way_names = checked_names("way", ways, WAYS)
     numbers = {
         "draws": whole_number("draws", draws, 1),

@@ -31,6 +31,7 @@ from ostools.measure.jacobian.norms import RELATIVE_ERROR, Stop, choose_method, 
 from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
+from ostools.models.bridge.routing import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")
@@ -72,30 +73,32 @@ class JacobianOptions:
 @dataclass(frozen=True)
 class Start:
     """Start of every linearisation of a prompt: v^(0), the last token's logits of the plain pass, the pass that the
-    formulas read (None: each its own), and what one linearisation leaves to the next, by block."""
+    formulas read (None: each its own), the experts chosen in it, and what one linearisation leaves to the next, by block."""
 
     ids: Int[Tensor, " pos"]
     embedded: Float[Tensor, "pos d_model"]
     logits: Float[Tensor, "1 d_vocab"]
     read: Forward | None
+    choices: Choices | None = None
     cores: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
         """After proving that the pass from v^(0) gives the same logits: those of the last token, whose Jacobian is meant."""
         ids = ids.to(next(model.parameters()).device)
-        try:
-            read: Forward | None = forward(model, ids)
-            plain = read.logits
-        except InputError:  # each linearisation says why
-            read = None
-            with torch.no_grad():
-                plain = model(ids[None], logits_to_keep=1)[0]
+        with noted_choices(model, len(ids)) as choices:
+            try:
+                read: Forward | None = forward(model, ids)
+                plain = read.logits
+            except InputError:  # each linearisation says why
+                read = None
+                with torch.no_grad():
+                    plain = model(ids[None], logits_to_keep=1)[0]
         with torch.no_grad():
             embedded = model.input_to_embed(ids[None])[0][0].detach()
             from_embedding = run_from(model, embedded[None])[0]
         require_same_logits(plain, from_embedding, "the forward pass from embeddings", FROM_EMBEDDINGS)
-        return cls(ids, embedded, plain, read)
+        return cls(ids, embedded, plain, read, choices)
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,8 @@ class LinearisationRun:
             checked["adds_up_within"] = self._adds_up(products)
         if linear.method != "exact":  # which tells each block of its rows
             tell(progress, 1, 1)
+        if self.start.choices is not None:
+            checked["experts"] = self.start.choices.account
         return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached_accuracy})
 
     def _linearised(self) -> _Linear:
@@ -199,9 +204,10 @@ class LinearisationRun:
                 frozen_logits = self.model(self.start.ids[None], logits_to_keep=1)
             require_same_logits(self.start.logits, frozen_logits[0], f"the {self.name} forward pass", FROZEN)
         freeze = freezing(self.model, self.name)
-        return AutogradRoute(
-            self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.options.layers)
-        )
+        with held_choices(self.model, self.start.choices):
+            return AutogradRoute(
+                self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.options.layers)
+            )
 
     def _exact(self, linear: _Linear, progress: Progress | None) -> tuple[Columns, _Products, dict[str, Any]]:
         """The norms, and the products that are read off the rows."""
@@ -234,7 +240,8 @@ class LinearisationRun:
     def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
         """Certify by finite differences; by autograd too where these say nothing."""
         where = self.model, self.start.embedded, self.name
-        certificate_fields = asdict(certify(*where, products.parts, self.options.layers[0], products.outputs))
+        with held_choices(self.model, self.start.choices):
+            certificate_fields = asdict(certify(*where, products.parts, self.options.layers[0], products.outputs))
         if linear.account["route"] == "analytic" and not certificate_fields["informative"]:
             certificate_fields["against_autograd"] = self._against_autograd(products.row)
         return {"certificate": certificate_fields}

@@ -14,7 +14,7 @@ from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.formulas.scores import strip_bounds
 from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
 from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
-from ostools.measure.jacobian.routes import FROZEN_PARTS
+from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, FROZEN_PARTS
 from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import strip_size
 from ostools.measure.passes.output import read_up_to
@@ -167,7 +167,7 @@ _WITHOUT_LIMIT = 1 << 62
 def sensitivity_bytes(
     shape: Shape,
     pos: int,
-    linearisations: Sequence[str] = ("full", "frozen"),
+    linearisations: Sequence[str] = DEFAULT_LINEARISATIONS,
     *,
     layers: int = 1,
     method: str = "auto",
@@ -196,7 +196,7 @@ def sensitivity_memory(
     model: Unloaded,
     pos: int,
     *,
-    linearisations: str | Sequence[str] = ("full", "frozen"),
+    linearisations: str | Sequence[str] | None = None,
     layers: Sequence[int] | str = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
@@ -207,7 +207,7 @@ def sensitivity_memory(
     return sensitivity_bytes(
         model.shape,
         read_up_to(position, pos),
-        (linearisations,) if isinstance(linearisations, str) else linearisations,
+        (linearisations,) if isinstance(linearisations, str) else linearisations or DEFAULT_LINEARISATIONS,
         layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
         method=method,
         cotangents=cotangents,

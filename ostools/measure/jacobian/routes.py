@@ -48,6 +48,8 @@ FROZEN_PARTS: Mapping[str, FrozenParts] = {
     "detached": FrozenParts(attention=True, norms=True, activations=True),
 }
 LINEARISATIONS = tuple(FROZEN_PARTS)
+DEFAULT_LINEARISATIONS = ("full", "frozen")
+"""What is measured of a model whose blocks are known inside, where nothing is asked for."""
 
 
 def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:

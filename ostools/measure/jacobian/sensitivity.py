@@ -22,6 +22,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.sites import is_closed
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_names
@@ -37,7 +38,7 @@ from ostools.measure.jacobian.linearisation_run import (
     measured,
 )
 from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents, checked_method, with_accuracy
-from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute
+from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
@@ -132,7 +133,7 @@ def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt | Sequence[str | Prompt],
     *,
-    linearisations: Sequence[str] = ("full", "frozen"),
+    linearisations: Sequence[str] | None = None,
     layers: Literal["all"] | Iterable[int] = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
@@ -156,6 +157,7 @@ def sensitivity(
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
             and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
             two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
+            None: full and frozen; full alone where nothing inside a block is known.
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
             orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
@@ -171,6 +173,8 @@ def sensitivity(
             or a logit of it, or it is refused.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
+    if linearisations is None:
+        linearisations = ("full",) if is_closed(model) else DEFAULT_LINEARISATIONS
     name, accuracy = with_accuracy(method)
     settings = Settings(name, cotangents, max_memory, seed, accuracy)
     options = _checked_options(model, linearisations, layers, settings)
@@ -309,7 +313,12 @@ def _require_cotangents_that_are_used(options: Any) -> None:
 SWEPT = Swept(
     read=Sensitivity,
     options={
-        "linearisations": AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS)),
+        "linearisations": (
+            Annotated[
+                Sequence[str], AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS))
+            ],
+            DEFAULT_LINEARISATIONS,
+        ),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
         "method": (Annotated[str, AfterValidator(lambda method: checked_method(method, METHOD_KINDS))], "exact"),
         "cotangents": Field(ge=2),

@@ -11,6 +11,7 @@ Cost: five tiny forward passes, one of them with a row for every block.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import is_closed, points
 from ostools.ground.errors import InputError
+from ostools.models.bridge.routing import Choices, held_choices, noted_choices
 from ostools.models.shape import context, setting
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -248,7 +250,11 @@ def _prove(
     """Everything that reaches the logits goes through every v^(l), and through y; and nothing of a later token does."""
     last = int(bridge.cfg.n_layers)
     sites = ("residual_pre", "residual_post", "final_norm")
-    with torch.no_grad(), hooks.capture(bridge, *sites, reduce=lambda tensor, _: tensor.clone()) as record:
+    with (
+        torch.no_grad(),
+        hooks.capture(bridge, *sites, reduce=lambda tensor, _: tensor.clone()) as record,
+        noted_choices(bridge, probe.shape[1], keep=True) as choices,
+    ):
         logits = bridge(probe)
     pre, post, y = record["residual_pre"], record["residual_post"], record["final_norm"]
     _require_close(logits, plain, "the pass with hook points", name)
@@ -258,10 +264,16 @@ def _prove(
                 f"expected block {layer} of {name} to read what block {layer - 1} leaves, found another stream: which is "
                 "v^(l) is not known"
             )
-    _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, name)
+    _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, choices, name)
     other = probe.clone()
     other[:, -1] = probe[:, 0]
-    with torch.no_grad():
+
+    def same_choices(block: int, copies: Tensor, own: Tensor) -> None:
+        if len(own) % probe.shape[1] == 0:  # a row or more for each token
+            own, copies = (scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :] for scores in (own, copies))
+            _require_close(copies[0], own, "another last token", name, f"before it, in a choice of block {block}")
+
+    with torch.no_grad(), held_choices(bridge, choices, same_choices):
         _require_close(bridge(other)[:, :-1], logits[:, :-1], "another last token", name, "before it: it is not causal")
     _find_scale(bridge, y, logits, name)
 
@@ -272,9 +284,14 @@ def _prove_streams(
     logits: Float[Tensor, "1 pos d_vocab"],
     streams: dict[int, Tensor],
     y: Tensor,
+    choices: Choices | None,
     name: str,
 ) -> None:
-    """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last row y."""
+    """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last row y.
+
+    Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's. Then the probe's choice is
+    taken: rounding in a larger batch may change it.
+    """
     last = int(bridge.cfg.n_layers)
 
     def put(row: int, stream: Tensor) -> Callable[[Tensor], Tensor]:
@@ -284,7 +301,14 @@ def _prove_streams(
     places.append((points(bridge, "residual_post", [last - 1])[last - 1], put(last, streams[last])))
     places.append((points(bridge, "final_norm")[None], put(last + 1, y)))
     others = probe.flip(1).expand(last + 2, -1)  # another one at every position
-    with torch.no_grad(), attached([(point, body, Order.EDIT) for point, body in places], kind="proof"):
+    why = "with v^({}) put in: a choice of experts depends on a token past it"
+
+    def same_choices(block: int, copies: Tensor, own: Tensor) -> None:
+        for layer in range(block + 1):
+            _require_close(copies[layer], own, "a pass over other tokens", name, why.format(layer))
+
+    edits = attached([(point, body, Order.EDIT) for point, body in places], kind="proof")
+    with torch.no_grad(), edits, held_choices(bridge, choices, same_choices):
         rows = bridge(others)
     for layer, row in enumerate(rows):
         where = f"v^({layer}) of other tokens" if layer <= last else "y of other tokens"
@@ -293,6 +317,7 @@ def _prove_streams(
 
 
 def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:
+    actual, expected = (tensor.masked_fill(tensor == -math.inf, 0) for tensor in (actual, expected))
     error = float((actual - expected).abs().max() / expected.abs().max())
     if not error <= _ROUNDING[expected.dtype]:
         raise InputError(
@@ -301,26 +326,38 @@ def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: 
         )
 
 
-_NO_SOFTMAX = ("mamba", "ssm", "deltanet", "rwkv", "recurrent", "linearattention", "lightning", "lstm", "shortconv")
-"""What classes of blocks without softmax attention have in their names."""
+_SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+"""What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing else."""
+_NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
+"""What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
 
 
 def block_notes(model: TransformerBridge) -> dict[str, str]:
     """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
     if not is_closed(model):
         return {}
-    kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
-    other = [kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX)]
-    notes = {"blocks": "closed: only the residual stream between them is known; `full` is the real derivative"}
-    if other:
-        notes["no_softmax"] = (
-            f"{', '.join(other)}: the paper's statements on softmax attention are not about these blocks"
-        )
-    if any("expert" in kind.lower() or "router" in kind.lower() or "moe" in kind.lower() for kind in kinds):
-        notes["experts"] = (
-            "the router's choice is held as it is at this prompt; how near a token is to another choice is not measured"
-        )
+    notes = {
+        "blocks": "closed: only the residual stream between them is known; `full` is the real derivative, and linearisations "
+        "that hold what is inside a block (frozen, frozen-attention, frozen-norm, detached) are missing"
+    }
+    if other := _without_softmax(model):
+        notes["no_softmax"] = f"{other}: the paper's statements on softmax attention are not about these blocks"
     return notes
+
+
+def _without_softmax(model: TransformerBridge) -> str:
+    """Blocks that are not of softmax attention alone: by the configuration where it says so, else by the names of classes."""
+    config: Any = model.original_model.config
+    types = setting(config.get_text_config(), "layer_types")
+    if types:
+        layers = {kind: [layer for layer, each in enumerate(types) if each == kind] for kind in dict.fromkeys(types)}
+        return "; ".join(
+            f"{kind} in block{'s' * (len(where) > 1)} {', '.join(map(str, where))}"
+            for kind, where in layers.items()
+            if kind not in _SOFTMAX
+        )
+    kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
+    return ", ".join(kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX))
 
 
 def soft_cap_of(config: Any) -> float | None:

@@ -35,6 +35,8 @@ SHAPES = {
     "no shape shown": "The test does not show that any part of the prompt counts for less.",
 }
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
+_NAMED = 5
+"""Tokens near another choice of experts that a sentence names."""
 _FEWEST_RANKED = 3
 """An order of fewer tokens says nothing."""
 _ORDERS = (
@@ -74,8 +76,43 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
                 f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in "
                 f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
             )
+    sentences += [*_block_findings(result), *_expert_findings(profiles, result)]
     certificate = certificate_headline(result)
     return sentences if certificate is None else [*sentences, f"{certificate.verdict} {certificate.text}"]
+
+
+def _block_findings(result: Sensitivity) -> list[str]:
+    """What is missing where nothing inside a block is known, and blocks that the paper's statements are not about."""
+    parameters: Any = result.provenance.parameters
+    notes = [str(parameters[name]) for name in ("blocks", "no_softmax") if name in parameters]
+    if notes:
+        notes[0] = f"Blocks are {notes[0]}"
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
+def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list[str]:
+    """What the derivative of a mixture of experts holds, and which token is how near to another choice of experts."""
+    parameters: Any = result.provenance.parameters
+    accounts = [run["experts"] for run in parameters.get("runs", {}).values() if "experts" in run]
+    if not accounts:
+        return []
+    held = "Experts: the derivative holds every router's choice as it is at this prompt"
+    nearest, near = accounts[0]["nearest"], accounts[0]["within_rounding"]
+    if nearest is None:
+        return [f"{held}. How near a token is to another choice is not measured: no torch.topk makes it."]
+    rows = next(iter(profiles.values())).set_index("position", drop=False)
+    sentences = [
+        f"{held}. Nearest to another choice is {_token(rows.loc[nearest['position']])} at block {nearest['block']}: the scores "
+        f"of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
+    ]
+    if near:
+        named = ", ".join(_token(rows.loc[position]) for position in near[:_NAMED])
+        more = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
+        sentences.append(
+            f"Within rounding of another choice of experts: {named}{more}. Another order of additions may choose otherwise "
+            "there, and give another derivative."
+        )
+    return sentences
 
 
 def certificate_headline(result: Sensitivity | None) -> Headline | None:

@@ -1,0 +1,157 @@
+"""Which experts the routers of a model chose for a prompt: how near each choice was to another,
+and the same choice in other passes.
+
+A router sends a token to the k experts of the highest scores. A derivative holds that choice: it is
+the network's as far as no choice changes. The margin of a choice is the k-th score minus the
+(k+1)-th. Where it is within the rounding of the arithmetic, another order of additions may choose
+other experts, with another derivative.
+
+Every `torch.topk` in a block is taken for a choice: of experts, of groups of experts, of the keys
+of a sparse attention. Cost: the sorting of the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.register import before_modules
+
+_ROUTERS = ("experts", "router", "gating")
+"""What classes of a mixture of experts have in their names."""
+_ROUNDING = 64
+"""Units of rounding, of the dtype of the scores: a margin below them is noise of the arithmetic."""
+_Place = tuple[int, int]
+
+
+@dataclass
+class Choices:
+    """Choices of one pass over a prompt of `pos` tokens; by block, and by their order in it.
+
+    `indices`: what was chosen. `margins`: each token's margin, as a share of its k-th score where
+    the scores are probabilities (none is negative), else of its largest. `noise`: what rounding
+    makes of such a share. `scores`: what was chosen from, where it is kept.
+    """
+
+    pos: int
+    indices: dict[_Place, Int[Tensor, "... k"]] = field(default_factory=dict)
+    scores: dict[_Place, Float[Tensor, "... choice"]] = field(default_factory=dict)
+    margins: dict[_Place, Float[Tensor, " pos"]] = field(default_factory=dict)
+    noise: float = 0.0
+
+    def add(self, place: _Place, scores: Float[Tensor, "... choice"], indices: Tensor) -> None:
+        """Note one choice along the last axis; one of all that there are is none, and has no margin."""
+        self.indices[place] = indices
+        k = indices.shape[-1]
+        if k == scores.shape[-1] or self.pos not in scores.shape[:-1]:
+            return
+        scores = scores.detach()
+        self.noise = max(self.noise, _ROUNDING * torch.finfo(scores.dtype).eps)
+        ordered = scores.double().topk(k + 1, dim=-1).values
+        sizes = scores.double().masked_fill(~scores.isfinite(), 0).abs().amax(-1)
+        size = ordered[..., -2] if bool((scores >= 0).all()) else sizes
+        margins = (ordered[..., -2] - ordered[..., -1]) / size.clamp_min(1e-300)
+        by_token = margins.movedim(margins.shape.index(self.pos), 0).reshape(self.pos, -1)
+        self.margins[place] = by_token.amin(1).cpu()
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """For the provenance: the token nearest to another choice, and every token within rounding of one."""
+        if not self.margins:
+            return {"nearest": None, "within_rounding": []}
+        places = list(self.margins)
+        margins = torch.stack([self.margins[place] for place in places])
+        row, position = divmod(int(margins.argmin()), self.pos)
+        nearest = {"position": position, "block": places[row][0], "margin": float(margins.min())}
+        near = (margins <= self.noise).any(0).nonzero().flatten().tolist()
+        return {"nearest": nearest, "within_rounding": near}
+
+
+class _AtEachChoice(TorchFunctionMode):
+    """Runs every topk in a block through `choose(place, scores, what topk gave)`."""
+
+    def __init__(self, choose: Callable[[_Place, Tensor, Any], Any]) -> None:
+        super().__init__()
+        self._choose = choose
+        self._place: _Place | None = None
+
+    def enter_block(self, layer: int) -> None:
+        """Every choice from here on is one of that block."""
+        self._place = (layer, 0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        is_choice = func in (torch.topk, Tensor.topk) and self._place is not None
+        if not is_choice or output[1].shape[:-1] != args[0].shape[:-1]:  # the latter: not along the last axis
+            return output
+        place, self._place = self._place, (self._place[0], self._place[1] + 1)
+        return self._choose(place, args[0], output)
+
+
+@contextmanager
+def _at_each_choice(model: TransformerBridge, choose: Callable[[_Place, Tensor, Any], Any]) -> Iterator[None]:
+    mode = _AtEachChoice(choose)
+    layers = {id(block): layer for layer, block in enumerate(model.blocks)}
+
+    def enter(module: Any, args: Any, kwargs: Any) -> None:
+        mode.enter_block(layers[id(module)])
+
+    with before_modules({f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, enter), mode:
+        yield
+
+
+@contextmanager
+def noted_choices(model: TransformerBridge, pos: int, *, keep: bool = False) -> Iterator[Choices | None]:
+    """Note the choices of the last pass in the block, over one prompt; None for a model without experts.
+
+    `keep`: their scores too.
+    """
+    kinds = {type(part).__name__.lower() for block in model.blocks for part in block.modules()}
+    if not any(word in kind for kind in kinds for word in _ROUTERS):
+        yield None
+        return
+    choices = Choices(pos)
+
+    def note(place: _Place, scores: Tensor, output: Any) -> Any:
+        choices.add(place, scores, output[1])
+        if keep:
+            choices.scores[place] = scores
+        return output
+
+    with _at_each_choice(model, note):
+        yield choices
+
+
+@contextmanager
+def held_choices(
+    model: TransformerBridge,
+    choices: Choices | None,
+    check: Callable[[int, Float[Tensor, "copy token choice"], Float[Tensor, "token choice"]], None] | None = None,
+) -> Iterator[None]:
+    """Run passes over copies of the prompt, moved or not, in which every token is sent where it was.
+
+    `check` is told the block of each choice, its scores in every copy, and those of the prompt (which were kept).
+    """
+    if choices is None:
+        yield
+        return
+
+    def hold(place: _Place, scores: Tensor, output: Any) -> Any:
+        indices = choices.indices[place]
+        copies = scores.shape[0] // indices.shape[0]
+        if check is not None:
+            own = choices.scores[place]
+            check(place[0], scores.reshape(copies, -1, own.shape[-1]), own.reshape(-1, own.shape[-1]))
+        indices = indices.repeat(copies, *[1] * (indices.ndim - 1))
+        return type(output)((scores.gather(-1, indices), indices))
+
+    with _at_each_choice(model, hold):
+        yield
