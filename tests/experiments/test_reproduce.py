@@ -203,6 +203,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("arbitrarily-close", UNTESTED, planted.figure_5(FALL, lengths=range(1, 20))),
     ("near-precision-at-50", AGREES, planted.figure_5(UNDER)),
     ("near-precision-at-50", DISAGREES, planted.figure_5(OVER)),
+    ("near-precision-at-50", AGREES, planted.figure_5(UNDER, noise=4e-6)),  # five times the noise
+    ("near-precision-at-50", DISAGREES, planted.figure_5(UNDER, noise=1e-6)),  # twenty times
     ("near-precision-at-50", UNTESTED, planted.figure_5(UNDER, lengths=range(1, 30))),
     ("varying-delays", AGREES, planted.figure_5(UNDER)),
     ("varying-delays", DISAGREES, planted.figure_5(OVER)),
