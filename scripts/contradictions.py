@@ -1,9 +1,9 @@
-"""Plant a contradiction to every row of docs/fidelity.md in a copy of the tree, and run the tests that the row names: one must fail.
+"""Plant a contradiction to every row of docs/fidelity.md in a copy of the tree, and run the tests of the row.
 
-`python -m scripts.contradictions [ROW ...]` tries all rows, or these, and prints which were caught. What is planted stands in
-`contradictions.toml`, by the row's anchor; of a claim every judge says the opposite. A contradiction in a function is tried in
-a fork of a pytest that has collected all these tests; one in a constant or a default has a pytest of its own. Before, the
-tests pass where nothing is planted. Cost: some four minutes of one core.
+`python -m scripts.contradictions [ROW ...]` tries all rows, or these, and prints which were caught: one test of the row has to
+fail. What is planted stands in `contradictions.toml`, by the row's anchor; of a claim the judge says the opposite. A
+contradiction in a function is tried in a fork of a pytest that has collected all these tests; one in a constant or a default
+has a pytest of its own. Before, the tests pass where nothing is planted. Cost: some four minutes of one core.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def tried(folder: Path, planted: Sequence[Contradiction]) -> dict[int, str]:
                 return int(pytest.main([*_OPTIONS, *tests[one.row]]))
 
             with bench.planted(one):
-                found[number] = outcome(forked(lambda: bench.in_the_tree(alone), _SECONDS))  # noqa: B023
+                found[number] = outcome(forked(lambda: bench.in_the_tree(alone), _SECONDS))
     return found
 
 
