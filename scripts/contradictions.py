@@ -1,100 +1,146 @@
-"""Plant a contradiction to a row of docs/fidelity.md in a copy of the tree, and run the test that the row names: it must fail.
+"""Plant a contradiction to every row of docs/fidelity.md in a copy of the tree, and run the tests of the row.
 
-`python -m scripts.contradictions` tries all and prints which were caught. A quarter of a minute for each.
+`python -m scripts.contradictions [ROW ...]` tries all rows, or these, and prints which were caught: one test of the row has to
+fail. What is planted stands in `contradictions.toml`, by the row's anchor; of a claim the judge says the opposite. A
+contradiction in a function is tried in a fork of a pytest that has collected all these tests; one in a constant or a default
+has a pytest of its own. Before, the tests pass where nothing is planted. Cost: some four minutes of one core.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from scripts.fidelity import Row, rows
+from scripts.mutant_bench import CAUGHT, SURVIVED, Bench, Collected, forked, outcome, preload
 from scripts.mutants import copied_tree
+
+PLANTED = Path(__file__).with_suffix(".toml")
+_OPTIONS = ("-x", "-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+_SECONDS = 120.0
+"""Of the processor, that the tests of a row may take."""
+_JUDGE = "            verdict = self.judge(results)\n"
+_OPPOSITE = f"""{_JUDGE}\
+            opposite = {{AGREES: DISAGREES, DISAGREES: AGREES}}.get(verdict.outcome, verdict.outcome)
+            verdict = Verdict(opposite, verdict.sentence, verdict.numbers)
+"""
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """`before` stands once in the file `path`; with `after` in its place the row that names `test` is false."""
+    """With `after` in the place of `before`, which stands once in the file `path`, the row `row` is false, as `says` says."""
 
-    name: str
+    row: str
+    says: str
     path: str
     before: str
     after: str
-    test: str
+
+    def planted(self, text: str) -> str:
+        """The file's text with the contradiction. Raises `ValueError` where `before` does not stand there once."""
+        if (count := text.count(self.before)) != 1:
+            raise ValueError(f"{self.row}: expected {self.before!r} once in {self.path}, found it {count} times")
+        return text.replace(self.before, self.after)
 
 
-_STATEMENTS, _PAIRS = "ostools/experiments/reproduce/statements.py", "ostools/tasks/figure5.py"
-_LEMMA_TEST = "experiments/test_reproduce.py::test_every_lemma_is_judged_by_its_own_checks"
-_SEQUENCE_TEST = "tasks/test_pairs.py::test_figure_5_ends_in_the_sequences_of_its_captions"
-_COPY_C = 'Figure5Task("figure-5c", AppendixTask("copy"'
-CONTRADICTIONS = (
-    *(
-        Contradiction(
-            f"the judge of {name} always says that it does not agree",
-            _STATEMENTS,
-            "decide(passed == len(stated), sentence, **numbers)",
-            f'decide(name != "{name}" and passed == len(stated), sentence, **numbers)',
-            _LEMMA_TEST,
-        )
-        for name in ("B.4", "B.6", "B.7", "B.8", "B.9", "B.10")
-    ),
-    Contradiction(
-        "copy-first asks for the last digit",
-        "ostools/tasks/appendix_c.py",
-        'place="first"',
-        'place="last"',
-        "tasks/test_appendix_c.py::test_copy_first_asks_for_the_first_digit",
-    ),
-    Contradiction(
-        "Figure 5 (c) draws its digits",
-        _PAIRS,
-        _COPY_C,
-        _COPY_C.replace('"copy"', '"copy", uniform=True'),
-        _SEQUENCE_TEST,
-    ),
-    Contradiction(
-        "a comma after every fifth digit", _PAIRS, "Separator(every=3)", "Separator(every=5)", _SEQUENCE_TEST
-    ),
-)
+def contradictions() -> list[Contradiction]:
+    """All: those of `contradictions.toml`, one or more a row, and one for each claim."""
+    tables = tomllib.loads(PLANTED.read_text("utf-8"))
+    claim, says = "ostools/experiments/reproduce/claim.py", "its judge says the opposite"
+    return [
+        *(Contradiction(row, **planted) for row, several in tables.items() for planted in several),
+        *(Contradiction(row.id, says, claim, _JUDGE, _OPPOSITE) for row in rows() if row.section == "claims"),
+    ]
 
 
-def is_caught(contradiction: Contradiction, tree: Path) -> bool:
-    """Whether the named test fails with the contradiction in that copy, which is as before afterwards.
+def is_of(row: Row, test: str) -> bool:
+    """Whether the row names the test of that name; of a claim, the case that is named after it."""
+    name, _, case = test.partition("[")
+    if name.removeprefix("tests/") not in row.tests:
+        return False
+    claim = row.id.removeprefix("claim-")
+    cases = (f"{claim} ", f"{claim.removeprefix('lemma-')}]")
+    return row.section != "claims" or case.lower().startswith(cases)
 
-    Raises `ValueError` where the text to be replaced does not stand there once, or pytest ends in another way.
+
+class _Session(Collected[Contradiction]):
+    """A plugin of pytest that runs each row's tests in a fork with the contradiction in its functions, where it is in one.
+
+    `outcomes`: the file that gets a line for each, its number and what came out; number -1 is of all tests, nothing planted.
     """
-    file = tree / contradiction.path
-    text = file.read_text("utf-8")
-    if text.count(contradiction.before) != 1:
-        raise ValueError(f"{contradiction.name}: expected one {contradiction.before!r} in {contradiction.path}")
-    file.write_text(text.replace(contradiction.before, contradiction.after), encoding="utf-8")
-    try:
-        code = run_test(contradiction.test, tree)
-    finally:
-        file.write_text(text, encoding="utf-8")
-    if code not in (0, 1):
-        raise ValueError(f"{contradiction.name}: expected a pytest that runs, found exit status {code}")
-    return code == 1
+
+    def __init__(self, bench: Bench, planted: Sequence[Contradiction], outcomes: Path) -> None:
+        super().__init__(bench, planted, lambda planted, outcome: None)
+        self.outcomes = outcomes
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.find_functions()
+        by_id = {row.id: row for row in rows()}
+        self._tell(-1, forked(lambda: self.run_swapped((), session.items), None))
+        for number, planted in enumerate(self.mutants):
+            with self.bench.planted(planted) as (before, after):
+                swaps = self.swaps(planted.path, before, after)
+                items = [item for item in session.items if is_of(by_id[planted.row], item.nodeid)]
+                if swaps:
+                    self._tell(number, forked(lambda: self.run_swapped(swaps, items), _SECONDS))  # noqa: B023
+        return True
+
+    def _tell(self, number: int, status: int | None) -> None:
+        with self.outcomes.open("a", encoding="utf-8") as file:
+            file.write(f"{number} {outcome(status)}\n")
 
 
-def run_test(test: str, tree: Path) -> int:
-    """The exit status of pytest on that test of the copy: 0 it passed, 1 it failed."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", f"tests/{test}"]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False).returncode
+def tried(folder: Path, planted: Sequence[Contradiction]) -> dict[int, str]:
+    """What came out of each, by its number in `planted`; -1: of the tests where nothing is planted."""
+    preload()
+    bench, outcomes = Bench(copied_tree(folder), folder / "called.jsonl"), folder / "outcomes.txt"
+    by_id = {row.id: row for row in rows()}
+    tests = {one.row: [f"tests/{test}" for test in by_id[one.row].tests] for one in planted}
+
+    def collected() -> int:
+        sys.dont_write_bytecode = False  # all that come after it read what it compiled
+        names = sorted({test for named in tests.values() for test in named})
+        return int(pytest.main([*_OPTIONS, *names], plugins=[_Session(bench, planted, outcomes)]))
+
+    status = forked(lambda: bench.in_the_tree(collected), None)
+    if status != 0:
+        raise ValueError(f"expected a pytest that collects every test, found exit status {status}")
+    found = {
+        int(number): result for number, result in (line.split(" ", 1) for line in outcomes.read_text().splitlines())
+    }
+    for number, one in enumerate(planted):
+        if number not in found:
+
+            def alone(one: Contradiction = one) -> int:
+                bench.aside()
+                return int(pytest.main([*_OPTIONS, *tests[one.row]]))
+
+            with bench.planted(one):
+                found[number] = outcome(forked(lambda: bench.in_the_tree(alone), _SECONDS))
+    return found
 
 
-def main() -> int:
+def main(names: Sequence[str]) -> int:
+    started = time.monotonic()
+    planted = [one for one in contradictions() if not names or one.row in names]
     with tempfile.TemporaryDirectory(prefix="contradictions-") as folder:
-        tree = copied_tree(Path(folder))
-        caught = {one.name: is_caught(one, tree) for one in CONTRADICTIONS}
-    for name, failed in caught.items():
-        print(f"{'caught' if failed else 'SURVIVED':>8}  {name}")
-    return int(not all(caught.values()))
+        found = tried(Path(folder), planted)
+    if found[-1] != SURVIVED:
+        print("expected tests that pass where nothing is planted; one fails")
+        return 2
+    for number, one in enumerate(planted):
+        print(f"{found[number]:>12}  {one.row}: {one.says}")
+    caught = sum(found[number] == CAUGHT for number in range(len(planted)))
+    print(f"{caught} of {len(planted)} caught in {time.monotonic() - started:.0f} s")
+    return int(caught < len(planted))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -94,7 +94,7 @@ class Bench:
         """Tries the mutants of functions that tests call, and tells each outcome; the others are left."""
 
         def run() -> int:
-            return int(pytest.main([*OPTIONS, *folders], plugins=[_Collected(self, mutants, tell)]))
+            return int(pytest.main([*OPTIONS, *folders], plugins=[Collected(self, mutants, tell)]))
 
         status = forked(lambda: self.in_the_tree(run), None)
         if status != 0:
@@ -175,7 +175,7 @@ class Bench:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
 
 
-class _Collected(Generic[Some]):
+class Collected(Generic[Some]):
     """A plugin of pytest: in place of running the tests once, it runs some of them for each mutant."""
 
     def __init__(self, bench: Bench, mutants: Sequence[Some], tell: Callable[[Some, str], None]) -> None:
@@ -190,10 +190,7 @@ class _Collected(Generic[Some]):
         files: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
             files[file_of(item.nodeid)].append(item)
-        for thing in gc.get_objects():
-            if type(thing) is FunctionType:  # isinstance would ask things of others, which warn
-                self.functions[self._place(thing.__code__)].append(thing)
-        gc.freeze()
+        self.find_functions()
         known = self.bench.known()
         for name, items in files.items():
             if not all(item.nodeid in known for item in items):
@@ -202,6 +199,12 @@ class _Collected(Generic[Some]):
         for mutant in self.mutants:
             self._try(mutant, files, known)
         return True
+
+    def find_functions(self) -> None:
+        for thing in gc.get_objects():
+            if type(thing) is FunctionType:  # isinstance would ask things of others, which warn
+                self.functions[self._place(thing.__code__)].append(thing)
+        gc.freeze()
 
     def _place(self, code: CodeType) -> str:
         """A function's name for people and for the record: file, name, first line."""
@@ -240,15 +243,15 @@ class _Collected(Generic[Some]):
     def _try(self, mutant: Some, files: dict[str, list[pytest.Item]], known: dict[str, Ran]) -> None:
         """Tells the outcome, or nothing where the error shows at import or no test calls the function."""
         with self.bench.planted(mutant) as (before, after):
-            swaps = self._swaps(mutant.path, before, after)
+            swaps = self.swaps(mutant.path, before, after)
             items = in_order(files, known, {self._place(old) for old, _ in swaps})
             if not items:
                 return
             seconds = sum(known[item.nodeid].seconds for item in items)
-            status = forked(lambda: self._swapped(swaps, items), 3 * seconds + 20)
+            status = forked(lambda: self.run_swapped(swaps, items), 3 * seconds + 20)
         self.tell(mutant, outcome(status))
 
-    def _swaps(self, path: str, before: str, after: str) -> list[tuple[CodeType, CodeType]]:
+    def swaps(self, path: str, before: str, after: str) -> list[tuple[CodeType, CodeType]]:
         """The code of each function that differs, before and after; nothing where no function that is there can be changed."""
         module = sys.modules.get(".".join(Path(path).with_suffix("").parts).removesuffix(".__init__"))
         if module is None or module.__spec__ is None:
@@ -263,7 +266,7 @@ class _Collected(Generic[Some]):
         fits = all(len(here.co_freevars) == len(now.co_freevars) for here, now in there)
         return there if able and fits else []
 
-    def _swapped(self, swaps: Sequence[tuple[CodeType, CodeType]], items: Sequence[pytest.Item]) -> int:
+    def run_swapped(self, swaps: Sequence[tuple[CodeType, CodeType]], items: Sequence[pytest.Item]) -> int:
         for old, new in swaps:
             for function in self.functions[self._place(old)]:
                 function.__code__ = new

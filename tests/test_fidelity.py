@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -14,32 +14,15 @@ import hooks
 import mitigations
 import ostools
 from ostools.experiments.reproduce.claims import CLAIMS as JUDGED
+from scripts.fidelity import PAGE, Row, cells, rows
 from tests.checkpoints import paper_text
 from tests.cli.asking import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "fidelity.md"
-VERDICTS = ("same", "deviates", "silent", "two readings", "prose")
 # Every numbered thing of the paper: what its text announces at the start of a line, or calls by this name.
 NUMBERED = r"(?:Lemma|Theorem|Proposition|Corollary|Figure) (?:[BC]?\.?\d+(?:\.\d+)?)"
 
 HEADS = r"^(?:((?:Lemma|Theorem|Proposition) B?\.?\d+(?:\.\d+)?)[. (]|(\d|[ABC](?:\.\d)?) [A-Z])"
-
-
-class Row(NamedTuple):
-    """One line of a table."""
-
-    paper: str
-    here: str
-    verdict: str
-    test: str
-
-
-def rows() -> list[Row]:
-    """Every row of every table of the page, without the headers."""
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines]
-    return [Row(*row) for row in cells if row[0] != "paper"]
 
 
 def plain(text: str) -> str:
@@ -54,20 +37,31 @@ def plain_paper() -> str:
     return plain(paper_text())
 
 
-def test_every_row_is_whole() -> None:
+def test_every_row_is_whole_and_has_its_own_anchor() -> None:
     for row in rows():
-        verdict = next((name for name in VERDICTS if re.match(rf"{name}\b", row.verdict)), None)
-        assert verdict is not None, row
-        assert (verdict == "prose") == (not row.test), row
-        assert (verdict == "prose") == (not row.here), row
-        if verdict in ("deviates", "silent", "two readings"):
-            assert len(row.verdict) > len(verdict) + 10, f"no reason: {row}"
+        assert row.paper, row
+        assert row.here, row
+        assert row.tests, row
+        if row.section in ("deviates", "two-readings", "silent"):
+            assert len(row.why) > 10, f"no reason: {row}"
+    anchors = [row.id for row in rows()]
+    assert len(set(anchors)) == len(anchors)
+    for row in rows():
+        assert re.fullmatch(r"[a-z0-9.-]+", row.id), row
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"\W+", "-", row.paper)[:60])
+def test_the_totals_are_those_of_the_tables_and_no_reason_stands_twice() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
+    totals = {anchor: int(count) for anchor, count in re.findall(r"\(#([\w-]+)\).*\| (\d+) \|$", text, re.M)}
+    assert totals == dict(Counter(row.section for row in rows()))
+    reasons = [row.why for row in rows() if len(row.why) > len("yes")]
+    assert [why for why, count in Counter(reasons).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
 def test_quotations_stand_in_the_paper(row: Row) -> None:
     text = plain_paper()
-    quoted = [plain(words).strip() for words in re.findall("“(.*?)”(?!\\w)", row.paper + " " + row.verdict)]
+    quoted = [plain(words).strip() for words in re.findall("“(.*?)”(?!\\w)", row.paper + " " + row.why)]
     assert [words for words in quoted if words not in text] == []
 
 
@@ -92,19 +86,19 @@ def test_every_display_is_counted_by_the_statement_it_stands_in() -> None:
     for display in re.finditer(r"\$\$.*?\$\$", text, re.DOTALL):
         head = [name for place, name in heads if place < display.start()][-1]
         there[head] = there.get(head, 0) + 1
-    told = [re.match(r"(.+?), displays (\d+):", row.paper) for row in rows()]
+    told = [re.match(r"(.+?), displays (\d+)$", statement) for statement, _ in cells("displays")]
     assert {found[1]: int(found[2]) for found in told if found} == there
 
 
 def test_every_judged_claim_has_its_row() -> None:
     """And says so where it holds by construction."""
-    judged = {found[1]: row for row in rows() if (found := re.search(r"\(`([\w.-]+)`\)$", row.verdict))}
-    assert set(judged) == {claim.id for claim in JUDGED}
+    judged = {row.id: row for row in rows() if row.section == "claims"}
+    assert list(judged) == [f"claim-{claim.id.lower()}" for claim in JUDGED]
     for claim in JUDGED:
-        row = judged[claim.id]
+        row = judged[f"claim-{claim.id.lower()}"]
         assert claim.words in row.paper
         assert claim.place in row.paper
-        assert bool(claim.construction) == ("by construction" in row.verdict), claim.id
+        assert row.why == ("yes" if claim.construction else ""), claim.id
 
 
 @cache
@@ -115,9 +109,8 @@ def functions_of(path: Path) -> frozenset[str]:
 
 def test_every_test_is_there() -> None:
     for row in rows():
-        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", row.test):
+        for path, name in (test.split("::") for test in row.tests):
             assert name in functions_of(ROOT / "tests" / path), row
-        assert not row.test or "::" in row.test, row
 
 
 def test_every_name_is_there() -> None:

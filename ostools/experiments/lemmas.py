@@ -168,12 +168,16 @@ def same_answers(seed: int) -> list[Check]:
     # A product for each, as a kernel may depend on the size.
     answers = torch.stack([cast.logits(row[None, None])[0, 0] for row in rounded])
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
-    alike = float(lemmas.identical_next(rounded).sum())
+    identical = lemmas.identical_next(rounded)
+    alike, choice = float(identical.sum()), answers.argmax(-1)
+    # n and n + 1 are different counts: where both get the same token, one of them gets the wrong one.
+    both_right = float((identical & (choice[1:] != choice[:-1])).sum())
     extra, extra_of_sums = (float(lemmas.second_answers(rounded, interventions)) for interventions in (answers, sums))
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),
         Check(f"pairs n, n + 1 to {longest} with one representation, bfloat16", alike, ">=", 1.0),
+        Check("of these pairs, those of which neither has to be given the wrong count", both_right, "<=", 0.0),
         Check(words, extra_of_sums, ">=", 1.0, "with a readout of every position"),
     ]
 

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import experiments
 from ostools.experiments.figures import answering
 from ostools.experiments.figures.copying import LENGTHS, PANELS
-from ostools.experiments.figures.counting import TASKS, WAYS, figure_3, figure_4_of, frequencies
+from ostools.experiments.figures.counting import TASKS, WAYS, figure_3, figure_4_of, figure_prompts, frequencies
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate
@@ -89,6 +89,12 @@ def says(text: Any) -> Any:
         return [Answer((0,), *text(prompt.text)) for prompt in prompts]
 
     return answers
+
+
+def test_figure_3_has_five_seeds_where_a_sequence_is_drawn_and_one_elsewhere() -> None:
+    seeds = {(question.task.name, question.seed) for question in figure_prompts(3, [5])}
+    drawn = {("count-ones-bernoulli", seed) for seed in range(5)}
+    assert seeds == {("sum-ones", 0), ("count-ones", 0), *drawn}
 
 
 def test_what_holds_no_number_or_was_cut_is_in_no_error(

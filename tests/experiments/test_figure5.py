@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,16 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(frame["norm"]) == {"linf"}
     assert set(frame.loc[frame["panel"] == "b", "seeds"]) == {4}
     assert set(frame.loc[frame["panel"] != "b", "seeds"]) == {1}
+    seeds: Any = figure.reading.of(figure.curves["b"].measured())
+    means = seeds.groupby(["dtype", "length"])["mean"].mean()
+    drawn = frame[frame["panel"] == "b"].set_index(["dtype", "length"])["mean"]
+    pd.testing.assert_series_equal(drawn.sort_index(), means.sort_index())
     assert bool((frame["head_minimum"] <= frame["seed_minimum"]).all())
     assert bool((frame["seed_maximum"] <= frame["head_maximum"]).all())
+
+
+def test_both_precisions_are_drawn_where_none_is_named() -> None:
+    assert inspect.signature(figure_5).parameters["dtypes"].default == ("float32", "bfloat16")
 
 
 @pytest.mark.parametrize("panel", quick("abcd", "b"))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ostools.experiments.lemmas import lemma_checks
 from ostools.experiments.reproduce.claim import (
     AGREES,
     BY_CONSTRUCTION,
@@ -75,7 +76,6 @@ def test_without_its_part_no_claim_is_judged_and_the_reason_is_told() -> None:
     told = dict(zip(found["claim"], found["measured"], strict=True))
     assert told["commas-separate"] == "figure-5: a tokenizer that merges digits"
     assert told["first-is-easier"] == "figure-2: it was not measured"
-    assert "Gemini 1.5's answers" in told["gemma-less-accurate"]
 
 
 def test_a_recipe_is_checked_part_by_part() -> None:
@@ -196,13 +196,18 @@ CASES: list[tuple[str, str, Any]] = [
     ("100-is-commonest", UNTESTED, planted.figure_3(lambda task, n: n)),
     ("100-is-commonest", UNTESTED, planted.figure_3(lambda task, n: 100, lengths=range(5, 96, 5))),
     ("100-is-commonest", UNTESTED, planted.figure_3(lambda task, n: 100 if n < 30 else None)),
-    ("gemma-less-accurate", UNTESTED, {}),
+    ("error-of-bernoulli-rises-near-100", AGREES, planted.figure_3(lambda task, n: n + n // 10)),
+    ("error-of-bernoulli-rises-near-100", DISAGREES, planted.figure_3(lambda task, n: n + 400 - 2 * n)),
+    ("error-of-bernoulli-rises-near-100", UNTESTED, planted.figure_3(lambda task, n: n + n * n % 7)),
+    ("error-of-bernoulli-rises-near-100", UNTESTED, planted.figure_3(lambda task, n: n + n // 10, lengths=range(5, 60, 5))),
     ("arbitrarily-close", AGREES, planted.figure_5(FALL)),
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(to_level(1.0, 2.0))})),
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(level(1.0))})),
     ("arbitrarily-close", UNTESTED, planted.figure_5(FALL, lengths=range(1, 20))),
     ("near-precision-at-50", AGREES, planted.figure_5(UNDER)),
     ("near-precision-at-50", DISAGREES, planted.figure_5(OVER)),
+    ("near-precision-at-50", AGREES, planted.figure_5(UNDER, noise=4e-6)),  # five times the noise
+    ("near-precision-at-50", DISAGREES, planted.figure_5(UNDER, noise=1e-6)),  # twenty times
     ("near-precision-at-50", UNTESTED, planted.figure_5(UNDER, lengths=range(1, 30))),
     ("varying-delays", AGREES, planted.figure_5(UNDER)),
     ("varying-delays", DISAGREES, planted.figure_5(OVER)),
@@ -274,6 +279,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("u-shape-of-retrieval", UNTESTED, planted.retrieved([False, False], "above", "above")),
     ("u-shape-of-sensitivity", AGREES, planted.retrieved([False], "above", "above", "log_sensitivity")),
     ("u-shape-of-sensitivity", DISAGREES, planted.retrieved([False], "below", "undecided", "log_sensitivity")),
+    ("u-shape-of-sensitivity", AGREES, planted.retrieved([False], "above", "below", "log_sensitivity")),
+    ("u-shape-of-sensitivity", UNTESTED, planted.retrieved([False], "undecided", "above", "log_sensitivity")),
     ("u-shape-of-sensitivity", UNTESTED, planted.retrieved([False], "above", "above", "log_probability")),
     ("lemma-B.2", BY_CONSTRUCTION, planted.lemmas("4.1/B.2", [True, True])),
     ("lemma-4.1", DISAGREES, planted.lemmas("4.1/B.2", [True, False])),
@@ -308,12 +315,18 @@ def test_every_lemma_is_judged_by_its_own_checks(name: str) -> None:
     assert judge.verdict(planted.lemmas("another", [True]), {}).outcome == UNTESTED
 
 
+def test_lemma_41_is_judged_by_its_own_words_which_leave_bounded_scores_out() -> None:
+    results = {"lemmas": {"lemmas": lemma_checks()}}
+    assert BY_ID["lemma-4.1"].verdict(results, {}).outcome == DISAGREES
+    assert BY_ID["lemma-B.2"].verdict(results, {}).outcome == BY_CONSTRUCTION
+    assert BY_ID["lemma-B.1"].verdict(results, {}).outcome == BY_CONSTRUCTION
+
+
 def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
     tried: dict[str, set[str]] = {}
     for name, outcome, _ in CASES:
         tried.setdefault("lemma" if name.startswith("lemma") else name, set()).add(outcome)
     never: dict[str, set[str]] = {
-        "gemma-less-accurate": {AGREES, DISAGREES},
         "only-the-first-token": {UNTESTED},
         "affected-by-prompting": {DISAGREES},
         "equation-4": {DISAGREES},  # sigma_psi is known from below alone

@@ -16,7 +16,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
 from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import repeats_last
+from ostools.tasks.pairs import NextPairs, repeats_last
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,17 @@ def test_every_pair_is_what_it_says(name: str, items: tasks.ItemsAs, lengths: se
 def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) -> None:
     assert repeats_last(v, v_star) == (v_star == [*v, v[-1]])
     assert repeats_last(v, [*v, v[-1]])
+
+
+def test_a_tasks_pair_is_its_prompt_with_n_and_with_one_more_item() -> None:
+    class Lengths(NextPairs):
+        form = AppendixTask("copy-last")
+
+        def ids(self, encoder: object, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+            return {n: tuple(range(n)) for n in counts}
+
+    pairs = list(Lengths().pairs(Characters(), [1, 4]))
+    assert [(len(pair.ids), len(pair.extended)) for pair in pairs] == [(1, 2), (4, 5)]
 
 
 @pytest.mark.parametrize("extended", [(5, 6, 7)], ids=str)

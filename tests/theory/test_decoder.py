@@ -140,6 +140,21 @@ def test_a_shallow_decoder_is_the_beginning_of_a_deep_one(name: str) -> None:
         torch.testing.assert_close(shallow.forward(ids).y, deep.normed(residuals[depth], deep.gain3), rtol=0, atol=0)
 
 
+def test_theorem_b3_under_its_own_hypotheses_and_why_its_last_token_repeats() -> None:
+    """Without positions, tokens bounded, L = 3: v^(L) of [v a] and [v a a] come together as 1 / n; of [v a] and [v b] not."""
+    decoder = Decoder.random(0, d_model=32, d_mlp=64, n_layers=3, positions="none")
+    tokens = torch.randint(2, 16, (1026,), generator=torch.Generator().manual_seed(1))
+    repeated, other = [], []
+    for n in (64, 1024):
+        v = tokens[: n - 1].tolist()
+        pair = decoder.forward(torch.tensor([[*v, 0, 0]])).residuals[-1][0, -2:]
+        instead = decoder.forward(torch.tensor([[*v, 1]])).residuals[-1][0, -1]
+        repeated.append(float((pair[1] - pair[0]).abs().sum()))
+        other.append(float((pair[0] - instead).abs().sum()))
+    assert repeated[1] < repeated[0] / 8
+    assert other[1] > other[0] / 2
+
+
 def test_storing_rounds_that_part_and_no_other() -> None:
     ids, decoder = tokens(1, 30), Decoder.random(9, n_layers=2)
     plain = decoder.forward(ids)

@@ -1,5 +1,7 @@
 """The encodings of positions against published tables, Hugging Face's code and their own laws."""
 
+import math
+
 import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -35,6 +37,17 @@ def test_rotated_scores_depend_on_the_difference_of_positions_only(base: float) 
         torch.testing.assert_close(diagonal, diagonal[0].expand_as(diagonal), rtol=0, atol=1e-11)
     torch.testing.assert_close(scores[0, 0], q @ k)
     assert (scores[1:, 0] - scores[0, 0]).abs().amax() > 0.1
+
+
+def test_ropes_envelope_falls_with_the_distance_and_a_scores_step_does_not() -> None:
+    """Two readings of "decays to 0 with the distance". The step is the norm of R_(m+1) - R_m, from rotated unit vectors."""
+    envelope = [positions.rotary_envelope(m, 128, 1e4) for m in (0, 1, 16, 256, 1024)]
+    assert envelope[0] == pytest.approx(1.0)
+    assert [round(value, 2) for value in envelope[1:]] == [0.97, 0.49, 0.2, 0.12]
+    turns = torch.stack([positions.rotated(row.expand(1026, 128), 1e4) for row in torch.eye(128, dtype=torch.float64)])
+    for m in (0, 1, 16, 256, 1024):
+        step = torch.linalg.matrix_norm(turns[:, m + 1] - turns[:, m], ord=2)
+        assert float(step) == pytest.approx(2 * math.sin(0.5), rel=1e-9)
 
 
 def test_what_is_bounded_and_what_is_not() -> None:

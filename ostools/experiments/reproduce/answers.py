@@ -11,7 +11,6 @@ from scipy.stats import mannwhitneyu
 from ostools.experiments.figures.counting import PANELS
 from ostools.experiments.reproduce.claim import (
     LEVEL,
-    UNTESTED,
     ResultsByPart,
     UntestedError,
     Verdict,
@@ -299,21 +298,34 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence, **numbers)
 
 
-@claim(
-    "gemma-less-accurate",
-    "Appendix C.2, Figures 6 and 7",
-    "Compared to Gemini 1.5, Gemma seems to answer less accurately on the counting prompts.",
-    "agrees if Gemma has fewer right answers than Gemini 1.5. One model cannot show this.",
-    figures=(6, 7),
+@_counting(
+    "error-of-bernoulli-rises-near-100",
+    "Section 3.2, Figure 3 (right)",
+    "the absolute error actually seems to increase around a sequence length of 100",
+    f"agrees if the absolute error rises with the length from 50 to 150 in task (iii) without reasoning (Kendall's tau, "
+    f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach that level, with fewer than "
+    f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
 )
-def less_accurate(results: ResultsByPart) -> Verdict:
-    return Verdict(
-        UNTESTED,
-        "this compares two models: it needs Gemini 1.5's answers beside Gemma's, and here one model at a time is measured",
-    )
+def rises_near_hundred(results: ResultsByPart) -> Verdict:
+    frame = _answers(results, task="count-ones-bernoulli", mode="none")
+    read: Any = _with_a_number(frame[frame["length"].between(50, 150)])
+    tau, p = trend(read["length"], read["error"])
+    numbers = {"read": len(read), "tau": tau, "p_value": p}
+    if not p <= LEVEL:
+        raise UntestedError(
+            f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers", **numbers
+        )
+    return decide(tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}", **numbers)
 
 
 CLAIMS = (
     *(first_is_easier, says_one_by_300, hints_help, interleaving_helps),
-    *(deteriorates, persists_with_reasoning, predicts_hundred, lower_near_hundred, hundred_is_commonest, less_accurate),
+    *(
+        deteriorates,
+        persists_with_reasoning,
+        predicts_hundred,
+        lower_near_hundred,
+        hundred_is_commonest,
+        rises_near_hundred,
+    ),
 )

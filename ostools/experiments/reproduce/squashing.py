@@ -85,7 +85,8 @@ def bound_holds(results: ResultsByPart) -> Verdict:
     "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
     f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with attention and norm scales held. "
     "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation holds "
-    "with it, it holds with that constant too. If it does not hold with it, there is no verdict.",
+    "with it, it holds with that constant too. If it does not hold with it, there is no verdict: this rule can agree or stay "
+    "open, and cannot disagree.",
 )
 def equation_4_holds(results: ResultsByPart) -> Verdict:
     tokens, below, least = _against_bound(results, EQUATION_4)
@@ -177,7 +178,8 @@ def sooner_keeps_more(results: ResultsByPart) -> Verdict:
     "paths-grow-for-sooner",
     "Section 5, below Theorem 5.1",
     "The paths instead grow very quickly for tokens coming sooner in the sequence.",
-    f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS}",
+    f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS} "
+    "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L layers: that is not judged.",
 )
 def paths_grow(results: ResultsByPart) -> Verdict:
     samples = [_negative_rank(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)]
@@ -229,8 +231,10 @@ def prevented(results: ResultsByPart) -> Verdict:
     return decide(max(shares) < DEGENERATE, sentence, largest_share=max(shares), prompts=len(shares))
 
 
-def _both_ends_above(results: ResultsByPart, quantity: str, words: str) -> Verdict:
-    """Verdict on `quantity` being higher at both ends than at the positions between, by `Retrieval.ends`."""
+def _ends_above(
+    results: ResultsByPart, quantity: str, words: str, judged: tuple[str, ...] = ("first", "last")
+) -> Verdict:
+    """Verdict on `quantity` being higher at the `judged` ends than at the positions between, by `Retrieval.ends`."""
     table: Any = results["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
     ends = table[table["quantity"] == quantity].set_index("end").to_dict("index")
     if not {"first", "last"} <= set(ends):
@@ -242,10 +246,10 @@ def _both_ends_above(results: ResultsByPart, quantity: str, words: str) -> Verdi
         descriptions.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
     seeds = int(ends["first"]["seeds"])
     sentence = f"{words}, at an end minus at the positions between: {'; '.join(descriptions)} ({seeds} seeds)"
-    verdicts = {ends[end]["verdict"] for end in ("first", "last")}
+    verdicts = {ends[end]["verdict"] for end in judged}
     numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:
-        raise UntestedError(f"{sentence}: at least one end is undecided", **numbers)
+        raise UntestedError(f"{sentence}: an end that is judged is undecided", **numbers)
     return decide(verdicts == {"above"}, sentence, **numbers)
 
 
@@ -267,7 +271,7 @@ def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
         raise UntestedError(
             f"all {total} answers name the wanted value, so no position is seen to be harder", asked=total
         )
-    verdict = _both_ends_above(results, "log_probability", "log probability of the value")
+    verdict = _ends_above(results, "log_probability", "log probability of the value")
     return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it", verdict.numbers)
 
 
@@ -275,12 +279,12 @@ def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     "u-shape-of-sensitivity",
     "Section 5, U-shape effect",
     "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
-    "agrees if the last token is more sensitive to the wanted record where it stands first than between, and where it "
-    "stands last than between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There "
-    "is no verdict if the intervals leave it open.",
+    "agrees if the last token is more sensitive to the wanted record where it stands first than between: the 95% interval "
+    "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves it open. The words are of the "
+    "start only: the end is told, and not judged.",
 )
 def u_shape_of_sensitivity(results: ResultsByPart) -> Verdict:
-    return _both_ends_above(results, "log_sensitivity", "log sensitivity to the wanted record's tokens")
+    return _ends_above(results, "log_sensitivity", "log sensitivity to the wanted record's tokens", ("first",))
 
 
 CLAIMS = (

@@ -28,6 +28,15 @@ def streams(frame: Any, **wanted: Any) -> Any:
     return frame
 
 
+def states_of(theirs: Any, ids: tuple[int, ...]) -> list[torch.Tensor]:
+    """The last token's v^(0), ..., v^(L) and y in Hugging Face's own pass."""
+    read: list[torch.Tensor] = []
+    norm = next(module for name, module in theirs.named_modules() if name.endswith(("model.norm", "ln_f")))
+    with norm.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0])), torch.no_grad():
+        states = theirs(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    return [state[0, -1] for state in (*states[:-1], *read, states[-1])]
+
+
 @pytest.mark.parametrize(
     ("task", "mitigation"),
     quick([("figure-5a", None), ("figure-5d", None), ("figure-5b", SlidingWindow(400))], ("figure-5a", None)),
@@ -55,20 +64,17 @@ def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(task: str, m
 @pytest.mark.parametrize("task", quick(["figure-5a", "figure-5d"], "figure-5d"))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
-    """By an eager pass of each prompt alone. Its last hidden state is behind the final norm: y. L1 is Theorem B.3's norm."""
+    """By an eager pass of each prompt alone. Its last hidden state is behind the final norm: y; v^(L) is what that norm reads.
+    L1 is Theorem B.3's norm."""
     settings: Any = {"seed": 1, "n_layers": 3, "scale": 2.0}
     model, theirs = tiny_model(family, **settings), make_model(family, **settings)
     found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"], layers="all")
     for length in LENGTHS:
         text = tasks.task(task, tasks.CollapseTask).text(length)  # pyright: ignore[reportAttributeAccessIssue]
         ids = tuple(encode(model, text).ids.tolist())
-        with torch.no_grad():
-            v, v_star = (
-                [state[0, -1] for state in theirs(torch.tensor([x]), output_hidden_states=True).hidden_states]
-                for x in (ids, (*ids, ids[-1]))
-            )
-        for layer in range(4):
-            place = {"layer": layer} if layer < 3 else {"site": "y"}
+        v, v_star = (states_of(theirs, x) for x in (ids, (*ids, ids[-1])))
+        places: list[dict[str, Any]] = [*({"layer": layer} for layer in range(4)), {"site": "y"}]
+        for layer, place in enumerate(places):
             for norm, order in (("l1", 1), ("l2", 2)):
                 (row,) = streams(found.frame, norm=norm, pair="theorem", length=length, **place).to_dict("records")
                 expected = float((v[layer] - v_star[layer]).norm(p=order))
