@@ -16,6 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.errors import is_whole
 from hooks.sites import is_closed
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt
@@ -115,7 +116,7 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     tokens: equal logits do not prove equal derivatives there.
     """
     pos = len(prompt.ids)
-    if type(position) is not int or not -pos <= position < pos:
+    if not is_whole(position) or not -pos <= position < pos:
         raise InputError(
             f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {position!r}"
         )
