@@ -1,6 +1,6 @@
 """Ctrl-C at any line of the code that places or removes hooks: none is left, the lock is free, and the numbers are as before.
 
-A case draws a block of hooks, or a whole measurement, and one of the lines that it ran through, at one of the times that it did.
+A case draws a block of hooks, or a whole measurement, and one of the lines that it ran through, at one of the times it did.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def run(cases: int, seed: int) -> int:
     for place, name in enumerate(names):
         model: Any = tiny_model("llama", dtype=dtype_of(name), d_model=16, n_layers=1, fresh=True)
         expected = model(IDS)
-        work = partial(traced, partial(_MEASURED[name], model)) if name in _MEASURED else partial(run_interrupted, model, name)
+        work = (
+            partial(traced, partial(_MEASURED[name], model))
+            if name in _MEASURED
+            else partial(run_interrupted, model, name)
+        )
         work(everywhere := Tracer())
         for _ in range(len(range(place, cases, len(names)))):
             line, hits = chosen.choice(sorted(everywhere.hits.items()))

@@ -1,6 +1,6 @@
 """Servers that drip, send without an end, or send what is no answer, behind proxies of the environment that they do not pass.
 
-A case draws what a server sends, in which pieces and with which pauses, and the names under which the environment names a proxy.
+A case draws what a server sends, in which pieces, with which pauses, and the names under which the environment names a proxy.
 The law: an answer or a refusal in one line, in time; the proxy sees nothing; the key stands in no refusal and in no file.
 """
 
@@ -47,7 +47,12 @@ def run(cases: int, seed: int) -> int:
 
 def _broken(chosen: random.Random) -> str:
     """What one case shows; empty where the law is kept."""
-    pieces = [chosen.choice(_STARTS), *chosen.sample(_FIELDS, chosen.randint(0, 3)), b"\r\n", *chosen.sample(_BODIES, 2)]
+    pieces = [
+        chosen.choice(_STARTS),
+        *chosen.sample(_FIELDS, chosen.randint(0, 3)),
+        b"\r\n",
+        *chosen.sample(_BODIES, 2),
+    ]
     times = [chosen.choice((1, 1, 1, 1, 2, 10_000)) for _ in pieces]
     pauses = [chosen.choice((0, 0, 0, 0.05)) for _ in pieces]
     names = chosen.sample(PROXIES[:6], chosen.randint(1, 6))
@@ -59,7 +64,11 @@ def _broken(chosen: random.Random) -> str:
                 time.sleep(pause)
 
     said, begin = "", time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, raw_server(send_nothing) as (proxy, seen), raw_server(send) as (url, _):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        raw_server(send_nothing) as (proxy, seen),
+        raw_server(send) as (url, _),
+    ):
         file = Path(folder) / "answers.jsonl"
         with patch.dict(os.environ, dict.fromkeys(names, proxy) | {"OPENAI_API_KEY": MARKER}):
             try:

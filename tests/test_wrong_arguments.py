@@ -110,7 +110,8 @@ as_arrays = {
         (ost.sensitivity, "layers", 1), (ost.evaluate, "lengths", 3), (ost.evaluate, "seeds", 0),
     )
 }
-for name, wrong in {"a float": np.array([0.5]), "no axis": np.array(9), "truths": np.array([True]), "too far": pd.Series([9])}.items():
+WRONG = {"a float": np.array([0.5]), "no axis": np.array(9), "truths": np.array([True]), "too far": pd.Series([9])}
+for name, wrong in WRONG.items():
     said[f"array {name}"] = outcome(hooks.mask_scores, {**SOUND[hooks.mask_scores], "layers": wrong})
     said[f"array of streams, {name}"] = outcome(ost.sensitivity, {**SOUND[ost.sensitivity], "layers": wrong})
 print(json.dumps([said, as_arrays]))

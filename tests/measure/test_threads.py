@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.measure.test_torch_state import NO_MODEL, expected_tables, assert_equal, measure
+from tests.measure.test_torch_state import NO_MODEL, assert_equal, expected_tables, measure
 from tests.reporting.every import EVERY
 
 FAST = [

@@ -88,7 +88,12 @@ def test_an_id_that_is_no_whole_number(gemma: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype", "device_map"),
-    [(UP, torch.int8, None), (UP, torch.bool, None), (UP, torch.float8_e4m3fn, "disk"), ("model.norm.weight", torch.int64, "disk")],
+    [
+        (UP, torch.int8, None),
+        (UP, torch.bool, None),
+        (UP, torch.float8_e4m3fn, "disk"),
+        ("model.norm.weight", torch.int64, "disk"),
+    ],
 )
 def test_weights_in_few_bits_that_nothing_explains(
     gemma: Path, name: str, dtype: torch.dtype, device_map: str | None

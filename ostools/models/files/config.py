@@ -113,7 +113,9 @@ def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             _check_numbers(value, where)
-        numbers = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int | float)]
+        numbers = [
+            number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int | float)
+        ]
         is_epsilon = _EPSILON.fullmatch(name) is not None
         if not is_epsilon and _POSITIVE.fullmatch(name) is None:
             continue
