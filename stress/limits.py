@@ -1,4 +1,4 @@
-"""Commands under `ulimit -v` of any size: what is asked for, or a refusal in one line and no file; no signal ends the process."""
+"""Commands under `ulimit -v` of any size: a file, or a refusal in one line and no file; no signal ends the process."""
 
 from __future__ import annotations
 
