@@ -11,7 +11,7 @@
 # make house    count circles, upward imports and large rooms; draw docs/architecture.svg
 # make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
 # make studies  train and measure the laboratory's decoders again from nothing, in STUDIES: three hours of one core, resumable
-# make stress   what is too long for the tests: kills, hostile input, memory
+# make stress   what is too long for the tests: kills, hostile input, memory, threads, interrupts
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
 # make versions  the same numbers with the lowest and the newest versions that pyproject.toml allows: two environments in VERSIONS
 # make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md

@@ -16,7 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, short_repr
+from hooks.errors import HookError, is_whole, listed, short_repr
 from hooks.lock import model_block
 from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
 from hooks.sites import points
@@ -271,13 +271,13 @@ def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tup
         raise HookError(
             f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
         )
-    head_indices = tuple(heads)
-    wrong = [head for head in head_indices if type(head) is not int or not 0 <= head < model.cfg.n_heads]
+    head_indices = listed(heads)
+    wrong = [head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads]
     if wrong or not head_indices:
         raise HookError(
             f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
         )
-    return head_indices
+    return tuple(map(int, head_indices))
 
 
 def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:

@@ -55,6 +55,19 @@ def short_repr(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def listed(values: Any) -> list[Any]:
+    """What a list, an array or a column holds; a value by itself is a list of one."""
+    try:
+        return [values] if isinstance(values, str | bytes) else list(values)
+    except TypeError:
+        return [values]
+
+
 def checked_arguments(
     error: type[Exception],
     class_words: Mapping[type, str] | None = None,
@@ -123,7 +136,8 @@ def _kind(part: Any) -> type | None:
         return kinds.pop() if kinds in ({str}, {bool}, {int}) else None
     if _FUNCTION in (origin, part):
         return _FUNCTION
-    return part if type(part) in (type, abc.ABCMeta) and origin is None and part is not object else None
+    is_class = type(part) is type or (isinstance(part, abc.ABCMeta) and not getattr(part, "_is_protocol", False))
+    return part if is_class and origin is None and part is not object else None
 
 
 def _is(value: object, kind: type) -> bool:

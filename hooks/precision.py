@@ -235,7 +235,8 @@ def exact_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = No
     for edit in active_edits(model):
         if edit.where in undone:
             raise HookError(
-                f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first"
+                f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first; "
+                "hooks.clear(model) removes one that an interrupted call left"
             )
     scores, patterns = points(model, "scores", layer_indices), points(model, "pattern", layer_indices)
     recomputed = [(norm.before, norm.after, norm) for norm in exact.values()]

@@ -30,7 +30,7 @@ from transformer_lens.model_bridge.generalized_components import (
     MoEBridge,
 )
 
-from hooks.errors import HookError, checked_arguments, nearest, short_repr
+from hooks.errors import HookError, checked_arguments, is_whole, listed, nearest, short_repr
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     n_layers = int(model.cfg.n_layers)
     if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
         raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {short_repr(layers)}")
-    layer_indices = list(range(n_layers) if layers is None else layers)
-    wrong = [layer for layer in layer_indices if type(layer) is not int or not 0 <= layer < n_layers]
+    layer_indices = listed(range(n_layers) if layers is None else layers)
+    wrong = [layer for layer in layer_indices if not is_whole(layer) or not 0 <= layer < n_layers]
     if wrong or not layer_indices:
         raise HookError(f"expected layers out of 0..{n_layers - 1}, found {short_repr(wrong) if wrong else 'none'}")
-    return tuple(sorted(set(layer_indices)))
+    return tuple(sorted(set(map(int, layer_indices))))
 
 
 def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:

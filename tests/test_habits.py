@@ -77,8 +77,13 @@ def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: Tr
     for measure in (ost.bounds, ost.spectra):
         with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
             measure(own_model, prompt)
+    frozen = hooks.frozen(own_model)
+    frozen.__enter__()
+    for measure in (ost.sensitivity, ost.attribution):
+        with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
+            measure(own_model, prompt)
     hooks.clear(own_model)
-    del block
+    del block, frozen
     assert repr(_numbers(own_model)) == repr(before)
 
 

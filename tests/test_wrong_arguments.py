@@ -15,7 +15,7 @@ import pytest
 _WALK = """
 import importlib, inspect, json, sys, typing, warnings
 warnings.filterwarnings("ignore")
-import ostools as ost, torch
+import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
 from mitigations import MitigationError
 from ostools import experiments as e, hooks, models
@@ -101,7 +101,20 @@ for function, sound in SOUND.items():
                 said[key] = outcome(function, {**sound, name: wrong})
 for wrong in (None, "embedded", 3):
     said[f"reproduce({wrong!r})"] = outcome(reproduce, {"model": wrong, "out": sys.argv[1] + "/made"})
-print(json.dumps(said))
+# Numbers of numpy and pandas are numbers, in every place that takes several layers, heads or lengths; others are told apart.
+as_arrays = {
+    f"{function.__name__}({name}={kind.__name__})": outcome(function, {**SOUND[function], name: kind([value])})
+    for kind in (np.array, pd.Series)
+    for function, name, value in (
+        (hooks.mask_scores, "layers", 0), (hooks.mask_scores, "heads", 0), (hooks.ablate_layers, "layers", 0),
+        (ost.sensitivity, "layers", 1), (ost.evaluate, "lengths", 3), (ost.evaluate, "seeds", 0),
+    )
+}
+WRONG = {"a float": np.array([0.5]), "no axis": np.array(9), "truths": np.array([True]), "too far": pd.Series([9])}
+for name, wrong in WRONG.items():
+    said[f"array {name}"] = outcome(hooks.mask_scores, {**SOUND[hooks.mask_scores], "layers": wrong})
+    said[f"array of streams, {name}"] = outcome(ost.sensitivity, {**SOUND[ost.sensitivity], "layers": wrong})
+print(json.dumps([said, as_arrays]))
 """
 
 
@@ -110,7 +123,9 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
     command = [sys.executable, "-c", _WALK, str(tmp_path)]
     walk = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert walk.returncode == 0, walk.stderr
-    refusals = json.loads(walk.stdout.splitlines()[-1])
+    refusals, as_arrays = json.loads(walk.stdout.splitlines()[-1])
+    assert set(as_arrays.values()) == {"!ran"}, as_arrays
+    assert len(as_arrays) == 12
     assert len(refusals) > 1500
     assert not {call: error for call, error in refusals.items() if error.startswith("!")}
     assert not {call: error for call, error in refusals.items() if "\n" in error or not 20 < len(error) < 500}

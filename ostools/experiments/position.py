@@ -21,7 +21,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.names import checked_list, checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
@@ -125,7 +125,7 @@ def position_effect(
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
             f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
-            f"{edits[0].where}: leave its block, or say untrained=False"
+            f"{edits[0].where}: leave its block, or say untrained=False{OF_A_LEFT_HOOK}"
         )
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 """What nobody may take for a failure of the work. Whatever else a plugin or a library raises is one: sys.exit(), a panic."""
 
+OF_A_LEFT_HOOK = "; hooks.clear(model) removes one that an interrupted call left"
+"""The end of every refusal of an edit that is active: the user may have no block to leave."""
+
 
 class InputError(ValueError):
     """A request that cannot be carried out. The message says what was expected, what was found, and what to do."""

@@ -3,7 +3,7 @@ sweep files. One refusal for what is none, whoever asked for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -20,9 +20,10 @@ def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED
 
     Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one out of range.
     """
-    numbers: list[Any] = (
-        list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
-    )
+    try:
+        numbers: list[Any] = [values] if isinstance(values, str | bytes) else list(values)
+    except TypeError:  # a number by itself, also as an array without an axis
+        numbers = [values]
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
         description = short_repr(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"

@@ -19,6 +19,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
+from hooks.errors import is_whole, listed
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt, encode
 from ostools.models.chat import CHAT_PROVENANCE, TEXT
@@ -85,13 +86,13 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
     last = int(model.cfg.n_layers)
     if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
-    layer_list = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    wrong = [layer for layer in layer_list if type(layer) is not int or not 0 <= layer <= last]
+    layer_list = listed(layers)
+    wrong = [layer for layer in layer_list if not is_whole(layer) or not 0 <= layer <= last]
     if wrong or not layer_list:
         raise InputError(
             f"layers: expected 'all' or numbers out of 0..{last}, found {short_repr(wrong) if wrong else 'none'}"
         )
-    return tuple(sorted({layer for layer in layer_list if isinstance(layer, int)}))
+    return tuple(sorted(set(map(int, layer_list))))
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:

@@ -145,6 +145,27 @@ def test_a_refusal_is_one_line(
     assert capsys.readouterr().err == f"ostools: {line}\n"
 
 
+class PanicException(BaseException):
+    """What a library in Rust raises where it panics."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SystemExit(0), "asked to end the program (SystemExit: 0)"),
+        (PanicException("planted"), "a library failed: Panic"),
+    ],
+)
+def test_what_ends_a_program_without_a_word_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
+) -> None:
+    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
 def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "app", Mock(side_effect=ValueError("a defect")))
     with pytest.raises(ValueError, match="a defect"):

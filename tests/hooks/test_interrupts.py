@@ -7,6 +7,7 @@ import inspect
 import linecache
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,22 +52,32 @@ class Tracer:
         return self
 
 
-def _run(model: TransformerBridge, name: str, tracer: Tracer) -> None:
-    """Enter the block, run the model, leave the block; what runs inside it is not traced."""
+def traced(work: Callable[[], object], tracer: Tracer) -> None:
+    """Do the work, which an interrupt may end."""
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        with LEFT[name](model):
-            sys.settrace(before)
-            model(IDS)
-            sys.settrace(tracer)
+        work()
     except KeyboardInterrupt:
         pass
     finally:
         sys.settrace(before)
 
 
-def _is_clean(model: TransformerBridge) -> bool:
+def run_interrupted(model: TransformerBridge, name: str, tracer: Tracer) -> None:
+    """Enter the block, run the model, leave the block; what runs inside it is not traced."""
+    before = sys.gettrace()
+
+    def work() -> None:
+        with LEFT[name](model):
+            sys.settrace(before)
+            model(IDS)
+            sys.settrace(tracer)
+
+    traced(work, tracer)
+
+
+def is_clean(model: TransformerBridge) -> bool:
     points = [point for point in model.hook_dict.values() if point.fwd_hooks or point._forward_hooks]
     is_held = model in lock._LOCKS and lock._LOCKS[model].blocks
     return not (points or is_held or hooks.active_edits(model) or hooks.active_strips(model))
@@ -78,14 +89,14 @@ def test_an_interrupt_at_any_line_leaves_the_model_clean(name: str) -> None:
     model = tiny_model("llama", dtype=dtype_of(name), d_model=16, n_layers=1, fresh=True)
     expected = model(IDS)
     weights = [id(weight) for weight in model.parameters()]
-    _run(model, name, everywhere := Tracer())
+    run_interrupted(model, name, everywhere := Tracer())
     assert len(everywhere.hits) > 50
     for line, hits in everywhere.hits.items():
         for hit in {1, hits}:
-            _run(model, name, Tracer(line, hit))
-            if not _is_clean(model):
+            run_interrupted(model, name, Tracer(line, hit))
+            if not is_clean(model):
                 gc.collect()  # a block that its `with` never reached ends when nobody holds it any more
-            assert _is_clean(model), (linecache.getline(*line), line, hit)
+            assert is_clean(model), (linecache.getline(*line), line, hit)
     assert [id(weight) for weight in model.parameters()] == weights
     assert free(model)
     assert torch.equal(model(IDS), expected)

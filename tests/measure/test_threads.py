@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.measure.test_torch_state import NO_MODEL, _expected, assert_equal, measure
+from tests.measure.test_torch_state import NO_MODEL, assert_equal, expected_tables, measure
 from tests.reporting.every import EVERY
 
 FAST = [
@@ -19,13 +19,13 @@ FAST = [
 def _at_once(threads: int, names: list[str]) -> None:
     """Each thread measures every name once, and begins at another one."""
     for name in names:
-        _expected(name)
+        expected_tables(name)
     barrier = threading.Barrier(threads)
 
     def run(first: int) -> None:
         barrier.wait()
         for name in names[first:] + names[:first]:
-            assert_equal(measure(name), _expected(name))
+            assert_equal(measure(name), expected_tables(name))
 
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(run, len(names) * number // threads) for number in range(threads)]:

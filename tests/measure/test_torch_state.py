@@ -100,7 +100,7 @@ def assert_equal(result: Result, expected: dict[str, pd.DataFrame]) -> None:
 
 
 @cache
-def _expected(name: str) -> dict[str, pd.DataFrame]:
+def expected_tables(name: str) -> dict[str, pd.DataFrame]:
     prompt()
     return tables(measure(name))
 
@@ -120,7 +120,7 @@ def _state() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", quick([name for name in EVERY if name not in NO_MODEL], *QUICK))
 def test_no_state_changes_a_number(name: str) -> None:
-    expected = _expected(name)
+    expected = expected_tables(name)
     for state, around in STATES.items():
         with around():
             before = _state()

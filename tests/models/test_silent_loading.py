@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ def gemma(tmp_path: Path) -> Path:
     directory = write_checkpoint(tmp_path, "gemma")
     (directory / "generation_config.json").unlink()  # config.json decides where there is none
     return directory
+
+
+@pytest.fixture
+def gemma3(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path, "gemma3")
 
 
 def _refuses(match: str, directory: Path, **options: Any) -> None:
@@ -82,7 +88,12 @@ def test_an_id_that_is_no_whole_number(gemma: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype", "device_map"),
-    [(UP, torch.int8, None), (UP, torch.float8_e4m3fn, "disk"), ("model.norm.weight", torch.int64, "disk")],
+    [
+        (UP, torch.int8, None),
+        (UP, torch.bool, None),
+        (UP, torch.float8_e4m3fn, "disk"),
+        ("model.norm.weight", torch.int64, "disk"),
+    ],
 )
 def test_weights_in_few_bits_that_nothing_explains(
     gemma: Path, name: str, dtype: torch.dtype, device_map: str | None
@@ -91,6 +102,38 @@ def test_weights_in_few_bits_that_nothing_explains(
     weights[name] = weights[name].to(dtype)
     save_file(weights, gemma / "model.safetensors", metadata={"format": "pt"})
     _refuses("expected weights of 16 bits or more in .* whose numbers stand for others", gemma, device_map=device_map)
+
+
+# --- a setting that loads, and gives finite numbers that are no model's
+
+
+def _set(settings: dict[str, Any], path: str, value: Any) -> None:
+    *folders, name = path.split("/")
+    for folder in folders:
+        settings = settings[folder]
+    settings[name] = value
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1, 0, True, {"__float__": "Infinity"}])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "rope_parameters/full_attention/rope_theta",
+        "final_logit_softcapping",
+        "query_pre_attn_scalar",
+        "max_position_embeddings",
+        "sliding_window",
+    ],
+)
+def test_a_setting_that_has_to_be_positive(gemma3: Path, path: str, value: Any) -> None:
+    _edit_json(gemma3 / "config.json", lambda settings: _set(settings, path, value))
+    _refuses(f"expected {path.rpartition('/')[2]} in .*config.json to be above 0, and finite, found ", gemma3)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1e-6, 1, 1e30])
+def test_an_epsilon_that_is_larger_than_what_it_is_added_to(gemma3: Path, value: float) -> None:
+    _edit_json(gemma3 / "config.json", lambda settings: settings.update(rms_norm_eps=value))
+    _refuses("expected rms_norm_eps in .* to be at least 0 and below 1, found ", gemma3)
 
 
 # --- a tensor in two files

@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearised import Linearised
@@ -121,7 +121,9 @@ def attribution(
         strips_where_long(work, len(tokens.ids)),
     ):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
-            raise InputError("attribution holds what it needs; leave the block of hooks.frozen() first")
+            raise InputError(
+                f"attribution holds what it needs; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
+            )
         parts, parameters = _parts(work, tokens, target)
     parameters = {
         "token": token_text(model.tokenizer, parameters["logit"]),

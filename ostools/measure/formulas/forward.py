@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache
 
 import hooks
 from hooks.register import before_modules
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, BlockSites
 from ostools.measure.formulas.weights import BlockWeights, Layout, block_weights, position_bias, require_described
@@ -126,7 +126,7 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
         raise InputError(
             f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
-            "; hooks.clear(model) removes one that an interrupted call left"
+            f"{OF_A_LEFT_HOOK}"
         )
     available = hooks.available_sites(model)
     require_described(model, available)

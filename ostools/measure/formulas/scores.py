@@ -25,7 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks import StripAttention
 from hooks.register import hidden
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.measure.formulas.heads import Closeness, Heads
 
 
@@ -69,7 +69,7 @@ def require_softmax(model: TransformerBridge, what: str, instead: str) -> None:
         if edit.kind in ("replace_pattern", "ablate_edges") and edit.where.endswith("hook_pattern"):
             raise InputError(
                 f"{what} describes a pattern that is the softmax of the scores, which the active edit {edit.kind!r} at "
-                f"{edit.where} replaces; leave the edit's block, or {instead}"
+                f"{edit.where} replaces; leave the edit's block, or {instead}{OF_A_LEFT_HOOK}"
             )
 
 

@@ -17,6 +17,8 @@ from ostools.measure.hosted.address import is_loopback
 
 LARGEST = 8 * 2**20
 """The most bytes that an answer may have. Two million tokens of text are about as many."""
+_HEADERS_TOO_LARGE = 431
+"""The status with which the HTTP library stops reading headers, after some 100 kB."""
 _SENT = (
     *("host", "connection", "accept", "content-type", "content-length", "user-agent"),
     *("authorization", "idempotency-key"),
@@ -68,7 +70,7 @@ class BoundedClient(openai.DefaultHttpxClient):
                 response = super(BoundedClient, self).send(sent, stream=True, **options)
                 answer.set_result(_read_body(request, response, late))
             except BaseException as error:  # raised where it is waited for
-                answer.set_exception(error)
+                answer.set_exception(_in_our_words(error))
 
         # A daemon: nothing waits for a server that still drips when the command ends.
         threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
@@ -78,6 +80,16 @@ class BoundedClient(openai.DefaultHttpxClient):
             raise openai.APITimeoutError(request=request) from None
         finally:
             late.set()
+
+
+def _in_our_words(error: BaseException) -> BaseException:
+    """An `InputError` for headers without an end: a broken connection is tried again, and this is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "error_status_hint", None) == _HEADERS_TOO_LARGE:
+            return InputError("expected headers of at most 100 kB, found longer ones")
+        cause = cause.__cause__ or cause.__context__  # the library drops a cause on the way
+    return error
 
 
 def _read_body(request: Any, response: Any, late: threading.Event) -> Any:

@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.linearised import ROWS, Linearised
@@ -125,7 +125,9 @@ def hops(
         strips_where_long(work, len(tokens.ids)),
     ):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
-            raise InputError("hops freezes what the derivative holds; leave the block of hooks.frozen() first")
+            raise InputError(
+                f"hops freezes what the derivative holds; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
+            )
         linear = Linearised(work, tokens.ids, "frozen")
         rows = int(work.cfg.d_model) if method == "exact" else cotangents
         generator = torch.Generator().manual_seed(seed)

@@ -24,7 +24,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from hooks.sites import is_closed
 from mitigations import Mitigation
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -259,7 +259,7 @@ def _checked_options(
 def _refuse_frozen(model: TransformerBridge) -> None:
     if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
         raise InputError(
-            "sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first"
+            f"sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
         )
 
 

@@ -22,7 +22,7 @@ from transformer_lens.model_bridge.generalized_components import BloomBlockBridg
 import hooks
 from hooks.register import before_modules
 from hooks.sites import is_closed
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.models import view_in
@@ -42,7 +42,7 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     if edits := hooks.active_edits(model):
         raise InputError(
             f"{what} of a {dtype} model needs a float32 view, which the active edit {edits[0].kind!r} at {edits[0].where} "
-            f"would not follow; load the model with dtype='float32' and edit that"
+            f"would not follow; load the model with dtype='float32' and edit that{OF_A_LEFT_HOOK}"
         )
     return view_in(model, torch.float32)
 
@@ -52,7 +52,7 @@ def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None
     if edits := hooks.active_edits(model):
         raise InputError(
             f"{caller}: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: {reason}; "
-            "leave its block; hooks.clear(model) removes one that an interrupted call left"
+            f"leave its block{OF_A_LEFT_HOOK}"
         )
 
 

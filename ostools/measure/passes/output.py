@@ -16,8 +16,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.errors import is_whole
 from hooks.sites import is_closed
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.models import Prompt
 from ostools.models.generic.bridge import soft_cap_of
 from ostools.models.tokens import one_token, token_text
@@ -115,7 +116,7 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     tokens: equal logits do not prove equal derivatives there.
     """
     pos = len(prompt.ids)
-    if type(position) is not int or not -pos <= position < pos:
+    if not is_whole(position) or not -pos <= position < pos:
         raise InputError(
             f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {position!r}"
         )
@@ -126,7 +127,7 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     if foreign_edits:
         raise InputError(
             f"position: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at "
-            f"{foreign_edits[0].where}: give the beginning of the prompt itself, or leave the edit's block"
+            f"{foreign_edits[0].where}: give the beginning of the prompt itself, or leave the edit's block{OF_A_LEFT_HOOK}"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)
     with torch.no_grad():

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -134,7 +134,7 @@ def _refuse_unseen(model: TransformerBridge) -> None:
         raise InputError(
             f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
             f"products would describe another network; leave the edit's block"
-            "; hooks.clear(model) removes one that an interrupted call left"
+            f"{OF_A_LEFT_HOOK}"
         )
 
 

@@ -7,6 +7,8 @@ some machine computed, and not which model it is: `without_saved` leaves them ou
 from __future__ import annotations
 
 import logging
+import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +18,19 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConf
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, short_repr
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checks import check_files, one_line, read_json
 
 _MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
 """Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
+_POSITIVE = re.compile(
+    r"rope_theta|rope_local_base_freq|rotary_emb_base|rotary_pct|sliding_window|max_position_embeddings|"
+    r"(low_freq_|high_freq_|attention_|partial_rotary_|short_|long_)?factor|\w*softcap\w*|query_pre_attn_scalar|"
+    r"\w+_multiplier|logits?_scal\w+"
+)
+_EPSILON = re.compile(r"\w*(eps|epsilon)")
+"""Settings of which an absurd value may load, and give finite numbers that are no model's."""
 _TABLES = (("mpt", ("n_heads", "max_seq_len"), 1), ("gpt2", ("n_layer", "n_positions"), 2))
 """Families of which transformers makes a table of positions: a number for each head and position, or a mask for each layer."""
 _LARGEST_TABLE = 1 << 28
@@ -96,6 +105,26 @@ def _check_limits(config: dict[str, Any], where: Path) -> None:
                 raise InputError(
                     f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} "
                     f"and {names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
+                )
+
+
+def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
+    """Every base, factor, cap and length is a positive number, and every epsilon is at least 0 and below 1."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_numbers(value, where)
+        numbers = [
+            number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int | float)
+        ]
+        is_epsilon = _EPSILON.fullmatch(name) is not None
+        if not is_epsilon and _POSITIVE.fullmatch(name) is None:
+            continue
+        for number in numbers:
+            is_sound = 0 <= number < 1 if is_epsilon else 0 < number < math.inf
+            if isinstance(number, bool) or not is_sound:
+                words = "at least 0 and below 1" if is_epsilon else "above 0, and finite"
+                raise InputError(
+                    f"expected {name} in {where} to be {words}, found {short_repr(number)}: is it this checkpoint's own?"
                 )
 
 
@@ -177,15 +206,18 @@ def read_config(directory: Path, family: Family) -> PreTrainedConfig:
     What the machine that saved it says of itself is left out (`without_saved`)."""
     settings = read_json(directory / "config.json")
     try:
+        _check_numbers(_with_infinity(settings), directory / "config.json")
         config = saved_config(settings)
+        if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
+            text = config.get_text_config()
+            text.tie_word_embeddings = config.tie_word_embeddings
+            config = text
+    except InputError:
+        raise
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
         raise InputError(
             f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
         ) from None
-    if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
-        text = config.get_text_config()
-        text.tie_word_embeddings = config.tie_word_embeddings
-        config = text
     _check_module(config, family, directory)
     without_unread(config, family)
     return config

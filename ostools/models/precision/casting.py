@@ -20,7 +20,7 @@ from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoi
 
 import hooks
 from hooks.errors import checked_arguments
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import Family, family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
@@ -138,7 +138,7 @@ def _refuse_hooked(model: TransformerBridge) -> None:
     if hook_places:
         raise InputError(
             f"expected a model without hooks to read in another dtype, found one at {hook_places[0]}: leave its with-block "
-            "first, and open it again on the view"
+            f"first, and open it again on the view{OF_A_LEFT_HOOK}"
         )
 
 

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import mitigations
 from mitigations import Mitigation, optional
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
@@ -127,7 +127,7 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
     if edits := hooks.active_edits(model):
         raise InputError(
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
-            "leave its block, or leave out away"
+            f"leave its block, or leave out away{OF_A_LEFT_HOOK}"
         )
     if mitigation is not None and not _made_by_name(mitigation):
         raise InputError(

@@ -190,6 +190,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         ([{"id": one.id, "text": 3}], "found int"),
         ([good | {"finish_reason": "lenght"}], "did you mean 'length'"),
         ([good | {"seconds": float("nan")}], "seconds"),
+        ([good, {"id": other.id, "text": "x", "prompt_tokens": -1}], "line 2: expected prompt_tokens to be a whole"),
         ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: expected text to be text in Unicode"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
         (["x"], "line 1: expected a JSON object"),

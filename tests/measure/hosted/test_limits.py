@@ -140,6 +140,24 @@ def test_a_body_without_an_end_is_cut(tmp_path: Path, when: Any) -> None:
     assert len(sent) < 64  # what the network itself holds comes to that
 
 
+@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
+@pytest.mark.parametrize(
+    ("pause", "words"), [(0.05, "no whole answer in time"), (0.0, "headers of at most 100 kB, found longer ones")]
+)
+def test_headers_without_an_end_do_not_outlive_the_time(tmp_path: Path, when: Any, pause: float, words: str) -> None:
+    def endless(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(400 if pause else 100_000):
+            connection.sendall(b"X-More: x\r\n" * (1 if pause else 1000))
+            time.sleep(pause)
+
+    with raw_server(when(endless)) as (url, _):
+        start = time.monotonic()
+        with pytest.raises(InputError, match=words):
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
+        assert time.monotonic() - start < 6
+
+
 def test_a_small_packed_answer_is_not_unpacked(tmp_path: Path) -> None:
     body = gzip.compress(b" " * 2**26)
     head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
