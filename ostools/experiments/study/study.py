@@ -18,7 +18,7 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, timings
+from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, timings
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
@@ -57,14 +57,15 @@ class Study(
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
-    kind (measured | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
+    kind (measured | estimated | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
     it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with the
     reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
     within_training (up to the length that the model's card lists; missing where it lists none).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
-    answer), bound (certified, of the frozen one), tokens (of the prompt), seconds (of one forward pass, on this machine).
+    answer), bound (certified, of the frozen one); of a model with d_model above 256 the sensitivity is the Frobenius norm of a
+    sketch, estimated, and the other two are left out. tokens (of the prompt), seconds (of one forward pass, on this machine).
 
     `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
     them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
@@ -209,7 +210,7 @@ def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
         "seed": seed,
         "dtype": dtype,
         "quantity": quantity,
-        "kind": judging.QUANTITIES[quantity].kind,
+        "kind": cell.kind,
         "value": cell.value,
         "baseline": plain.value,
         "rounding": max(cell.rounding, plain.rounding),
@@ -239,5 +240,6 @@ def study_memory(
         sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
         if sensitivity_lengths:
             sizes.append(sensitivity_memory(model, pos, linearisations="full"))
-            sizes.append(bounds_memory(model, pos, variants="local"))
+            if sensitivity_method(model.shape.d_model) == "exact":
+                sizes.append(bounds_memory(model, pos, variants="local"))
     return max(sizes)
