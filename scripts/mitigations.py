@@ -1,4 +1,4 @@
-"""docs/findings/mitigations.md, the part under "Results": what mitigations do on two real models, by the protocol above it.
+"""docs/findings/mitigations.md, the part under "Tables": what mitigations do on two real models, by the protocol above it.
 
     python -m scripts.mitigations [--models gemma-3-270m smollm2-135m-instruct] [--page-only]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
 from mitigations import mitigation as parsed
 from mitigations.window import own_windows
+from ostools.experiments.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
 from ostools.ground.errors import InputError
 from ostools.results import write_atomically
+from scripts.real_models_page import table
 
 MODELS = ("gemma-3-270m", "smollm2-135m-instruct")
+TABLES = "### Tables\n\n"
 ROOT = Path(__file__).parents[1]
 STORE, PAGE = ROOT / "artefacts" / "mitigations", ROOT / "docs" / "findings" / "mitigations.md"
 COUNT, RETRIEVE, ONES = "count-ones-bernoulli", "retrieve-at-position", "figure-5a"
@@ -99,6 +103,58 @@ def measure(name: str) -> None:
         write_atomically(target, lambda part, values=values: part.write_text(json.dumps(values)))
 
 
+def effect_words(row: Cell, verdict: str) -> str:
+    """An effect with the interval that its verdict is read from, and the verdict where there is one."""
+    words = in_words(row, "verdict_low", "verdict_high")
+    if row["quantity"] == "correct":
+        words = f"{row['baseline']:.0%} → {row['value']:.0%}: {at_limit(row) or words}"
+    return words if verdict in (NO_EFFECT, UNDECIDED) else f"**{verdict}**: {words}"
+
+
+def study_rows(name: str, task: str) -> list[list[str]]:
+    """A row a mitigation: what it does to answers, log p, distance and sensitivity."""
+    stored = json.loads((STORE / name / f"{task}.json").read_text(encoding="utf-8"))
+    verdicts = {row["mitigation"]: row for row in stored["verdicts"]}
+    rows = []
+    for mitigation, verdict in verdicts.items():
+        judged = {row["about"]: row for row in stored["effects"] if row["mitigation"] == mitigation and row["about"]}
+        for row in judged.values():  # JSON has no NaN
+            row |= {key: nan for key, value in row.items() if value is None}
+        cells = [effect_words(judged[about], verdict[about]) if about in judged else "–" for about in ABOUT]
+        rows.append([name, f"`{task}`", mitigation, *cells])
+    return rows
+
+
+def hidden_rows(name: str) -> list[list[str]]:
+    """A row a mitigation of the forward pass: distance over bfloat16's noise at each number of ones."""
+    stored = json.loads((STORE / name / f"{ONES}.json").read_text(encoding="utf-8"))
+    arms = {arm: row for arm, row in stored.items() if isinstance(row, dict) and "refused" not in row}
+    return [
+        [
+            name,
+            arm,
+            *(f"{d:.2f} / {noise:.2f}" for d, noise in zip(row["float64_distance"], row["pair_noise"], strict=True)),
+        ]
+        for arm, row in arms.items()
+    ]
+
+
+def write_results() -> None:
+    """The tables of what is stored, in the place of those that stand under "Tables"."""
+    studies = [
+        row for name, task in STUDIES if (STORE / name / f"{task}.json").exists() for row in study_rows(name, task)
+    ]
+    ones = [row for name in MODELS if (STORE / name / f"{ONES}.json").exists() for row in hidden_rows(name)]
+    columns = ["model", "task", "mitigation", "right answers", "log p", "distance", "sensitivity (estimated)"]
+    text = (
+        table(columns, studies)
+        + "\nDistance of n and n + 1 ones / bfloat16's rounding noise of the pair, at n ones:\n\n"
+    )
+    text += table(["model", "mitigation", *map(str, ONES_LENGTHS)], ones)
+    head, _, _ = PAGE.read_text(encoding="utf-8").partition(TABLES)
+    write_atomically(PAGE, lambda part: part.write_text(head + TABLES + text, encoding="utf-8"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
@@ -106,6 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in [] if options.page_only else options.models:
         measure(name)
+    write_results()
 
 
 if __name__ == "__main__":
