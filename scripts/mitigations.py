@@ -146,10 +146,8 @@ def write_results() -> None:
     ]
     ones = [row for name in MODELS if (STORE / name / f"{ONES}.json").exists() for row in hidden_rows(name)]
     columns = ["model", "task", "mitigation", "right answers", "log p", "distance", "sensitivity (estimated)"]
-    text = (
-        table(columns, studies)
-        + "\nDistance of n and n + 1 ones / bfloat16's rounding noise of the pair, at n ones:\n\n"
-    )
+    text = "" if not studies else table(columns, studies) + "\n"
+    text += "Distance of n and n + 1 ones / bfloat16's rounding noise of the pair, at n ones:\n\n"
     text += table(["model", "mitigation", *map(str, ONES_LENGTHS)], ones)
     head, _, _ = PAGE.read_text(encoding="utf-8").partition(TABLES)
     write_atomically(PAGE, lambda part: part.write_text(head + TABLES + text, encoding="utf-8"))
