@@ -67,10 +67,10 @@ def effects(model: Any, task: str) -> Cell:
         sensitivity_lengths=SENSITIVITY_LENGTHS if counts else 0,
     )
     names = {label(parsed(arm)): name for name, arm in named.items()}
-    tables = {"effects": study.effects, "verdicts": study.verdicts}
+    tables: dict[str, Any] = {"effects": study.effects, "verdicts": study.verdicts}
     return {
-        name: json.loads(table.assign(mitigation=table["mitigation"].map(names)).to_json(orient="records"))
-        for name, table in tables.items()
+        name: json.loads(frame.assign(mitigation=frame["mitigation"].map(names)).to_json(orient="records"))
+        for name, frame in tables.items()
     }
 
 
