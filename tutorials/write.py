@@ -1,7 +1,7 @@
 """Write the notebooks: run each tutorial's .py in a fresh kernel and store what it shows in the .ipynb beside it.
 
-    .venv/bin/python tutorials/write.py            # all of them, some two minutes
-    .venv/bin/python tutorials/write.py 01 05      # those that begin so
+    .venv/bin/python tutorials/write.py            # all of them, some five minutes; the first needs Gemma (make real)
+    .venv/bin/python tutorials/write.py 01 03      # those that begin so
 
 The .py (jupytext, percent format) is what one edits and reviews; the .ipynb is what one reads. `tests/test_tutorials.py`
 holds the two together.

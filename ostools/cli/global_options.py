@@ -86,7 +86,7 @@ def parse_seconds(text: str | None) -> float | None:
 
 
 def parse_size(text: str | None) -> str | float | None:
-    """`column`, `page` or a number of inches; None stays None. Raises `InputError` for others."""
+    """`column`, `page`, `slide` or a number of inches; None stays None. Raises `InputError` for others."""
     if text is None:
         return None
     from ostools.reporting.style.paper import inches

@@ -61,7 +61,11 @@ _OF_A_MODEL = (
 )
 _OF_A_RESULT = (
     ("--out", "FILE", "Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."),
-    ("--size", "SIZE", "Width of a picture: column (3.3 in), page (6.8 in), inches."),
+    (
+        "--size",
+        "SIZE",
+        "Width of a picture: column (3.3 in), page (6.8 in), slide (19-point letters on a full slide), inches.",
+    ),
 )
 _HOSTED = (
     ("--answers", "FILE", "Answers of a model that runs elsewhere, JSON Lines with id and text; none is loaded."),

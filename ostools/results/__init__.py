@@ -167,9 +167,10 @@ class Result:
         """The chart of this result (Altair); shows itself in a notebook, without a network.
 
         Args:
-            size: for a paper: "column" (3.3 inches wide), "page" (6.8), or a width in inches. Panels become narrower
-                and long words take several lines; a file is scaled down by what is still too wide. Such a chart is
-                finished: it is shown and saved, and not layered with others. None: as wide as a screen has room for.
+            size: "column" (3.3 inches wide) or "page" (6.8) of a paper, "slide" (letters of 19 points where it fills a
+                slide), or a width in inches. Panels become narrower and long words take several lines; a file is scaled down
+                by what is still too wide. Such a chart is finished: it is shown and saved, and not layered with others.
+                None: as wide as a screen has room for.
             title: False leaves out the title and the notes below it, for a figure whose caption says them.
 
         `.save("figure.pdf")` of a chart embeds its fonts; the text of `.save("figure.svg")` is text.

@@ -14,6 +14,7 @@ import hooks
 import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, Separator, Upcast, compose, label, running
 from mitigations.window import SlidingWindow
+from ostools.experiments.study import arms
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
@@ -91,6 +92,24 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
     assert bool((frozen["value"] <= bound["value"] * (1 + 1e-6)).all())
     assert set(bound["kind"]) == {"certified"}
     assert set(frozen["kind"]) == {"measured"}
+
+
+def test_a_large_model_is_sketched_and_few_lengths_are_told_beforehand(
+    model: TransformerBridge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(arms, "sensitivity_method", lambda d_model: "sketch")
+    window = SlidingWindow(40, sinks=1)
+    result = ost.study(model, TASK, mitigations=[window], lengths=[7], dtypes=(), sensitivity_lengths=1)
+    assert "a verdict takes 8 lengths here; there are fewer for answers" in caplog.text
+    assert not {"frozen_sensitivity", "bound"} & set(result.frame["quantity"])
+    row = rows(result, "sliding-window:window=40,sinks=1", "sensitivity").loc[7]
+    assert row["kind"] == "estimated"
+    posed = render_prompt(model, TASK, 7)
+    at = list(carrier_positions(model, posed))
+    for column, given in (("value", window), ("baseline", None)):
+        with running(model, given):
+            norms: Any = sensitivity(model, posed.prompt, linearisations="full", method="sketch", seed=7).frame
+        assert row[column] == pytest.approx(norms["frobenius_norm"][at].mean(), rel=1e-6)
 
 
 def test_what_changed_nothing_is_inactive(found: Study) -> None:

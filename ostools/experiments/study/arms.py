@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.elicitation import Elicitation, elicit
+from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
@@ -39,12 +40,13 @@ Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
 
 @dataclass(frozen=True)
 class Cell:
-    """One measured number. `rounding`: below which size it is rounding; `status` and `reason` as in a `Study`'s table."""
+    """One number. `rounding`: below which size it is rounding; `status`, `reason` and `kind` as in a `Study`'s table."""
 
     value: float
     status: str = ACTIVE
     rounding: float = 0.0
     reason: str = ""
+    kind: str = "measured"
 
 
 @dataclass(frozen=True)
@@ -231,26 +233,38 @@ class Arm:
         return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
     def _measure_sensitivity(self, n: int, seed: int) -> None:
-        """Sensitivity of the tokens that carry the answer, mean over them, and the bound of its frozen part."""
+        """Sensitivity of the tokens that carry the answer, mean over them; of a small model its frozen part and a bound too.
+
+        A sketch's cotangents are drawn by the length: the same with a mitigation and without, others at the next length.
+        """
         task_prompt = self.questions[n, seed]
         status, reason = self.acted.status(task_prompt, self.work)
-        names = "sensitivity", "frozen_sensitivity", "bound"
+        exact = sensitivity_method(int(self.work.cfg.d_model)) == "exact"
+        kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
+        names = {"sensitivity": "full"} | ({"frozen_sensitivity": "frozen"} if exact else {})
+        kinds = dict.fromkeys(names, kind) | ({"bound": "certified"} if exact else {})
         if status != ACTIVE:
-            reason = reason or "not measured again: the mitigation changed nothing here"
-            self.cells |= {(name, None, n, seed): Cell(float("nan"), status, reason=reason) for name in names}
+            self._keep(kinds, n, seed, status, reason or "not measured again: the mitigation changed nothing here")
             return
+        how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
         try:
             positions = list(carrier_positions(self.model, task_prompt))
             with running(self.work, self.mitigation):
-                measured: Any = sensitivity(self.work, task_prompt.prompt, method="exact").frame
+                linearisations = list(names.values())
+                result: Any = sensitivity(self.work, task_prompt.prompt, linearisations=linearisations, **how)
         except InputError as error:
-            refused = Cell(float("nan"), REFUSED, reason=str(error))
-            self.cells |= {(name, None, n, seed): refused for name in names}
+            self._keep(kinds, n, seed, REFUSED, str(error))
             return
-        for name, linearisation in (("sensitivity", "full"), ("frozen_sensitivity", "frozen")):
-            rows = measured[measured["linearisation"] == linearisation]
-            self.cells[name, None, n, seed] = _mean_at(rows, "operator_norm", positions, status)
-        self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
+        for name, linearisation in names.items():
+            rows = result.frame[result.frame["linearisation"] == linearisation]
+            self.cells[name, None, n, seed] = _mean_at(rows, norm, positions, status, kind)
+        if exact:
+            self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
+
+    def _keep(self, kinds: Mapping[str, str], n: int, seed: int, status: str, reason: str) -> None:
+        """Keep that these quantities were not measured here, and the reason."""
+        for name, kind in kinds.items():
+            self.cells[name, None, n, seed] = Cell(float("nan"), status, reason=reason, kind=kind)
 
     def _bound(self, task_prompt: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
         """The certified bound, where its formulas know the mitigation's edits."""
@@ -258,14 +272,19 @@ class Arm:
             with running(self.work, self.mitigation):
                 bound_table = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
         except InputError as error:
-            return Cell(float("nan"), REFUSED, reason=str(error))
-        return _mean_at(bound_table, "value", positions, status)
+            return Cell(float("nan"), REFUSED, reason=str(error), kind="certified")
+        return _mean_at(bound_table, "value", positions, status, "certified")
 
 
-def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str) -> Cell:
+def sensitivity_method(d_model: int) -> str:
+    """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the model alone."""
+    return choose_method(d_model, exact_fits=True).method
+
+
+def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind: str) -> Cell:
     """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
-    return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()))
+    return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)
 
 
 def timings(plain: Arm, arm: Arm, n: int, seed: int) -> tuple[Cell, Cell]:

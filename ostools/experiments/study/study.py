@@ -7,6 +7,7 @@ be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collap
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, timings
+from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, timings
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
@@ -37,7 +38,9 @@ from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
+from ostools.theory.statistics.intervals import fewest_at
 
+_LOG = logging.getLogger("ostools")
 COLUMNS = [
     *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
     *("status", "reason", "within_training"),
@@ -57,14 +60,15 @@ class Study(
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
-    kind (measured | certified), value (with the mitigation) and baseline (the same question without), rounding (a value below
-    it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with the
-    reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
+    kind (measured | estimated | certified), value (with the mitigation) and baseline (the same question without), rounding (a
+    value below it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with
+    the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
     within_training (up to the length that the model's card lists; missing where it lists none).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
-    answer), bound (certified, of the frozen one), tokens (of the prompt), seconds (of one forward pass, on this machine).
+    answer), bound (certified, of the frozen one); of a model with d_model above 256 the sensitivity is the Frobenius norm of a
+    sketch, estimated, and the other two are left out. tokens (of the prompt), seconds (of one forward pass, on this machine).
 
     `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
     them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
@@ -124,8 +128,10 @@ def study(
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm in arms.values():  # its hooks are refused here if they do not fit the model
         arm.status(plan.lengths[-1], plan.seeds[0])
-    _measure_all([plain, *arms.values()], progress)
     verdict_level = judging.corrected(level, len(arms))
+    if progress is not False:
+        _tell_if_too_few(plan, judging.ABOUT, fewest_at(verdict_level))
+    _measure_all([plain, *arms.values()], progress)
     frame = _frame(arms, plain, metadata_of(model).trained_lengths)
     effects = judging.effects(frame, level, verdict_level)
     every_arm = {m.label(None): plain, **arms}
@@ -179,6 +185,19 @@ def _spread(lengths: list[int], count: int) -> list[int]:
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 
+def _tell_if_too_few(plan: StudyPlan, quantities: Sequence[str], fewest: int) -> None:
+    """Say, before anything is measured, that so few lengths decide nothing."""
+    counts = dict.fromkeys(quantities, len(plan.lengths))
+    counts["sensitivity"] = len(plan.sensitivity_lengths) or fewest  # at none, as asked: nothing is to be said
+    short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
+    if short:
+        _LOG.warning(
+            "ostools.study: a verdict takes %d lengths here; there are fewer for %s, which will have effects and no verdict",
+            fewest,
+            ", ".join(short),
+        )
+
+
 def _measure_all(arms: Sequence[Arm], progress: Progress | None) -> None:
     total = sum(arm.steps() for arm in arms)
     steps = itertools.chain.from_iterable(arm.measure() for arm in arms)
@@ -209,7 +228,7 @@ def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
         "seed": seed,
         "dtype": dtype,
         "quantity": quantity,
-        "kind": judging.QUANTITIES[quantity].kind,
+        "kind": cell.kind,
         "value": cell.value,
         "baseline": plain.value,
         "rounding": max(cell.rounding, plain.rounding),
@@ -239,5 +258,6 @@ def study_memory(
         sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
         if sensitivity_lengths:
             sizes.append(sensitivity_memory(model, pos, linearisations="full"))
-            sizes.append(bounds_memory(model, pos, variants="local"))
+            if sensitivity_method(model.shape.d_model) == "exact":
+                sizes.append(bounds_memory(model, pos, variants="local"))
     return max(sizes)

@@ -38,12 +38,11 @@ RESAMPLES = 20_000
 class Quantity:
     """A number that is measured with and without a mitigation.
 
-    kind: measured or certified. scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
+    scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
     effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
     """
 
     name: str
-    kind: str
     scale: str
     about: str | None
     words: str
@@ -52,14 +51,14 @@ class Quantity:
 QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("correct", "measured", DIFFERENCE, "answers", "share of right answers"),
-        Quantity("log_probability", "measured", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
-        Quantity("collapse_distance", "measured", RATIO, "collapse", "distance of n and n + 1 items at y"),
-        Quantity("sensitivity", "measured", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
-        Quantity("frozen_sensitivity", "measured", RATIO, None, "sensitivity of the answer's tokens, frozen"),
-        Quantity("bound", "certified", RATIO, None, "certified bound of the frozen one (local)"),
-        Quantity("tokens", "measured", DIFFERENCE, None, "tokens of the prompt"),
-        Quantity("seconds", "measured", RATIO, None, "seconds of one forward pass"),
+        Quantity("correct", DIFFERENCE, "answers", "share of right answers"),
+        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
+        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y"),
+        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
+        Quantity("frozen_sensitivity", RATIO, None, "sensitivity of the answer's tokens, frozen"),
+        Quantity("bound", RATIO, None, "certified bound of the frozen one (local)"),
+        Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
+        Quantity("seconds", RATIO, None, "seconds of one forward pass"),
     )
 }
 
@@ -97,7 +96,7 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
     verdict_low, verdict_high = _interval(of_length, verdict_level) if judged else (np.nan, np.nan)
     return {
-        "kind": quantity.kind,
+        "kind": group["kind"].iloc[0],
         "scale": quantity.scale,
         "about": quantity.about if judged else "",
         "effect": float(of_length.mean()) if len(of_length) else np.nan,

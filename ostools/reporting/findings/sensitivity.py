@@ -197,7 +197,8 @@ def shape_headline(result: Profile | None) -> Headline | None:
     if pd.isna(row["middle"]):
         verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
         reason = str(row["verdict"]).removeprefix("not tested: ")
-        return Headline(verdict, f"The reason: {reason}.", "sensitivity", "Sensitivity")
+        instead = f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a longer prompt."
+        return Headline(verdict, instead, "sensitivity", "Sensitivity")
     words = {}
     for end in ("start", "end"):
         value, low, high = (number(10.0 ** row[f"{end}_contrast{suffix}"]) for suffix in ("", "_low", "_high"))

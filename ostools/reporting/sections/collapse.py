@@ -139,7 +139,8 @@ def collapse_headline(results: list[Collapse]) -> Headline | None:
     if nearest is None:
         overflow = overflow_sentence(case.dtype for case in all_cases)
         verdict = "Whether the two sequences collapse was not tested."
-        return Headline(verdict, overflow, "collapse", "Collapse") if overflow else None
+        instead = f"{overflow} `ostools collapse --dtype bfloat16,float32` tests formats of a wider range."
+        return Headline(verdict, instead, "collapse", "Collapse") if overflow else None
     hidden = [case for case in all_cases if case.verdict.ranges]
     undecided = [case for case in all_cases if case.verdict.kind == UNDECIDED]
     if hidden:

@@ -1,4 +1,4 @@
-"""A chart at the width that a paper has: a column, a page, or so many inches.
+"""A chart at the width that a paper or a slide has: a column, a page, a slide, or so many inches.
 
 One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. Panels become narrower, a row of
 panels that does not fit is broken into several, and titles take several lines. A file whose words still need more room
@@ -14,8 +14,9 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.reporting.style import theme
 from ostools.reporting.style.notebook import PER_INCH, Finished
 
-SIZES = {"column": 3.3, "page": 6.8}
-"""Width in inches by name: of one column of a paper in two, and of its text over both."""
+SIZES = {"column": 3.3, "page": 6.8, "slide": 5.8}
+"""Width in inches by name: of one column of a paper in two, of its text over both, and of a picture whose letters have 19
+points where it is stretched over a slide of 13.3 inches."""
 _AXIS, _LEAST = 85, 110  # pixels: what a panel's axis and its words take; the least width of a panel
 _LETTER, _BOLD = 6.2, 7.4  # pixels of a letter, and of one in a chart's own title
 _TWO_COLUMNS = 480  # pixels: from this width on a legend may have several columns
@@ -28,7 +29,7 @@ def inches(size: str | float | int) -> float:
             raise unknown_name("size", size, tuple(SIZES))
         return SIZES[size]
     if isinstance(size, bool) or not isinstance(size, int | float) or not 2 <= size <= 100:
-        raise InputError(f"size: expected 'column', 'page' or a width in inches from 2 on, found {size!r}")
+        raise InputError(f"size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found {size!r}")
     return float(size)
 
 

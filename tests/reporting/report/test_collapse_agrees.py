@@ -118,7 +118,7 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     headline = collapse_headline([result])
     assert headline is not None
     assert headline.verdict == "Whether the two sequences collapse was not tested."
-    assert headline.text == "float16 overflows on this model: not measured."
+    assert headline.text.startswith("float16 overflows on this model: not measured. `ostools collapse --dtype ")
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
     for text in (*precision_findings(result), *collapse_findings(result)):

@@ -77,7 +77,9 @@ def test_a_size_that_is_none_is_refused_and_a_table_has_none(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"unknown size 'colum': did you mean 'column'"):
         RESULT.plot(size="colum")
     for size in (0, -3, 1.5, float("nan"), True):
-        with pytest.raises(InputError, match=r"expected 'column', 'page' or a width in inches from 2 on, found"):
+        with pytest.raises(
+            InputError, match=r"expected 'column', 'page', 'slide' or a width in inches from 2 on, found"
+        ):
             RESULT.plot(size=size)
     for path in ("x.parquet", "x.html"):
         with pytest.raises(
