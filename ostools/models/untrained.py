@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import transformers
@@ -183,7 +183,7 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
 
 def _require_same_start(model: TransformerBridge, null: TransformerBridge) -> None:
     """Refuse where more than the kept parts makes v^(0): positions that a model by the generic route has learnt."""
-    probe = probe_of(model.original_model)
+    probe = probe_of(cast(PreTrainedModel, model.original_model))
     own, kept = (each.input_to_embed(probe)[0] for each in (model, null))
     if not torch.equal(own, kept):
         raise InputError(

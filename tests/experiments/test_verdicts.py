@@ -165,7 +165,9 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
     for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
         row = study._row("m", key, arms.Cell(1.0, rounding=with_it), arms.Cell(3.0, rounding=without))
         assert row["rounding"] == 5e-7
-    found = arms._mean_at(pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]}), "norm", [0, 2], "active")
+    found = arms._mean_at(
+        pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]}), "norm", [0, 2], "active", "measured"
+    )
     assert (found.value, found.rounding) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
 
 

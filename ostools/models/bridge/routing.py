@@ -89,10 +89,13 @@ class _AtEachChoice(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        is_choice = func in (torch.topk, Tensor.topk) and self._place is not None
-        if not is_choice or output[1].shape[:-1] != args[0].shape[:-1]:  # the latter: not along the last axis
+        place = self._place
+        if place is None or func not in (torch.topk, Tensor.topk):
             return output
-        place, self._place = self._place, (self._place[0], self._place[1] + 1)
+        if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
+            return output
+        layer, count = place
+        self._place = (layer, count + 1)
         return self._choose(place, args[0], output)
 
 

@@ -287,6 +287,7 @@ def test_a_line_is_written_once_something_stands_in_it() -> None:
 def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spec: str, text: str, ended: str) -> None:
     found = judge(posed(spec), answer(text, ended))
     if found.absolute_error is not None:
+        assert found.number is not None
         assert found.absolute_error == abs(found.number - int(posed(spec).key))
         assert found.correct == (found.absolute_error == 0)
     if found.correct or found.absolute_error is not None:

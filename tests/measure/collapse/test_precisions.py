@@ -80,7 +80,7 @@ def test_every_precision_runs_on_every_site_with_numbers() -> None:
     found = collapse(tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS))
     assert set(found.frame["dtype"]) == set(PRECISIONS)
     assert np.isfinite(found.frame["mean"]).all()
-    noise = select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
+    noise: Any = select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
     # What runs in the model's own float32 has no more noise than that; what is rounded while it runs has more.
     rounded = [name for name in PRECISIONS if name.endswith(("-residual", "-kv"))]
     assert rounded
