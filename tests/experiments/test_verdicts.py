@@ -23,6 +23,7 @@ def pairs(quantity: str = "collapse_distance", lengths: Any = range(1, 21), seed
         "mitigation": "m",
         "dtype": "float64" if quantity == "collapse_distance" else None,
         "quantity": quantity,
+        "kind": "measured",
         "value": 1.0,
         "baseline": 1.0,
         "rounding": 0.0,
