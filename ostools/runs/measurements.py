@@ -74,7 +74,7 @@ def _measurement(target: str, record: Record) -> Measurement:
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for option, asked in swept.options.items():
         if isinstance(asked, tuple):
-            fields[option] = asked
+            fields[option] = (_of_a_file(asked[0]), asked[1])
             continue
         kind = _of_a_file(hints[option])
         default = parameters[option].default
@@ -90,6 +90,9 @@ def _imported(target: str) -> Any:
 
 def _of_a_file(hint: Any) -> Any:
     """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where a whole number may stand."""
+    if get_origin(hint) is Annotated:
+        kind, *constraints = get_args(hint)
+        return Annotated[_of_a_file(kind), *constraints]
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     listed_kinds = [
         Annotated[tuple[get_args(kind)[0], ...], BeforeValidator(listed), Field(min_length=1)]
