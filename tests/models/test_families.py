@@ -282,13 +282,8 @@ def test_a_window_that_the_class_does_not_read_is_none(family: str, tmp_path: Pa
     assert own_windows(load_model(directory)) == {}
 
 
-@pytest.mark.parametrize(
-    ("family", "settings"), [("mistral", {"sliding_window": 0}), ("mixtral", {"num_experts_per_tok": 9})]
-)
-def test_settings_with_which_nothing_computes_are_refused(
-    family: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    directory = write_checkpoint(tmp_path / "m", family)
-    edit_config(directory, **settings)
+def test_settings_with_which_nothing_computes_are_refused(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "m", "mixtral")
+    edit_config(directory, num_experts_per_tok=9)
     with pytest.raises(InputError, match="ends its first pass"):
         load_model(directory)
