@@ -108,7 +108,7 @@ def page(names: Sequence[str]) -> str:
         windows = list(measured_windows(name))
         for cell, part in windows:
             values, shape = part["value"].to_numpy(dtype=float), u_shape(between(part))
-            row = [cell.sources[0]["model"]["title"], f"{len(part):,}"]
+            row = [cell.sources[0]["model"]["title"] or name, f"{len(part):,}"]
             row += [f"{int(part['start'].iloc[0]):,} of part {int(part['text'].iloc[0]) + 1}"]
             row += [words(shape.start), words(shape.end), shape.verdict]
             row.append(f"{values[0] / np.median(values):.1f}")
@@ -130,7 +130,7 @@ def costs(names: Sequence[str]) -> str:
         peak = json.loads((STORE / name / "sensitivity-peak.json").read_text(encoding="utf-8"))
         seconds = sorted(cell.sources[0]["parameters"]["cell_seconds"] for cell in cells)
         taken = " to ".join(f"{value:.0f}" for value in dict.fromkeys((seconds[0], seconds[-1])))
-        row = [cells[0].sources[0]["model"]["title"], f"{LENGTHS[name]:,}", str(len(cells))]
+        row = [cells[0].sources[0]["model"]["title"] or name, f"{LENGTHS[name]:,}", str(len(cells))]
         lines.append(f"| {' | '.join([*row, taken, f'{peak / 1e9:.1f}'])} |")
     return "\n".join(lines)
 
@@ -141,7 +141,7 @@ def picture(names: Sequence[str]) -> Any:
     for name in names:
         tables, title = [], name
         for number, (cell, part) in enumerate(measured_windows(name), start=1):
-            logs, title = between(part), cell.sources[0]["model"]["title"]
+            logs, title = between(part), cell.sources[0]["model"]["title"] or name
             bins = np.array_split(logs - np.median(logs), BINS)
             place = [part_of.mean() for part_of in np.array_split(np.arange(1, len(logs) + 1), BINS)]
             means = [10 ** float(values.mean()) for values in bins]

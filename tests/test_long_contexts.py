@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,10 @@ def test_the_page_says_a_row_a_window_and_the_interval_over_windows(
 ) -> None:
     monkeypatch.setattr(script, "LENGTHS", {"embedded": 32, "embedded-short": 32})
     monkeypatch.setattr(script, "PARTS", 3)
+    monkeypatch.setattr(script, "BINS", 6)
+    monkeypatch.setattr(
+        sys.modules["ostools.runs.corpus.corpus"], "TOKENS_PER_CELL", 32
+    )  # a window a cell, as long ones have
     for name, path in (("STORE", "store"), ("PAGE", "page.md"), ("PICTURE", "page.png")):
         monkeypatch.setattr(script, name, tmp_path / path)
     told: dict[str, str] = {}

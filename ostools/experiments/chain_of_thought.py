@@ -17,12 +17,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.experiments.reasoned_prompt import PARTS, ReasonedPrompt, with_reasoning
-from ostools.ground.names import known_norm
+from ostools.ground.names import checked_names, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answers.answers import require_limit
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import render_prompt
@@ -93,11 +94,12 @@ def chain_of_thought(
     """
     form = tasks.task(task)
     whole_number("length", length, 1)
+    names = checked_names("linearisation", linearisations, LINEARISATIONS)
     require_limit(max_new_tokens)
     (seed,) = seeds_of(form, [seed])
     task_prompt = render_prompt(model, form, length, seed=seed, chat=chat)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
-    options: dict[str, Any] = {"linearisations": linearisations, "method": method, "max_memory": max_memory}
+    options: dict[str, Any] = {"linearisations": names, "method": method, "max_memory": max_memory}
     result = sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
     places: Any = result.frame["position"]
     frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
