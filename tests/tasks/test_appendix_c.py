@@ -64,6 +64,12 @@ LAST = (
             "1",
         ),
         (AppendixTask("count-ones-figure-5"), 3, "How many ones are in the following sequences?111", "3"),
+        (
+            AppendixTask("count-word"),
+            2,
+            "Please count the number of times 'car' appears in the following sentence: 'fish car'." + MATHS,
+            "1",
+        ),
     ],
 )
 def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, answer: str) -> None:

@@ -283,6 +283,7 @@ def test_a_line_is_written_once_something_stands_in_it() -> None:
 @given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
 @example("count-ones", f"{MATHS} 12 ones", "eos")
 @example("count-ones", f"{MATHS} 012", "eos")
+@example("count-ones", f"{MATHS} 9 ones", "eos")
 @settings(max_examples=MANY)
 def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(spec: str, text: str, ended: str) -> None:
     found = judge(posed(spec), answer(text, ended))
