@@ -268,10 +268,12 @@ def _prove(
     other = probe.clone()
     other[:, -1] = probe[:, 0]
 
-    def same_choices(block: int, copies: Tensor, own: Tensor) -> None:
-        if len(own) % probe.shape[1] == 0:  # a row or more for each token
-            own, copies = (scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :] for scores in (own, copies))
-            _require_close(copies[0], own, "another last token", name, f"before it, in a choice of block {block}")
+    def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
+        if len(expected) % probe.shape[1] == 0:  # a row or more for each token
+            expected, copies = (
+                scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :] for scores in (expected, copies)
+            )
+            _require_close(copies[0], expected, "another last token", name, f"before it, in a choice of block {block}")
 
     with torch.no_grad(), held_choices(bridge, choices, same_choices):
         _require_close(bridge(other)[:, :-1], logits[:, :-1], "another last token", name, "before it: it is not causal")
@@ -303,9 +305,9 @@ def _prove_streams(
     others = probe.flip(1).expand(last + 2, -1)  # another one at every position
     why = "with v^({}) put in: a choice of experts depends on a token past it"
 
-    def same_choices(block: int, copies: Tensor, own: Tensor) -> None:
+    def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
         for layer in range(block + 1):
-            _require_close(copies[layer], own, "a pass over other tokens", name, why.format(layer))
+            _require_close(copies[layer], expected, "a pass over other tokens", name, why.format(layer))
 
     edits = attached([(point, body, Order.EDIT) for point, body in places], kind="proof")
     with torch.no_grad(), edits, held_choices(bridge, choices, same_choices):

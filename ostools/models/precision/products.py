@@ -29,30 +29,30 @@ class _Case(NamedTuple):
     """A product as models compute it: its words, the sizes of both operands, how they are multiplied, and in which dtypes."""
 
     words: str
-    left: tuple[int, ...]
-    right: tuple[int, ...]
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
     multiply: Callable[[Tensor, Tensor], Tensor]
     dtypes: tuple[torch.dtype, ...] = _DTYPES
 
 
-def _linear(left: Tensor, right: Tensor) -> Tensor:
-    return functional.linear(left, right)
+def _linear(inputs: Tensor, weights: Tensor) -> Tensor:
+    return functional.linear(inputs, weights)
 
 
-def _linear_with_bias(left: Tensor, right: Tensor) -> Tensor:
-    return functional.linear(left, right, torch.ones_like(right[:, 0]))
+def _linear_with_bias(inputs: Tensor, weights: Tensor) -> Tensor:
+    return functional.linear(inputs, weights, torch.ones_like(weights[:, 0]))
 
 
-def _linear_of_a_view(left: Tensor, right: Tensor) -> Tensor:
-    return functional.linear(left, right.T)
+def _linear_of_a_view(inputs: Tensor, weights: Tensor) -> Tensor:
+    return functional.linear(inputs, weights.T)
 
 
-def _of_a_transposed_left(left: Tensor, right: Tensor) -> Tensor:
-    return left.mT @ right
+def _of_a_transposed_left(inputs: Tensor, weights: Tensor) -> Tensor:
+    return inputs.mT @ weights
 
 
-def _of_a_transposed_right(left: Tensor, right: Tensor) -> Tensor:
-    return left @ right.mT
+def _of_a_transposed_right(inputs: Tensor, weights: Tensor) -> Tensor:
+    return inputs @ weights.mT
 
 
 _CASES = (
@@ -72,13 +72,13 @@ def check_products(device: torch.device, name: str) -> None:
     """Raise `InputError` where a product on that device is not the exact one; `name`: the model that was to go there."""
     generator = torch.Generator().manual_seed(0)
     for case in _CASES:
-        operands = [_whole_numbers(size, generator) for size in (case.left, case.right)]
+        operands = [_whole_numbers(size, generator) for size in (case.inputs, case.weights)]
         expected = case.multiply(*(operand.double() for operand in operands)).to(torch.int16)
         for dtype in case.dtypes:
-            left, right = (_inside_other_memory(operand.to(dtype), device) for operand in operands)
-            products = (case.multiply(left, right) for _ in range(2))
+            inputs, weights = (_inside_other_memory(operand.to(dtype), device) for operand in operands)
+            products = (case.multiply(inputs, weights) for _ in range(2))
             if not all(torch.equal(product.cpu().to(torch.int16), expected) for product in products):
-                sizes = " and ".join(" x ".join(map(str, operand)) for operand in (case.left, case.right))
+                sizes = " and ".join(" x ".join(map(str, operand)) for operand in (case.inputs, case.weights))
                 raise InputError(
                     f"expected exact products of small whole numbers on {device.type}, found a wrong one in "
                     f"{str(dtype).removeprefix('torch.')} ({case.words}: {sizes}; torch {torch.__version__}): {name} would "
