@@ -19,6 +19,7 @@ Attributes are loaded on first use, so that `import ostools` and `ostools --help
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -106,7 +107,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"ostools.{name}")
     if name in _BESIDE:
         return importlib.import_module(name)
-    raise AttributeError(f"module 'ostools' has no attribute {name!r}")
+    near = difflib.get_close_matches(name, __all__, 1)
+    raise AttributeError(
+        f"module 'ostools' has no attribute {name!r}" + (f": did you mean {near[0]!r}?" if near else "")
+    )
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,9 @@ NORMS = ("operator", "frobenius")
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(Result, chart="positions:chain_of_thought_chart"):
+class ChainOfThought(
+    Result, chart="positions:chain_of_thought_chart", findings=("charts.positions:chain_of_thought_findings",)
+):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total

@@ -38,6 +38,7 @@ PANELS = {
 class Figure2(
     Result,
     chart="experiments.figures:figure_2_chart",
+    findings=("charts.experiments.figures:figure_2_findings",),
     tables=(TableHead(columns="correct", groups="panel task"),),
 ):
     """`frame`: one row a panel (a to c), task and length.

@@ -59,6 +59,7 @@ WITHOUT_COT: tuple[Mode, ...] = ("none", "answer-only")
 class Figure3(
     Result,
     chart="experiments.figures:figure_3_chart",
+    findings=("charts.experiments.figures:figure_3_findings",),
     tables=(TableHead(columns="correct absolute_error", groups="task mode"),),
 ):
     """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
@@ -83,6 +84,7 @@ class Figure3(
 class Figure4(
     Result,
     chart="experiments.figures:figure_4_chart",
+    findings=("charts.experiments.figures:figure_4_findings",),
     tables=(TableHead(columns="task mode output answers right", greatest="answers"),),
 ):
     """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it

@@ -53,6 +53,7 @@ _INTERVAL = ["interval_low", "interval_high"]
 class Figure5(
     Result,
     chart="experiments.figure5:figure_5_chart",
+    findings=("charts.experiments.figure5:figure_5_findings",),
     tables=(TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),),
 ):
     """One row per panel, pair, dtype and length.

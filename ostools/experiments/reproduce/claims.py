@@ -25,7 +25,9 @@ COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "numbers", 
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction(Result, chart="experiments.figures:claims_chart"):
+class Reproduction(
+    Result, chart="experiments.figures:claims_chart", findings=("charts.experiments.figures:reproduction_findings",)
+):
     """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
     outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
     was), numbers, parts (what it was judged by), figures.

@@ -51,7 +51,9 @@ _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
 @dataclass(frozen=True, eq=False)
-class WindowStudy(Result, chart="experiments.study:windows_chart"):
+class WindowStudy(
+    Result, chart="experiments.study:windows_chart", findings=("charts.experiments.study:windows_findings",)
+):
     """One row per window, length and seed.
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window

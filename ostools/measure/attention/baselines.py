@@ -44,6 +44,7 @@ BASELINES = ("mean", "rollout", "value-weighted", "alti")
 class AttentionBaselines(
     Result,
     chart="tokens:attention_baselines_chart",
+    findings=("findings.profiles:attention_baselines_findings",),
     tables=(TableHead(columns="position token value", across="baseline"),),
 ):
     """Attention of the last token to each token, read four ways: one row is one token under one baseline.

@@ -41,7 +41,7 @@ PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
 
 
 @dataclass(frozen=True, eq=False)
-class HeadScores(Result, chart="attention:heads_chart"):
+class HeadScores(Result, chart="attention:heads_chart", findings=("findings.profiles:head_scores_findings",)):
     """One row per prompt, layer and head; queries are all but the first token, which can only attend to itself.
 
     Columns: prompt (its index), tokens, first_origin (whose the first token is, of `models.ORIGINS`; missing where that is not

@@ -42,7 +42,7 @@ _LINEARISATION = "detached"
 
 
 @dataclass(frozen=True, eq=False)
-class Attribution(Result, chart="tokens:attribution_chart"):
+class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.profiles:attribution_findings",)):
     """The parts of one logit: one row a token of the prompt, and a last one for the biases.
 
     Columns: position and token_id (NA in the last row), token, part ("token" | "biases"), contribution: w_t^T J_i v_i, in units

@@ -69,6 +69,7 @@ from ostools.theory.path_sum import CHUNK_BUDGET
 class Bounds(
     Result,
     chart="tokens:bounds_chart",
+    findings=("findings.profiles:bounds_findings",),
     tables=(
         TableHead("beliefs", "variant words"),
         TableHead(columns="last position token value", across="variant kind linearisation norm"),
@@ -100,7 +101,9 @@ class Bounds(
 
 
 @dataclass(frozen=True, eq=False)
-class PromptBounds(Result, PromptResults[Bounds], chart="corpus:several_chart"):
+class PromptBounds(
+    Result, PromptResults[Bounds], chart="corpus:several_chart", findings=("findings.profiles:prompts_findings",)
+):
     """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 

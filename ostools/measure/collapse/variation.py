@@ -177,6 +177,7 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
 class AttentionVariation(
     Result,
     chart="spectra:attention_variation_chart",
+    findings=("findings.profiles:attention_variation_findings",),
     tables=(TableHead("over_heads"),),
 ):
     """One row per seed, length, layer and head.

@@ -98,7 +98,9 @@ class Sensitivity(
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivities(Result, PromptResults[Sensitivity], chart="corpus:several_chart"):
+class Sensitivities(
+    Result, PromptResults[Sensitivity], chart="corpus:several_chart", findings=("findings.profiles:prompts_findings",)
+):
     """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 

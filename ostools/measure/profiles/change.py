@@ -34,7 +34,7 @@ _SAME = {
 
 
 @dataclass(frozen=True, eq=False)
-class Change(Result, chart="tokens:change_chart"):
+class Change(Result, chart="tokens:change_chart", findings=("findings.profiles:change_findings",)):
     """The norms of two results of one kind, and their ratio.
 
     `frame`, one row a token of the first and source: position, token_id, token, origin, second_position (of the same token in

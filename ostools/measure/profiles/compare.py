@@ -29,7 +29,7 @@ from ostools.theory.profiles import rank_correlation
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Result, chart="tokens:comparison_chart"):
+class Comparison(Result, chart="tokens:comparison_chart", findings=("findings.sensitivity:comparison_findings",)):
     """Measured, certified, the paper's and predicted values of one prompt on one axis.
 
     `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation for measured rows, a variant

@@ -41,6 +41,7 @@ _SHAPE_COLUMNS = (
 class Profile(
     Result,
     chart="profile:profile_chart",
+    findings=("findings.profiles:profile_findings",),
     tables=(
         TableHead("top", "position token origin value share share_without_sink over_frozen"),
         TableHead("summary", "linearisation sink_share last_share text_share effective_tokens over_frozen_median"),

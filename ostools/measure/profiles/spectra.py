@@ -48,6 +48,7 @@ _Layers = dict[str, list[Float[Tensor, "query key"]]]
 class Spectra(
     Result,
     chart="spectra:spectra_chart",
+    findings=("findings.profiles:spectra_findings",),
     tables=(TableHead("depth"),),
 ):
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.

@@ -34,7 +34,7 @@ TRAINED = "model"
 
 
 @dataclass(frozen=True, eq=False)
-class UntrainedBaselines(Result, chart="tokens:baselines_chart"):
+class UntrainedBaselines(Result, chart="tokens:baselines_chart", findings=("findings.profiles:untrained_findings",)):
     """Profiles over the tokens of one prompt: of the model, and of its untrained models.
 
     `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the

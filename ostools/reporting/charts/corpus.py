@@ -89,17 +89,25 @@ def _position_panel(
     return draw.panel(marks, *size, title)
 
 
-def _corpus_notes(result: Corpus) -> list[str]:
-    """What is drawn, and the shape of each length: among many texts the last token alone can lift the last third."""
-    interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    note_lines = [
-        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of texts; dotted: an even share."
-    ]
+def corpus_findings(result: Corpus) -> list[str]:
+    """The shape of each length: among many texts the last token alone can lift the last third."""
     shapes: Any = result.shapes
-    for length, rows in shapes.groupby("length"):
-        verdicts = dict(zip(rows["kept"], rows["verdict"], strict=True))
-        note_lines.append(f"{length} tokens, {NO_SINK}: {verdicts[NO_SINK]}; {BETWEEN}: {verdicts[BETWEEN]}.")
-    return note_lines
+    verdicts = {
+        length: dict(zip(rows["kept"], rows["verdict"], strict=True)) for length, rows in shapes.groupby("length")
+    }
+    return [
+        f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
+        for length, by_kept in verdicts.items()
+    ]
+
+
+def _corpus_notes(result: Corpus) -> list[str]:
+    """What is drawn, and the shapes."""
+    interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
+    drawn_words = (
+        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of texts; dotted: an even share."
+    )
+    return [drawn_words, *corpus_findings(result)]
 
 
 def _count_words(count: int, noun: str) -> str:
@@ -118,12 +126,15 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     rows = rows[["row", "dtype", "texts", "value", "mean", "hidden_low", "hidden_high"]]
     marks = bars(rows, names, value, hue, intervals=[("hidden_low", "hidden_high", 1.4)], offset=offset, size=40)
     panel = draw.panel(marks, 320, alt.Step(26))
-    notes = []
-    for dtype, of_dtype in frame.groupby("dtype", sort=False):
-        at_lengths = [
-            f"{row['mean']:.3g}, noise {row['pair_noise']:.2g} at {row['length']} tokens"
-            for row in of_dtype.to_dict("records")
-        ]
-        notes.append(f"Mean distance at y, {dtype}: {'; '.join(at_lengths)}.")
     title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
-    return draw.figure([[panel]], title, notes, spacing=34)
+    return draw.figure([[panel]], title, corpus_collapse_findings(result), spacing=34)
+
+
+def corpus_collapse_findings(result: CorpusCollapse) -> list[str]:
+    """Of how many texts the pair is hidden, and how far apart pairs are beside the noise; a sentence a dtype and window."""
+    return [
+        f"{row['dtype']}, {row['length']} tokens: the pair is hidden in {row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
+        f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
+        f"{row['pair_noise']:.2g}."
+        for row in frame_of(result).to_dict("records")
+    ]

@@ -102,6 +102,20 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     return draw.figure([[tokens], below], title, notes)
 
 
+def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
+    """What comes next, and each part's share of the sum over all tokens, a sentence a linearisation and norm."""
+    parameters = result.provenance.parameters
+    sentences = [
+        f"{_source(parameters)}. Next comes {parameters['answer_token']}; the right one is {parameters['right_token']}."
+    ]
+    for (linearisation, norm), rows in result.summary.groupby(["linearisation", "norm"], sort=False):
+        shares = ", ".join(
+            f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})" for row in rows.to_dict("records")
+        )
+        sentences.append(f"{linearisation}, {NORMS[str(norm)]}, share of the sum over all tokens: {shares}.")
+    return sentences
+
+
 def _source(parameters: Mapping[str, Any]) -> str:
     """Whose the reasoning and the begun line are."""
     source, some = parameters["reasoning_source"], bool(parameters["reasoning"])

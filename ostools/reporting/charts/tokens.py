@@ -24,6 +24,7 @@ from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
+from ostools.reporting.findings.profiles import attribution_findings, change_findings, untrained_findings
 from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
@@ -158,25 +159,17 @@ def change_chart(result: Change) -> Any:
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
         panels.append([profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)])
-    return draw.figure(panels, "How much each token's sensitivity changed", _change_notes(result), between=18)
+    return draw.figure(
+        panels,
+        "How much each token's sensitivity changed",
+        [*change_findings(result), "Above the line at 1 the second is larger."],
+        between=18,
+    )
 
 
 def _neighbours(rows: Frame) -> Any:
     """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
     return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
-
-
-def _change_notes(result: Change) -> list[str]:
-    differ = result.provenance.parameters["differ"]
-    frame = frame_of(result)
-    paired = frame[frame["second_position"].notna()]
-    left_out = int(paired["ratio"].isna().sum())
-    alone = frame["position"].nunique() - paired["position"].nunique()
-    lines = [f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."]
-    lines += ["Above the dotted line at 1 the second is larger."]
-    lines += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
-    lines += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
-    return lines
 
 
 SOURCES = {
@@ -199,41 +192,28 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
-    return draw.figure([[panel]], "Sensitivity before and after training", _baselines_notes(result))
-
-
-def _baselines_notes(result: UntrainedBaselines) -> list[str]:
-    """What the shade is, and the verdicts of the shape by source, in two lines."""
-    table: Any = result.summary
-    lines = []
-    for source, group in table.groupby("source", sort=False):
-        counts = group["verdict"].value_counts().items()
-        notes = [f"{verdict} ({count} of {len(group)})" if len(group) > 1 else verdict for verdict, count in counts]
-        lines.append(f"{SOURCES[str(source)]}: {'; '.join(notes)}")
-    return [f"Shade: range over {int(table['seed'].nunique())} seeds.", ". ".join(lines)]
+    return draw.figure(
+        [[panel]],
+        "Sensitivity before and after training",
+        [f"Shade: range over {int(result.summary['seed'].nunique())} seeds.", *untrained_findings(result)],
+    )
 
 
 _UP, _DOWN = "raises the logit", "lowers the logit"
 
 
 def attribution_chart(result: Attribution) -> Any:
-    """A bar a token; the biases, which belong to none, and the sum stand in the subtitle."""
+    """A bar a token; the biases, which belong to none, and the sum stand below the title."""
     table, parameters = frame_of(result), result.provenance.parameters
     axes.require_finite(table["contribution"], "attribution")
     of: Frame = result.of_tokens
     values = of["contribution"].astype(float).reset_index(drop=True)
     rows = token_rows(of.assign(position=range(len(of)))).reset_index(drop=True)
     rows = rows.assign(low=0.0, high=values, series=[_UP if value >= 0 else _DOWN for value in values])
-    total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
-    sum_of = f"the logit, {total:.4g}"
-    if parameters["soft_cap"] is not None:
-        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
     hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
     panel = token_bars(rows, rows["token"].tolist(), hue, "contribution to the logit")
-    notes = [
-        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
-        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
-    ]
     return draw.figure(
-        [[panel]], f"What each token contributes to “{theme.short_word(str(parameters['token']))}”", notes
+        [[panel]],
+        f"What each token contributes to “{theme.short_word(str(parameters['token']))}”",
+        attribution_findings(result),
     )

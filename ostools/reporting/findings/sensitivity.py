@@ -63,8 +63,8 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
         norms = rows[f"{norm}_norm"].to_numpy()
         top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
         sentences.append(
-            f"{kind.capitalize()}, {name}: {token_count_words(rows, profile)}{output} responds most to {_token(top)}, "
-            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {_token(low)}, {number(float(norms.min()))}; "
+            f"{kind.capitalize()}, {name}: {token_count_words(rows, profile)}{output} responds most to {named_token(top)}, "
+            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {named_token(low)}, {number(float(norms.min()))}; "
             f"{_spread(norms)}." + template_share(profile, rows, f"{norm}_norm")
         )
     if {"full", "frozen"} <= profiles.keys():
@@ -102,11 +102,11 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
         return [f"{held}. How near a token is to another choice is not measured: no torch.topk makes it."]
     rows = next(iter(profiles.values())).set_index("position", drop=False)
     sentences = [
-        f"{held}. Nearest to another choice is {_token(rows.loc[nearest['position']])} at block {nearest['block']}: the scores "
-        f"of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
+        f"{held}. Nearest to another choice is {named_token(rows.loc[nearest['position']])} at block {nearest['block']}: the "
+        f"scores of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
     ]
     if near:
-        named = ", ".join(_token(rows.loc[position]) for position in near[:_NAMED])
+        named = ", ".join(named_token(rows.loc[position]) for position in near[:_NAMED])
         more = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
         sentences.append(
             f"Within rounding of another choice of experts: {named}{more}. Another order of additions may choose otherwise "
@@ -148,7 +148,8 @@ def _profiles(result: Sensitivity) -> dict[str, Frame]:
     return {str(name): rows.sort_values("position") for name, rows in groups}
 
 
-def _token(row: Row) -> str:
+def named_token(row: Row) -> str:
+    """Its position and what it looks like."""
     return f"token {int(row['position'])} “{display_token(str(row['token']))}”"
 
 
@@ -216,17 +217,18 @@ def shape_headline(result: Profile | None) -> Headline | None:
 
 def comparison_findings(result: Comparison) -> list[str]:
     """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
-    sentences = {"certified": _certified, "paper": _paper}
+    sentences = {"certified": _certified, "paper": _paper, "predicted": _predicted}
     rows = result.summary.to_dict(orient="records")
-    return [sentences[str(row["kind"])](row, *_below(frame_of(result), row)) for row in rows]
+    tokens = int(frame_of(result)["position"].nunique())
+    return [sentences[str(row["kind"])](row, _below(frame_of(result), row), tokens) for row in rows]
 
 
-def _below(frame: Frame, row: Mapping[Any, Any]) -> tuple[int, int]:
-    """Number of tokens at which a variant lies below the norm beside it, and of all tokens."""
+def _below(frame: Frame, row: Mapping[Any, Any]) -> int:
+    """Number of tokens at which a variant lies below the norm beside it."""
     rows = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
     norms = rows[rows["kind"].isin(("measured", "estimated"))]
     joined = norms.merge(rows[rows["source"] == row["variant"]], on="position", suffixes=("_norm", "_variant"))
-    return int((joined["value_variant"] < joined["value_norm"]).sum()), len(joined)
+    return int((joined["value_variant"] < joined["value_norm"]).sum())
 
 
 def whether_it_holds(holds: Any) -> str:
@@ -269,6 +271,12 @@ def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     if below:
         side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
     return f"{start} {side}; it is {factor(median)} times that norm in the median; {shape}."
+
+
+def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
+    """Attention, which has an order alone."""
+    norm = _norm_words(row, " ".join((row["linearisation"], NORMS[str(row["norm"])])))
+    return f"The last token's mean attention beside the {norm}: {_shape(row, total)}."
 
 
 def _shape(row: Mapping[Any, Any], tokens: int) -> str:

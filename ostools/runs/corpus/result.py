@@ -33,6 +33,7 @@ _COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"
 class Corpus(
     Result,
     chart="corpus:corpus_chart",
+    findings=("charts.corpus:corpus_findings",),
     tables=(
         TableHead("summary"),
         TableHead("shapes"),
@@ -61,7 +62,9 @@ class Corpus(
 
 
 @dataclass(frozen=True, eq=False)
-class CorpusCollapse(Result, chart="corpus:corpus_collapse_chart"):
+class CorpusCollapse(
+    Result, chart="corpus:corpus_collapse_chart", findings=("charts.corpus:corpus_collapse_findings",)
+):
     """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
 
     `frame`, one row a length and dtype: length, dtype, texts, too_short (texts that were passed over); of the distance in

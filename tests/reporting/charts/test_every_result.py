@@ -10,11 +10,13 @@ import sys
 import pandas as pd
 import pytest
 
-import ostools
+import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.ground.words import number
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.reporting.charts import chart_of
 from ostools.results import Result
+from tests.reporting.every import EVERY, model, prompt
 from tests.reporting.made import PROVENANCE, made_sensitivity
 
 
@@ -25,12 +27,35 @@ def results_of(kind: type[Result]) -> set[type[Result]]:
 
 
 def test_every_result_of_the_package_names_a_function_that_draws_it() -> None:
-    for module in pkgutil.walk_packages(ostools.__path__, "ostools."):
+    for module in pkgutil.walk_packages(ost.__path__, "ostools."):
         if not module.name.endswith("__main__"):  # a program: it runs when it is imported
             importlib.import_module(module.name)
     for kind in results_of(Result):
         module, _, function = kind.chart.partition(":")
         assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_result_has_sentences(name: str) -> None:
+    sentences = EVERY[name]().findings()
+    assert sentences
+    assert all(sentence == sentence.strip() and len(sentence) > 10 for sentence in sentences)
+
+
+def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_tables() -> None:
+    change, paths = EVERY["Change"](), EVERY["Bounds"]()
+    row = change.summary.iloc[0]
+    assert f"{row['source']}, operator norm: second / first is {number(row['median_ratio'])} in" in change.findings()[0]
+    values = paths.frame[paths.frame["variant"] == "local"]["value"]
+    assert f"from {number(values.min())} at token" in paths.findings()[0]
+    assert f"to {number(values.max())} at token" in paths.findings()[0]
+
+
+def test_the_attention_beside_each_linearisation_has_a_sentence_of_its_own() -> None:
+    compared = ost.compare(EVERY["Sensitivity"](), ost.attention(model(), prompt()))
+    assert [row["spearman"] for row in compared.summary.to_dict("records")] == pytest.approx(
+        [float(sentence.rpartition("Spearman ")[2].rstrip(").")) for sentence in compared.findings()], abs=0.005
+    )
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:

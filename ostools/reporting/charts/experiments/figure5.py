@@ -158,6 +158,16 @@ def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, CurveVerdict]:
     return {dtype: verdict for (kind, dtype, site, _), verdict in every if (kind, site) == (pair, reading.site)}
 
 
+def figure_5_findings(result: Figure5) -> list[str]:
+    """The lengths at which each dtype hides the theorem's pair, a sentence a panel."""
+    sentences = []
+    for panel in result.curves:
+        verdicts = _hidden(result, panel, "theorem").items()
+        where = [f"{dtype} {verdict.where if verdict.ranges else 'in no range'}" for dtype, verdict in verdicts]
+        sentences.append(f"({panel}) {_WORDS[panel]}: hidden n: {'; '.join(where)}.")
+    return sentences
+
+
 def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
     prompt = str(result.provenance.parameters["prompts"][panel])
     quoted = prompt if len(prompt) <= _QUOTED else f"…{prompt[-_QUOTED:]}"

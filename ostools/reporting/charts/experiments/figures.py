@@ -47,10 +47,16 @@ def claims_chart(result: Reproduction) -> Any:
     row = axes.names(list(rows["name"]), grid=True, domain=False)
     cells = mark_cells(rows, column, row, looks_by_name("outcome", _CLAIM_LOOKS, legend=None), 70)
     panel = draw.panel([cells], _CLAIMS_WIDTH, _CLAIM_HEIGHT * max(len(rows), 1))
-    outcome_counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
-    return draw.figure(
-        [[panel]], f"{len(rows)} claims of the paper on {short_name(result.provenance.model)}", [outcome_counts]
-    )
+    title = f"{len(rows)} claims of the paper on {short_name(result.provenance.model)}"
+    return draw.figure([[panel]], title, reproduction_findings(result)[:1])
+
+
+def reproduction_findings(result: Reproduction) -> list[str]:
+    """How many claims have which outcome; then each claim that does not agree, with what was measured."""
+    counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
+    frame = frame_of(result)
+    differing = frame[frame["outcome"] == claim.DISAGREES].to_dict("records")
+    return [f"{counts}.", *(f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing)]
 
 
 _COPY_WIDTH, _COPY_ROW = 270, 44
@@ -70,6 +76,17 @@ def figure_2_chart(result: Figure2) -> Any:
     end = min((trained[name] for name in _MARKS if name in trained), default=None)
     panels = [_copy_panel(group, rows, end, index == 0) for index, (_, group) in enumerate(frame.groupby("panel"))]
     return draw.figure([panels], result.title, list(result.deviations), spacing=26)
+
+
+def figure_2_findings(result: Figure2) -> list[str]:
+    """How often each digit was right, a sentence a panel."""
+    frame = frame_of(result)
+    frame = frame.assign(outcome=answer_outcomes(frame))
+    sentences = []
+    for panel, group in frame.groupby("panel"):
+        counts = [_copy_counts(rows, _MARKS[str(task)][0]) for task, rows in group.groupby("task", sort=False)]
+        sentences.append(f"{_TITLES[str(panel)]}: {'; '.join(counts)}.")
+    return sentences
 
 
 def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
@@ -136,6 +153,20 @@ def figure_3_chart(result: Figure3) -> Any:
     ]
     notes = [*deviation_note(result.deviations), *_error_notes(summary, wide)]
     return draw.figure([panels], result.title, notes, spacing=20, color="shared")
+
+
+def figure_3_findings(result: Figure3) -> list[str]:
+    """How many answers are numbers, and their mean absolute error, a sentence a task and way of asking."""
+    sentences = []
+    for (task, series), rows in _error_summary(frame_of(result)).groupby(["task", "series"], sort=False):
+        numbers = rows[rows["read"] > 0]
+        words = f"{rows['read'].sum()} of {rows['asked'].sum()} answers are numbers"
+        if len(numbers):
+            last = numbers.loc[numbers["length"].idxmax()]
+            words += f"; their mean absolute error is {number(numbers['mean'].mean())} over {len(numbers)} lengths and "
+            words += f"{number(last['mean'])} at {last['length']} items, the longest of them"
+        sentences.append(f"{COLUMNS[str(task)]}, {series}: {words}.")
+    return sentences
 
 
 def _error_summary(frame: Frame) -> Frame:
@@ -239,6 +270,16 @@ def figure_4_chart(result: Figure4) -> Any:
     ]
     notes = deviation_note(result.deviations)
     return draw.figure(rows, result.title, notes, spacing=20, between=12, color="shared")
+
+
+def figure_4_findings(result: Figure4) -> list[str]:
+    """The most frequent answer, a sentence a task and way of asking."""
+    frame = frame_of(result)
+    last = _axis_end(frame)
+    return [
+        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: {', '.join(note for note in _count_notes(rows, last) if note)}."
+        for (task, mode), rows in frame.groupby(["task", "mode"], sort=False)
+    ]
 
 
 def _highest_count(rows: Frame, last: int) -> int:

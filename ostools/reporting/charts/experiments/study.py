@@ -176,18 +176,20 @@ def _windows_notes(result: WindowStudy) -> list[str]:
         how += " Lengths beyond training are left out."
     marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
     marks += f" {_ROUNDING_NOTE}" if bool((result.summary["floored"] > 0).any()) else ""
-    return [how, marks, f"On the front of the point estimates: {'; '.join(_fronts(result.summary))}."]
+    return [how, marks, *windows_findings(result)]
 
 
-def _fronts(summary: Frame) -> list[str]:
-    """The windows of each front by name."""
+def windows_findings(result: WindowStudy) -> list[str]:
+    """The windows that no other one beats in both the answers and the distance."""
+    summary: Any = result.summary
     sizes = _window_names(summary)
     words = {"accuracy": "right answers", "log_probability": "log p"}
-    return [
+    fronts = [
         f"{', '.join(sizes[summary[column].astype(bool)])} ({words[objective]})"
         for objective, column in _FRONTS.items()
         if summary[column].any()
     ]
+    return [f"On the front of the point estimates: {'; '.join(fronts)}."]
 
 
 def _window_names(summary: Frame) -> Any:
