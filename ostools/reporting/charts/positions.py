@@ -108,7 +108,8 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
     sentences = [
         f"{_source(parameters)}. Next comes {parameters['answer_token']}; the right one is {parameters['right_token']}."
     ]
-    for (linearisation, norm), rows in result.summary.groupby(["linearisation", "norm"], sort=False):
+    summary: Any = result.summary
+    for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(
             f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})" for row in rows.to_dict("records")
         )

@@ -192,11 +192,9 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
-    return draw.figure(
-        [[panel]],
-        "Sensitivity before and after training",
-        [f"Shade: range over {int(result.summary['seed'].nunique())} seeds.", *untrained_findings(result)],
-    )
+    summary: Any = result.summary
+    notes = [f"Shade: range over {int(summary['seed'].nunique())} seeds.", *untrained_findings(result)]
+    return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
 _UP, _DOWN = "raises the logit", "lowers the logit"

@@ -114,7 +114,7 @@ def attribution_findings(result: Attribution) -> list[str]:
 def change_findings(result: Change) -> list[str]:
     """The median ratio of each source, then what differs between the two results and which tokens have no ratio."""
     table, summary = frame_of(result), result.summary
-    rows = summary[(summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())]
+    rows: Frame = summary[(summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())]
     sentences = [
         f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
         f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."

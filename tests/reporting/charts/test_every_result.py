@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -43,7 +44,8 @@ def test_every_result_has_sentences(name: str) -> None:
 
 
 def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_tables() -> None:
-    change, paths = EVERY["Change"](), EVERY["Bounds"]()
+    change: Any = EVERY["Change"]()
+    paths: Any = EVERY["Bounds"]()
     row = change.summary.iloc[0]
     assert f"{row['source']}, operator norm: second / first is {number(row['median_ratio'])} in" in change.findings()[0]
     values = paths.frame[paths.frame["variant"] == "local"]["value"]
@@ -52,7 +54,8 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
 
 
 def test_the_attention_beside_each_linearisation_has_a_sentence_of_its_own() -> None:
-    compared = ost.compare(EVERY["Sensitivity"](), ost.attention(model(), prompt()))
+    measured: Any = EVERY["Sensitivity"]()
+    compared: Any = ost.compare(measured, ost.attention(model(), prompt()))
     assert [row["spearman"] for row in compared.summary.to_dict("records")] == pytest.approx(
         [float(sentence.rpartition("Spearman ")[2].rstrip(").")) for sentence in compared.findings()], abs=0.005
     )
