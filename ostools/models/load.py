@@ -79,8 +79,7 @@ def load_model(
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
     family = check_config(source.directory, route == "generic")
-    if family.generic and device_map is not None:
-        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
+    _check_placing(family, device_map)
     check_dtype(family, torch_dtype)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
@@ -102,6 +101,11 @@ def load_model(
     stored = source.revision, trained_lengths, source.quantisation, place_by_module
     remember(bridge, Metadata(source.name, *stored, title=source.title))
     return bridge
+
+
+def _check_placing(family: Family, device_map: str | None) -> None:
+    if family.generic and device_map is not None:
+        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:

@@ -145,8 +145,7 @@ def study(
         **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
         runs={name: arm.account for name, arm in every_arm.items()},
     )
-    verdicts = judging.verdicts(effects, verdict_level)
-    return Study(frame, provenance, effects, verdicts, pd.DataFrame(collapse_verdicts))
+    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(collapse_verdicts))
 
 
 def _plan(
