@@ -37,8 +37,9 @@ class Extent:
     """How much of each kind is measured on a model of one size.
 
     collapse_step: every so many lengths. forms, mlp_norm: of the path sum. cotangents: of the sketch
-    of the position effect. words: what is less than on a small model, and how to have all of it;
-    length_words: the same of the default lengths of collapse.
+    of the position effect; untrained: whether the architecture before training is measured beside it.
+    words: what is less than on a small model, and how to have all of it; length_words: the same of the
+    default lengths of collapse.
     """
 
     collapse_step: int
@@ -51,6 +52,7 @@ class Extent:
     cotangents: int
     words: str = ""
     length_words: str = ""
+    untrained: bool = True
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -92,8 +94,10 @@ QUICK = Extent(
     "product",
     2,
     "This report is a quick one: two lengths of two sequences each for the answers, two cotangents by "
-    "position, and of the path sum's forms Theorem 5.1's and one certified bound. Without `--quick` it measures more.",
+    "position and no untrained model beside it, and of the path sum's forms Theorem 5.1's and one certified bound. "
+    "Without `--quick` it measures more.",
     "Collapse is measured at the lengths 1 to 8 and at every sixty-fourth one after that; `--lengths 1:256` measures all.",
+    untrained=False,
 )
 
 

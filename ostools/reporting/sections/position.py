@@ -24,16 +24,19 @@ LEAD = (
 
 def _measure(run: Run) -> None:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
-    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS, "cotangents": run.plan.extent.cotangents}
+    extent = run.plan.extent
+    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS, "cotangents": extent.cotangents}
+    sizes["untrained"] = extent.untrained
     run.measured.position = run.measure(
         "position", 20, lambda part: position_effect(run.model, method="sketch", progress=part, **sizes)
     )
 
 
 def _memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    """Of the longest passage, beside the copy of the model with random weights."""
+    """Of the longest passage, beside the copy of the model with random weights where there is one."""
     options: dict[str, Any] = {"method": "sketch", "cotangents": plan.extent.cotangents}
-    yield sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options) + model.copy_bytes
+    copy_bytes = model.copy_bytes if plan.extent.untrained else 0
+    yield sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options) + copy_bytes
 
 
 def _state(measured: Measurements) -> str:
@@ -52,7 +55,9 @@ def _parts(measured: Measurements) -> list[Part]:
     if effect is None:
         return []
     headline = position_headline(effect)
-    caption = "Sensitivity by position over rotated passages, beside the same architecture before training"
+    caption = "Sensitivity by position over rotated passages"
+    if effect.provenance.parameters["untrained"]:
+        caption += ", beside the same architecture before training"
     columns: dict[str, Any] = {
         "of": "source",
         "passages": "passages",

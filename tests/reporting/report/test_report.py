@@ -131,6 +131,8 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
         assert f"{name}: a quick report leaves it out" in text
     assert "This report is a quick one" in text
     assert "--quick" in text
+    assert "Sensitivity by position over rotated passages." in text
+    assert "beside the same architecture before training" not in text
     named = measure(model, encode(model, "1110"), QUICK.lengths(12), ["precision"], quick=True)
     assert present(named) == ["precision"]
     assert named.left_out == []
