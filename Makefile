@@ -84,7 +84,7 @@ gallery: $(INSTALLED)
 house: $(INSTALLED)
 	$(BIN)/python -m scripts.house
 
-bench: $(INSTALLED)
+bench: real
 	$(BIN)/python -m benchmarks
 
 studies: STUDIES := checkpoints/laboratory

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import collapse, estimates, evaluate, prompts, sensitivity, sweep
+from benchmarks import collapse, estimates, evaluate, goals, prompts, sensitivity, sweep
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     collapse.main()
     evaluate.main()
     sweep.main()
+    goals.main()
 
 
 if __name__ == "__main__":
