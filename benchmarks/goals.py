@@ -167,7 +167,9 @@ def _rate(threads: int) -> float:
     torch.set_num_threads(threads)
     try:
         model, prompt = _model(GEMMA), _prompt(13)
-        taken = _seconds(lambda: ost.sensitivity(model, prompt, linearisations=["full"], method="exact"))
+        taken = _seconds(
+            lambda: ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
+        )
         return _flops(model, prompt.ids) / taken / _matmul_rate()
     finally:
         torch.set_num_threads(before)
