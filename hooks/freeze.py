@@ -49,7 +49,7 @@ def frozen(
         raise HookError(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
-    require_open(model, "frozen")
+    _require_known(model, "frozen", attention, norms, activations)
     with ExitStack() as stack:
         if attention:
             placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
@@ -73,7 +73,7 @@ def hold_first_pass(
     nothing is held. Inside `in_strips` the first pass's queries and keys are imposed, which makes the same patterns again.
     """
     if attention or norms or activations:
-        require_open(model, "hold_first_pass")
+        _require_known(model, "hold_first_pass", attention, norms, activations)
     with ExitStack() as stack:
         strips = active_strips(model)
         if attention and strips is not None:
@@ -87,6 +87,11 @@ def hold_first_pass(
         if activations:
             stack.enter_context(attached(_activations(model, _first_activation), kind="freeze"))
         yield
+
+
+def _require_known(model: TransformerBridge, what: str, attention: bool, norms: bool, activations: bool) -> None:
+    asked = {"pattern": attention, "norms": norms, "activations": activations}
+    require_open(model, what, *(part for part, is_asked in asked.items() if is_asked))
 
 
 def activation_of(mlp: Any) -> Activation | None:

@@ -116,13 +116,23 @@ def is_closed(model: TransformerBridge) -> bool:
     return not {"attn", "mlp"} <= set(model.blocks[0]._modules)
 
 
-def require_open(model: TransformerBridge, what: str) -> None:
-    """`HookError` in the name of `what` for a model whose blocks are closed."""
-    if is_closed(model):
+def unknown_inside(model: TransformerBridge, *parts: str) -> str | None:
+    """Why one of these parts of closed blocks is not known, None where all are: "pattern" and "norms" may be, others never."""
+    if not is_closed(model):
+        return None
+    unknown = getattr(model, "unknown", {})
+    known = [part for part in ("pattern", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
+    missing = [part for part in parts if part not in known]
+    return unknown.get(missing[0], f"nothing is known of its {missing[0]}") if missing else None
+
+
+def require_open(model: TransformerBridge, what: str, *parts: str) -> None:
+    """`HookError` in the name of `what` for a model whose blocks are closed, at least to these parts."""
+    reason = unknown_inside(model, *(parts or ("inside",)))
+    if reason is not None:
         raise HookError(
-            f"{what}: expected a model whose blocks are known inside, found {model.cfg.architecture}, where only the "
-            "residual stream between blocks is; what needs no inside is measured: linearisations=['full'] (of a logit too), "
-            "collapse, evaluate, probe, faithfulness"
+            f"{what}: expected a model whose blocks are known inside, found {model.cfg.architecture}: {reason}; what needs no "
+            "inside is measured: linearisations=['full'] (of a logit too), collapse, evaluate, probe, faithfulness"
         )
 
 
@@ -213,8 +223,8 @@ class Norm:
     """One norm of the model, and the hook points before and after it. `gain` is the effective g, with its offset."""
 
     name: str
-    gain: Float[Tensor, " width"]
-    bias: Float[Tensor, " width"] | None
+    gain: Float[Tensor, "*width"]
+    bias: Float[Tensor, "*width"] | None
     eps: float
     centred: bool
     before: HookPoint
@@ -239,7 +249,10 @@ class Norm:
 @checked_arguments(HookError)
 def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
-    require_open(model, "norms")
+    require_open(model, "norms", "norms")
+    if is_closed(model):
+        closed: Any = model
+        return closed.known_norms()
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS
     names = [f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block]
     hook_points = model.hook_dict  # put together anew at every access

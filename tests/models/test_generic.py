@@ -151,13 +151,19 @@ def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypa
         loaded(tmp_path, "granitemoe")
 
 
-@pytest.mark.parametrize("kind", ["mamba", "qwen3_next"])
-def test_the_default_is_what_needs_no_inside_and_the_result_says_so(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        ("mamba", "frozen, frozen-attention, detached"),
+        ("qwen3_next", "frozen, frozen-attention, frozen-norm, detached"),
+    ],
+)
+def test_the_default_is_what_needs_no_inside_and_the_result_says_so(kind: str, missing: str, tmp_path: Path) -> None:
     model = loaded(tmp_path, kind)
     result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))
     assert set(result.frame["linearisation"]) == {"full"}
     sentences = " ".join(result.findings())
-    assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
+    assert f"({missing}) are missing" in sentences
     assert "Linear_attention in block" in sentences
     found = ost.faithfulness(model, result, logit=50)
     assert set(found.frame["way"]) == {"removed", "replaced"}
@@ -196,10 +202,10 @@ def test_learnt_positions_are_not_taken_for_the_embedding(tmp_path: Path) -> Non
 def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
     model = loaded(tmp_path, "granite")
     prompt = ost.Prompt.from_ids(model, IDS)
-    for measure in (ost.attribution, ost.bounds, ost.hops, partial(ost.sensitivity, linearisations=["frozen"])):
-        with pytest.raises(ValueError, match="inside"):
+    for measure in (ost.attribution, ost.bounds, ost.hops, partial(ost.sensitivity, linearisations=["detached"])):
+        with pytest.raises(ValueError, match="inside|activations"):
             measure(model, prompt)
-    for block in (hooks.frozen(model), hooks.in_strips(model, 2), hooks.capture(model, "pattern")):
+    for block in (hooks.frozen(model, activations=True), hooks.in_strips(model, 2), hooks.upcast(model, ["norms"])):
         with pytest.raises(hooks.HookError, match="by the generic route"), block:
             pass
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from hooks.sites import is_closed
+from hooks.sites import unknown_inside
 from mitigations import Mitigation
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_names
@@ -159,7 +159,7 @@ def sensitivity(
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
             and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
             two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
-            None: full and frozen; full alone where nothing inside a block is known.
+            None: full and frozen; full alone where patterns and norms are not known.
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
             orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
@@ -176,7 +176,7 @@ def sensitivity(
         progress: called as progress(done, total), in percent, after each block of rows.
     """
     if linearisations is None:
-        linearisations = ("full",) if is_closed(model) else DEFAULT_LINEARISATIONS
+        linearisations = ("full",) if unknown_inside(model, "pattern", "norms") else DEFAULT_LINEARISATIONS
     name, accuracy = with_accuracy(method)
     settings = Settings(name, cotangents, max_memory, seed, accuracy)
     options = _checked_options(model, linearisations, layers, settings)

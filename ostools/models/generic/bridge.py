@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -23,84 +24,31 @@ from torch import Tensor, nn
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
-from transformer_lens.model_bridge.generalized_components import BlockBridge
-from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformers import PreTrainedModel
 
 import hooks
 from hooks.register import Order, attached
-from hooks.sites import is_closed, points
+from hooks.sites import is_closed, points, unknown_inside
 from ostools.ground.errors import InputError
 from ostools.models.bridge.routing import Choices, held_choices, noted_choices
+from ostools.models.generic.inside import known_norms, look_inside
+from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name
 from ostools.models.shape import context, setting
 
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
-"""What rounding may move logits, of their largest, in a batch of another size."""
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
 
 
-class Observed(GeneralizedComponent):
-    """Hugging Face's own module, with a hook point for the tensor that enters it and one for the tensor that leaves it."""
+class GenericBridge(TransformerBridge):
+    """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self.original_component
-        return self.hook_out(module(self.hook_in(hidden_states), *args, **kwargs))
-
-
-class Embedding(Observed):
-    """The token embedding."""
-
-    @property
-    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
-        module: Any = self.original_component
-        return module.weight
-
-
-class Head(Observed):
-    """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere, Falcon-H1).
-
-    It stands beside the Hugging Face model, which multiplies by its scale itself.
+    `unknown`: why "pattern" or "norms" are not known.
     """
 
-    _scale: float = 1.0
+    unknown: Mapping[str, str] = MappingProxyType({})
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        logits = super().forward(hidden_states)
-        return logits if self._scale == 1.0 else logits * self._scale
-
-    @property
-    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
-        module: Any = self.original_component
-        weight = module.weight.T
-        return weight if self._scale == 1.0 else weight * self._scale
-
-
-class Block(BlockBridge):
-    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
-
-    hook_aliases: ClassVar[dict[str, str | list[str]]] = {"hook_resid_pre": "hook_in", "hook_resid_post": "hook_out"}
-    _start: Tensor | None = None
-
-    def _extract_layer_idx(self) -> int:
-        return int(str(self.name).rpartition(".")[2])
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._start is not None:
-            args, kwargs = _with_stream(args, kwargs, self._start)
-        self._check_stop_at_layer(*args, **kwargs)
-        args, kwargs = self._hook_input_hidden_states(args, kwargs)
-        module: Any = self.original_component
-        return self._apply_output_hook(module(*args, **kwargs))
-
-
-def _with_stream(
-    args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
-
-
-class GenericBridge(TransformerBridge):
-    """A bridge whose blocks are closed. What is measured on it needs v^(l), y and the logits, and nothing else."""
+    def known_norms(self) -> dict[str, hooks.Norm]:
+        """The norms that `hooks.norms` gives; of a model whose norms are known."""
+        return known_norms(self)
 
     def forward(self, input: Any, *args: Any, start_at_layer: int | None = None, **options: Any) -> Any:
         """The pass; without a cache unless one is asked for, and from a stream with tokens that nothing reads (`_prove`)."""
@@ -159,7 +107,9 @@ class Structure:
         last = order.index(blocks[-1])
         leaving = _tensor(calls[last][2])
         after = [
-            part for part, entering, _ in calls[last + 1 :] if entering is leaving and "norm" in _kind(part, paths)
+            part
+            for part, entering, _ in calls[last + 1 :]
+            if entering is leaving and "norm" in class_and_name(part, paths[id(part)])
         ]
         if not after or order.count(after[0]) != 1:
             found = "none" if not after else "one that runs elsewhere too"
@@ -169,12 +119,6 @@ class Structure:
 
 def _missing(embed: object, head: object) -> str:
     return "neither" if embed is None and head is None else "no embedding" if embed is None else "no output layer"
-
-
-def _kind(part: nn.Module, paths: dict[int, str]) -> str:
-    """What a module calls itself: its class and its name, and 'norm' for the short names of one (ln_f)."""
-    name = paths[id(part)].rpartition(".")[2]
-    return f"{type(part).__name__} {name}".lower().replace("ln_", "norm_")
 
 
 def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
@@ -241,6 +185,7 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
     module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(structure.head.rpartition(".")[2], head)
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
+    bridge.unknown = look_inside(bridge, probe)
     return bridge
 
 
@@ -321,7 +266,7 @@ def _prove_streams(
 def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:
     actual, expected = (tensor.masked_fill(tensor == -math.inf, 0) for tensor in (actual, expected))
     error = float((actual - expected).abs().max() / expected.abs().max())
-    if not error <= _ROUNDING[expected.dtype]:
+    if not error <= ROUNDING[expected.dtype]:
         raise InputError(
             f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of their size apart"
             f"{f' {why}' if why else ''}; the generic route measures no such model"
@@ -332,15 +277,26 @@ _SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attenti
 """What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing else."""
 _NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
 """What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
+_HELD = {
+    "frozen": ("pattern", "norms"),
+    "frozen-attention": ("pattern",),
+    "frozen-norm": ("norms",),
+    "detached": ("pattern", "norms", "activations"),
+}
+"""What a linearisation holds inside a block."""
 
 
 def block_notes(model: TransformerBridge) -> dict[str, str]:
     """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
     if not is_closed(model):
         return {}
+    unknown = getattr(model, "unknown", {})
+    known = "".join(f", {part}" for part in ("pattern", "norms") if part not in unknown).replace("pattern", "patterns")
+    missing = ", ".join(name for name, parts in _HELD.items() if unknown_inside(model, *parts))
+    why = "".join(f"; {reason}" for reason in unknown.values())
     notes = {
-        "blocks": "closed: only the residual stream between them is known; `full` is the real derivative, and linearisations "
-        "that hold what is inside a block (frozen, frozen-attention, frozen-norm, detached) are missing"
+        "blocks": f"closed: only the residual stream between them{known} are known; `full` is the real derivative, and "
+        f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
     }
     if other := _without_softmax(model):
         notes["no_softmax"] = f"{other}: the paper's statements on softmax attention are not about these blocks"

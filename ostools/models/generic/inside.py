@@ -1,0 +1,216 @@
+"""What is known inside the blocks of a model by the generic route: attention patterns and norms, found by running, and proven.
+
+Softmax attention of any kind (latent, gated, with sinks, in windows) calls one softmax a block over [head, query, key]. What it
+gives is alpha, and a hook point takes it wherever it is made. The proof: with every alpha made the identity, the last
+token's logits depend on no other token. So nothing but alpha carries one token to another, and freezing it holds all that the
+theorem holds. State-space and linear-attention blocks fail this proof.
+
+A norm is a module of that name which is g (x - c(x)) / r(x) + b on numbers drawn at random, in one of the known forms. Code of
+a block that divides by a size of its input outside of them is a norm that is not known, and then none is held.
+
+Cost: four tiny forward passes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from transformer_lens.model_bridge import TransformerBridge
+
+from hooks.register import Order, attached
+from hooks.sites import Norm
+from ostools.models.generic.parts import ROUNDING, NormForm, Observed, Patterns, class_and_name
+
+_SIZES = {
+    *(torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt),
+    *(torch.norm, Tensor.norm, torch.linalg.norm, torch.linalg.vector_norm),
+    *(functional.layer_norm, functional.rms_norm, functional.group_norm, functional.normalize),
+}
+"""Calls with which code divides by a size of its input."""
+_POWERS = {torch.pow, Tensor.pow, Tensor.__pow__}
+_EPS = ("variance_epsilon", "eps", "epsilon")
+_PLAIN_EPS = (1e-5, 1e-6)  # of a norm that has none to read
+_FORM_ERROR = 1e-5  # most norms compute in float32, whatever they are given
+
+
+class Unknown(Exception):
+    """Why something inside the blocks is not known."""
+
+
+def look_inside(bridge: Any, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
+    """Put hook points at patterns and norms; "pattern", "norms": why what is not known is not."""
+    unknown: dict[str, str] = {}
+    for what, learn in (("pattern", _learn_patterns), ("norms", _learn_norms)):
+        try:
+            learn(bridge, probe)
+        except Unknown as why:
+            unknown[what] = str(why)
+    return unknown
+
+
+def known_norms(model: TransformerBridge) -> dict[str, Norm]:
+    """The norms of the blocks by their paths ("blocks.0.input_layernorm"), and "ln_final"."""
+    observed: dict[str, Any] = {"ln_final": model.ln_final}
+    for layer, block in enumerate(model.blocks):
+        module: Any = block.original_component
+        observed |= {f"blocks.{layer}.{path}": part for path, part in module.named_modules() if _is_norm(part)}
+    return {name: part.as_norm(name, part.form) for name, part in observed.items()}
+
+
+def _is_norm(part: nn.Module) -> bool:
+    return isinstance(part, Observed) and part.form is not None
+
+
+def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
+    """A hook point for the one softmax of each block. `Unknown` without one, or where tokens meet outside of it."""
+    for layer, block in enumerate(bridge.blocks):
+        patterns = Patterns(f"blocks.{layer}.attn", int(bridge.cfg.n_heads))
+        block._modules["attn"] = patterns  # whatever Hugging Face calls so in its own block
+        bridge._hook_registry[patterns.hook_pattern.name] = patterns.hook_pattern
+    try:
+        _prove_patterns(bridge, probe)
+    except Unknown:
+        for block in bridge.blocks:
+            name = block.attn.hook_pattern.name
+            del block._modules["attn"], bridge._hook_registry[name]
+        raise
+
+
+def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
+    made: list[list[Tensor]] = [[] for _ in bridge.blocks]
+    with _at_patterns(bridge, lambda layer, pattern: made[layer].append(pattern)):
+        bridge(probe)
+    pos = probe.shape[1]
+    for block, patterns in zip(bridge.blocks, made, strict=True):
+        where = f"block {block._extract_layer_idx()}"
+        if len(patterns) != 1:
+            raise Unknown(f"{where} computes {len(patterns) or 'no'} softmaxes over keys, and attention has one")
+        block.attn.sinks = patterns[0].shape[-1] - pos
+        weights = patterns[0].float()
+        if block.attn.sinks not in (0, 1) or bool(weights[..., :pos].triu(1).any()):
+            raise Unknown(f"the softmax of {where} is not one over the keys that a token may see")
+
+    def identity(layer: int, pattern: Tensor) -> Tensor:
+        return torch.eye(pos, dtype=pattern.dtype, device=pattern.device).expand_as(pattern)
+
+    other = probe.flip(1).roll(1, 1)
+    other[:, -1] = probe[:, -1]
+    with _at_patterns(bridge, identity):
+        alone, among_others = bridge(probe)[:, -1], bridge(other)[:, -1]
+    error = float((alone - among_others).abs().max() / alone.abs().max())
+    if not error <= ROUNDING[alone.dtype]:
+        raise Unknown(
+            "tokens meet in its blocks outside of a softmax over keys (a state space, a convolution, linear attention)"
+        )
+
+
+@contextmanager
+def _at_patterns(bridge: Any, body: Any) -> Iterator[None]:
+    placements = [
+        (block.attn.hook_pattern, lambda pattern, layer=layer: body(layer, pattern), Order.EDIT)
+        for layer, block in enumerate(bridge.blocks)
+    ]
+    with torch.no_grad(), attached(placements):
+        yield
+
+
+def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
+    """Hook points around every norm that runs in a block, and the forms of all. `Unknown` for a norm of no known form."""
+    norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.original_component}
+    for layer, block in enumerate(bridge.blocks):
+        for path, part in block.original_component.named_modules():
+            if "norm" in class_and_name(part, path) and not any(part.children()):
+                norms[f"blocks.{layer}.{path}"] = part
+    calls, loose = _calls_of(bridge, norms, probe)
+    if loose is not None:
+        raise Unknown(f"{loose} divides by a size of what it reads, and is no module of a norm")
+    forms = {name: _form(name, norms[name], inputs) for name, inputs in calls.items() if inputs}
+    bridge.ln_final.form = forms.pop("ln_final")
+    for name, form in forms.items():
+        _, layer, path = name.split(".", 2)
+        parent, _, last = path.rpartition(".")
+        observed = Observed(last)
+        observed.set_original_component(norms[name])
+        observed.form, observed.hook_in.name, observed.hook_out.name = form, f"{name}.hook_in", f"{name}.hook_out"
+        setattr(bridge.blocks[int(layer)].original_component.get_submodule(parent), last, observed.eval())
+
+
+def _calls_of(
+    bridge: Any, norms: dict[str, nn.Module], probe: Int[Tensor, "1 pos"]
+) -> tuple[dict[str, list[tuple[Any, ...]]], str | None]:
+    """What each norm is called with in one pass; and the block that divides by a size outside of them, if any."""
+    calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in norms}
+    sizes = _Sizes()
+    with ExitStack() as stack:
+        for name, part in norms.items():
+
+            def enter(_: Any, args: Any, kwargs: Any, name: str = name) -> None:
+                calls[name].append((*args, *kwargs.values()))
+                sizes.norms += 1
+
+            def leave(*_: Any) -> None:
+                sizes.norms -= 1
+
+            stack.callback(part.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(part.register_forward_hook(leave).remove)
+        for layer, block in enumerate(bridge.blocks):
+            begin = partial(sizes.__setattr__, "block", f"block {layer}")
+            module = block.original_component
+            stack.callback(module.register_forward_pre_hook(lambda *_, begin=begin: begin()).remove)
+            stack.callback(module.register_forward_hook(lambda *_: sizes.__setattr__("block", None)).remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(sizes)
+        bridge(probe)
+    return calls, sizes.loose
+
+
+class _Sizes(TorchFunctionMode):
+    """Notes the first block whose code divides by a size of a tensor outside of a norm."""
+
+    block: str | None = None
+    loose: str | None = None
+    norms = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        root = func in _POWERS and args[1] in (0.5, -0.5, -1)
+        if (func in _SIZES or root) and self.block and not self.norms and args[0].numel() > 1:
+            self.loose = self.loose or self.block
+        return func(*args, **(kwargs or {}))
+
+
+def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
+    """Form of a norm, by what it makes of numbers drawn at random, large and small."""
+    kind = f"{name} ({type(module).__name__})"
+    if len(calls) != 1 or len(calls[0]) != 1:
+        raise Unknown(f"{kind} runs {len(calls)} times a pass, or reads more than one tensor")
+    (x,) = calls[0]
+    if x.ndim < 3 or x.shape[0] != 1:
+        raise Unknown(f"{kind} reads all prompts of a batch as one")
+    weight = getattr(module, "weight", None)
+    if weight is not None and weight.shape != x.shape[-weight.ndim :]:
+        raise Unknown(f"{kind} has a weight of another shape than what it reads")
+    wide = copy.deepcopy(module).double()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
+    drawn *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(-1, *[1] * (x.ndim - 2))
+    drawn = drawn.to(x.device)
+    expected = wide(drawn).double()
+    eps = next((float(getattr(module, key)) for key in _EPS if getattr(module, key, None) is not None), None)
+    for offset, centred, each in product((0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)):
+        form = NormForm(offset, centred, each)
+        observed = Observed(name)
+        observed.set_original_component(wide)
+        error = (observed.as_norm(name, form)(drawn) - expected).abs().amax(-1) / expected.abs().amax(-1)
+        if bool((error <= _FORM_ERROR).all()):
+            return form
+    raise Unknown(f"{kind} is no norm of a known form")
