@@ -15,7 +15,7 @@ import torch
 
 import hooks
 import ostools as ost
-from hooks.sites import is_closed
+from hooks.sites import is_closed, unknown_inside
 from ostools.ground.errors import InputError
 from ostools.measure.passes.batches import padding
 from ostools.measure.passes.last_tokens import batching_of
@@ -62,18 +62,29 @@ record; so does any model with `load_model(..., route="generic")`. The blocks st
 stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
 pass over other tokens, has to give the same logits. Where it does not, the model is refused.
 
-`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there, and says what is missing. `collapse`, `evaluate`,
-`probe`, `probe stage` and `faithfulness` (tokens removed or replaced) need nothing else.
-What needs the inside of a block (frozen, detached, bounds, hops, patterns, edits of attention) is refused. Of state-space and
-linear-attention blocks `full` is the real derivative; the paper's statements on softmax attention are not about them, and the
-provenance names them, by the configuration's `layer_types` where it has them. The choice of a router of experts is held as it
-is at the prompt, by the derivative and by the finite differences that check it. The result names the token that is nearest to
-another choice, and every token whose k-th and (k+1)-th score are within rounding of each other. So it does for a family with a
-record.
+`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there. `collapse`, `evaluate`, `probe`, `probe stage` and
+`faithfulness` (tokens removed or replaced) need nothing else.
+
+Patterns are known where each block computes one softmax over keys, wherever its code does so, and nothing else carries one
+token to another. This is proven at load: with every pattern made the identity, the last token's logits depend on no other
+token. Norms are known where each is a module that is a norm of a known form on numbers drawn at random. With both, `frozen`,
+`frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs the patterns alone. What `frozen` holds is
+what the theorem holds: patterns, and the scale of every norm. In latent attention (DeepSeek) a value is a matrix times a normed
+latent of v. With that scale held it is a matrix times v, which is the theorem's W_V: the sum over paths is as it stands.
+With a sink (gpt-oss) the weights of the keys sum to less than 1. Gates on what attention gives, and the weights of a router,
+stay live.
+
+What needs more of the inside (`detached`, `attribution`, `bounds`, `hops`, masks) is refused in one line. Of state-space and
+linear-attention blocks `full` is the real derivative, and there are no patterns to hold; the paper's statements on softmax
+attention are not about them, and the provenance names them, by the configuration's `layer_types` where it has them. The choice
+of a router of experts is held as it is at the prompt, by the derivative and by the finite differences that check it. The result
+names the token that is nearest to another choice, and every token whose k-th and (k+1)-th score are within rounding of each
+other. So it does for a family with a record.
 
 Each row is a tiny random model, float32, by the route that it takes by itself: the largest difference of its logits from
-Hugging Face's own, and the relative difference of a finite difference from the measured `full` derivative (-: rounding is too
-large for it to say anything). Of a type with a record, *refused* names the routes of the table above that it lacks.
+Hugging Face's own, and the relative differences of finite differences from the measured `full` and `frozen` derivatives (-:
+rounding is too large for them to say anything). *refused*: of a type with a record, the routes of the table above that it
+lacks; of one without, why `frozen` is (beside what every such type lacks).
 """
 
 _REFUSED = """
@@ -155,7 +166,8 @@ def page(generic: list[str]) -> str:
 
 def generic_rows() -> list[str]:
     """The table of model types, by running: a row for each of `tests.generic_models`, by the route that it takes."""
-    rows = [_row(["`model_type`", "route", "logits differ by", "derivative differs by", "refused"]), _row(["---"] * 5)]
+    rows = [_row(["`model_type`", "route", "logits differ by", "full differs by", "frozen differs by", "refused"])]
+    rows.append(_row(["---"] * 6))
     for kind in sorted(GENERIC):
         with tempfile.TemporaryDirectory() as folder:
             own = generic_model(kind)
@@ -165,16 +177,25 @@ def generic_rows() -> list[str]:
                 with torch.no_grad():
                     ids = torch.tensor([IDS])
                     apart = float((own(ids, use_cache=False).logits - model(ids)).abs().max())
-                found = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], layers="all")
-                error = found.provenance.parameters["runs"]["full"]["certificate"]["error"]
+                found = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), layers="all")
+                runs = found.provenance.parameters["runs"]
+                errors = {name: run["certificate"]["error"] for name, run in runs.items()}
             except InputError as refusal:
-                rows.append(_row([f"`{kind}`", "none", "", "", str(refusal).replace(str(folder), "it").split(";")[0]]))
+                why = str(refusal).replace(str(folder), "it").split(";")[0]
+                rows.append(_row([f"`{kind}`", "none", "", "", "", why]))
                 continue
         family = family_of(model) if not is_closed(model) else None
         missing = [] if family is None else [name for name, has in family.routes.items() if not has]
-        route, refused = ("generic", "the inside") if family is None else ("record", ", ".join(missing))
-        rows.append(_row([f"`{kind}`", route, f"{apart:.1g}", "-" if error is None else f"{error:.1g}", refused]))
+        refused = unknown_inside(model, "pattern", "norms") or ", ".join(missing)
+        cells = [_error(errors, name) for name in ("full", "frozen")]
+        route = "generic" if family is None else "record"
+        rows.append(_row([f"`{kind}`", route, f"{apart:.1g}", *cells, refused]))
     return rows
+
+
+def _error(errors: dict[str, float | None], name: str) -> str:
+    error = errors.get(name)
+    return "" if name not in errors else "-" if error is None else f"{error:.1g}"
 
 
 def _row(cells: list[str]) -> str:

@@ -203,7 +203,7 @@ def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
     model = loaded(tmp_path, "granite")
     prompt = ost.Prompt.from_ids(model, IDS)
     for measure in (ost.attribution, ost.bounds, ost.hops, partial(ost.sensitivity, linearisations=["detached"])):
-        with pytest.raises(ValueError, match="inside|activations"):
+        with pytest.raises(ValueError, match=r"inside|activations"):
             measure(model, prompt)
     for block in (hooks.frozen(model, activations=True), hooks.in_strips(model, 2), hooks.upcast(model, ["norms"])):
         with pytest.raises(hooks.HookError, match="by the generic route"), block:

@@ -107,7 +107,8 @@ def _checked_route(name: str) -> list[str]:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
             "Measured: sensitivity (linearisation full, of a logit too), collapse, evaluate, probe, faithfulness.",
-            "Refused: frozen, detached, bounds, hops, patterns and edits of attention, which need the inside of a block.",
+            "Where each block has one softmax over keys, and norms of a known form, which is proven at load: frozen and spectra.",
+            "Refused: detached, attribution, bounds, hops and masks, which need more of the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]
     return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]

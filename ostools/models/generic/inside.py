@@ -43,7 +43,7 @@ _PLAIN_EPS = (1e-5, 1e-6)  # of a norm that has none to read
 _FORM_ERROR = 1e-5  # most norms compute in float32, whatever they are given
 
 
-class Unknown(Exception):
+class UnknownError(Exception):
     """Why something inside the blocks is not known."""
 
 
@@ -53,7 +53,7 @@ def look_inside(bridge: Any, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
     for what, learn in (("pattern", _learn_patterns), ("norms", _learn_norms)):
         try:
             learn(bridge, probe)
-        except Unknown as why:
+        except UnknownError as why:
             unknown[what] = str(why)
     return unknown
 
@@ -72,14 +72,14 @@ def _is_norm(part: nn.Module) -> bool:
 
 
 def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    """A hook point for the one softmax of each block. `Unknown` without one, or where tokens meet outside of it."""
+    """A hook point for the one softmax of each block. `UnknownError` without one, or where tokens meet outside of it."""
     for layer, block in enumerate(bridge.blocks):
         patterns = Patterns(f"blocks.{layer}.attn", int(bridge.cfg.n_heads))
         block._modules["attn"] = patterns  # whatever Hugging Face calls so in its own block
         bridge._hook_registry[patterns.hook_pattern.name] = patterns.hook_pattern
     try:
         _prove_patterns(bridge, probe)
-    except Unknown:
+    except UnknownError:
         for block in bridge.blocks:
             name = block.attn.hook_pattern.name
             del block._modules["attn"], bridge._hook_registry[name]
@@ -94,22 +94,22 @@ def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
     for block, patterns in zip(bridge.blocks, made, strict=True):
         where = f"block {block._extract_layer_idx()}"
         if len(patterns) != 1:
-            raise Unknown(f"{where} computes {len(patterns) or 'no'} softmaxes over keys, and attention has one")
+            raise UnknownError(f"{where} computes {len(patterns) or 'no'} softmaxes over keys, and attention has one")
         block.attn.sinks = patterns[0].shape[-1] - pos
         weights = patterns[0].float()
         if block.attn.sinks not in (0, 1) or bool(weights[..., :pos].triu(1).any()):
-            raise Unknown(f"the softmax of {where} is not one over the keys that a token may see")
+            raise UnknownError(f"the softmax of {where} is not one over the keys that a token may see")
 
     def identity(layer: int, pattern: Tensor) -> Tensor:
         return torch.eye(pos, dtype=pattern.dtype, device=pattern.device).expand_as(pattern)
 
-    other = probe.flip(1).roll(1, 1)
+    other = probe.roll(1, 1)  # another token everywhere
     other[:, -1] = probe[:, -1]
     with _at_patterns(bridge, identity):
         alone, among_others = bridge(probe)[:, -1], bridge(other)[:, -1]
     error = float((alone - among_others).abs().max() / alone.abs().max())
     if not error <= ROUNDING[alone.dtype]:
-        raise Unknown(
+        raise UnknownError(
             "tokens meet in its blocks outside of a softmax over keys (a state space, a convolution, linear attention)"
         )
 
@@ -125,7 +125,7 @@ def _at_patterns(bridge: Any, body: Any) -> Iterator[None]:
 
 
 def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    """Hook points around every norm that runs in a block, and the forms of all. `Unknown` for a norm of no known form."""
+    """Hook points around every norm that runs in a block, and the forms of all. `UnknownError` for a norm of no known form."""
     norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.original_component}
     for layer, block in enumerate(bridge.blocks):
         for path, part in block.original_component.named_modules():
@@ -133,7 +133,7 @@ def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
                 norms[f"blocks.{layer}.{path}"] = part
     calls, loose = _calls_of(bridge, norms, probe)
     if loose is not None:
-        raise Unknown(f"{loose} divides by a size of what it reads, and is no module of a norm")
+        raise UnknownError(f"{loose} divides by a size of what it reads, and is no module of a norm")
     forms = {name: _form(name, norms[name], inputs) for name, inputs in calls.items() if inputs}
     bridge.ln_final.form = forms.pop("ln_final")
     for name, form in forms.items():
@@ -192,13 +192,13 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
     """Form of a norm, by what it makes of numbers drawn at random, large and small."""
     kind = f"{name} ({type(module).__name__})"
     if len(calls) != 1 or len(calls[0]) != 1:
-        raise Unknown(f"{kind} runs {len(calls)} times a pass, or reads more than one tensor")
+        raise UnknownError(f"{kind} runs {len(calls)} times a pass, or reads more than one tensor")
     (x,) = calls[0]
     if x.ndim < 3 or x.shape[0] != 1:
-        raise Unknown(f"{kind} reads all prompts of a batch as one")
+        raise UnknownError(f"{kind} reads all prompts of a batch as one")
     weight = getattr(module, "weight", None)
     if weight is not None and weight.shape != x.shape[-weight.ndim :]:
-        raise Unknown(f"{kind} has a weight of another shape than what it reads")
+        raise UnknownError(f"{kind} has a weight of another shape than what it reads")
     wide = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
@@ -213,4 +213,4 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
         error = (observed.as_norm(name, form)(drawn) - expected).abs().amax(-1) / expected.abs().amax(-1)
         if bool((error <= _FORM_ERROR).all()):
             return form
-    raise Unknown(f"{kind} is no norm of a known form")
+    raise UnknownError(f"{kind} is no norm of a known form")

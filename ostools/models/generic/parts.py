@@ -1,4 +1,4 @@
-"""Parts of a bridge by the generic route: Hugging Face's own modules, with hook points around them, and one inside a softmax."""
+"""Parts of a bridge by the generic route: Hugging Face's own modules with hook points around them, and one behind a softmax."""
 
 from __future__ import annotations
 

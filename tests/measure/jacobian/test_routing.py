@@ -54,6 +54,22 @@ def test_the_margin_is_that_of_the_models_own_router(family: str, route: Any, tm
     assert nearest["margin"] == pytest.approx(expected[0], rel=1e-3)
 
 
+@pytest.mark.parametrize(("kind", "logits"), [("granitemoe", True), ("qwen2_moe", False)])
+def test_without_a_record_it_is_too(kind: str, logits: bool, tmp_path: Path) -> None:
+    """Granite's router chooses by logits, Qwen's by probabilities."""
+    own: Any = generic_model(kind)
+    own.save_pretrained(tmp_path)
+    model = ost.load_model(tmp_path, device="cpu")
+    with noted_choices(model, len(IDS)) as choices, torch.no_grad():
+        model(torch.tensor([IDS]))
+    assert choices is not None
+    nearest = choices.account["nearest"]
+    router_logits = own(torch.tensor([IDS]), output_router_logits=True).router_logits
+    expected = least_margin(router_logits, 2, logits=logits)
+    assert (nearest["position"], nearest["block"]) == expected[1:]
+    assert nearest["margin"] == pytest.approx(expected[0], rel=1e-3)
+
+
 def write_with_a_boundary(folder: Path, token: int) -> None:
     """A model whose first router scores the second and the third expert of that token alike, and of no other token."""
     module: Any = generic_model("granitemoe")
