@@ -90,7 +90,7 @@ def hold_first_pass(
 
 
 def _require_known(model: TransformerBridge, what: str, attention: bool, norms: bool, activations: bool) -> None:
-    asked = {"pattern": attention, "norms": norms, "activations": activations}
+    asked = {"patterns": attention, "norms": norms, "activations": activations}
     require_open(model, what, *(part for part, is_asked in asked.items() if is_asked))
 
 

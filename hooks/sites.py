@@ -117,11 +117,11 @@ def is_closed(model: TransformerBridge) -> bool:
 
 
 def unknown_inside(model: TransformerBridge, *parts: str) -> str | None:
-    """Why one of these parts of closed blocks is not known, None where all are: "pattern" and "norms" may be, others never."""
+    """Why one of these parts of closed blocks is not known, None where all are: "patterns" and "norms" may be, others never."""
     if not is_closed(model):
         return None
     unknown = getattr(model, "unknown", {})
-    known = [part for part in ("pattern", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
+    known = [part for part in ("patterns", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
     missing = [part for part in parts if part not in known]
     return unknown.get(missing[0], f"nothing is known of its {missing[0]}") if missing else None
 

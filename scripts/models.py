@@ -186,7 +186,7 @@ def generic_rows() -> list[str]:
                 continue
         family = family_of(model) if not is_closed(model) else None
         missing = [] if family is None else [name for name, has in family.routes.items() if not has]
-        refused = unknown_inside(model, "pattern", "norms") or ", ".join(missing)
+        refused = unknown_inside(model, "patterns", "norms") or ", ".join(missing)
         cells = [_error(errors, name) for name in ("full", "frozen")]
         route = "generic" if family is None else "record"
         rows.append(_row([f"`{kind}`", route, f"{apart:.1g}", *cells, refused]))

@@ -82,10 +82,10 @@ def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detac
 @pytest.mark.parametrize(
     ("kind", "parts", "words"),
     [
-        ("mamba", ("pattern",), "block 0 computes no softmaxes"),
-        ("falcon_h1", ("pattern",), "tokens meet in its blocks outside of a softmax"),
+        ("mamba", ("patterns",), "block 0 computes no softmaxes"),
+        ("falcon_h1", ("patterns",), "tokens meet in its blocks outside of a softmax"),
         ("bamba", ("norms",), "BambaRMSNormGated"),
-        ("diffllama", ("pattern",), "2 softmaxes"),
+        ("diffllama", ("patterns",), "2 softmaxes"),
     ],
 )
 def test_what_is_not_known_is_refused_with_its_reason(
@@ -93,7 +93,7 @@ def test_what_is_not_known_is_refused_with_its_reason(
 ) -> None:
     model = loaded(tmp_path, kind)
     assert words in str(unknown_inside(model, *parts))
-    linearisation = "frozen-attention" if parts == ("pattern",) else "frozen-norm"
+    linearisation = "frozen-attention" if parts == ("patterns",) else "frozen-norm"
     with pytest.raises(ValueError, match=words):
         ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=[linearisation])
 
@@ -101,7 +101,7 @@ def test_what_is_not_known_is_refused_with_its_reason(
 def test_tokens_that_meet_outside_of_attention_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = OlmoMLP.forward
     monkeypatch.setattr(OlmoMLP, "forward", lambda self, x: own(self, x) + 0.1 * x.cumsum(1))
-    assert "tokens meet" in str(unknown_inside(loaded(tmp_path, "olmo"), "pattern"))
+    assert "tokens meet" in str(unknown_inside(loaded(tmp_path, "olmo"), "patterns"))
 
 
 def test_a_norm_that_is_no_module_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_norm_that_is_no_module_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(OlmoMLP, "forward", lambda self, x: own(self, x * torch.rsqrt(x.square().mean(-1, True))))
     model = loaded(tmp_path, "olmo")
     assert "is no module of a norm" in str(unknown_inside(model, "norms"))
-    assert unknown_inside(model, "pattern") is None
+    assert unknown_inside(model, "patterns") is None
 
 
 def test_a_norm_of_another_form_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,9 @@ def is_parallel(model: TransformerBridge) -> bool:
 def require_described(model: TransformerBridge, sites: Container[str]) -> None:
     """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those that the model has."""
     if is_closed(model):
-        raise InputError(f"the formulas do not describe {model.cfg.architecture}: nothing inside a block is known")
+        raise InputError(
+            f"the formulas do not describe {model.cfg.architecture}: no record says what is inside its blocks"
+        )
     mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
     if isinstance(mlp, MoEBridge):
         raise InputError(

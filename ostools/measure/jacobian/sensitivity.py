@@ -176,7 +176,7 @@ def sensitivity(
         progress: called as progress(done, total), in percent, after each block of rows.
     """
     if linearisations is None:
-        linearisations = ("full",) if unknown_inside(model, "pattern", "norms") else DEFAULT_LINEARISATIONS
+        linearisations = ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
     name, accuracy = with_accuracy(method)
     settings = Settings(name, cotangents, max_memory, seed, accuracy)
     options = _checked_options(model, linearisations, layers, settings)

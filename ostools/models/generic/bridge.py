@@ -41,7 +41,7 @@ _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is t
 class GenericBridge(TransformerBridge):
     """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
-    `unknown`: why "pattern" or "norms" are not known.
+    `unknown`: why "patterns" or "norms" are not known.
     """
 
     unknown: Mapping[str, str] = MappingProxyType({})
@@ -278,10 +278,10 @@ _SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attenti
 _NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
 """What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
 _HELD = {
-    "frozen": ("pattern", "norms"),
-    "frozen-attention": ("pattern",),
+    "frozen": ("patterns", "norms"),
+    "frozen-attention": ("patterns",),
     "frozen-norm": ("norms",),
-    "detached": ("pattern", "norms", "activations"),
+    "detached": ("patterns", "norms", "activations"),
 }
 """What a linearisation holds inside a block."""
 
@@ -290,12 +290,12 @@ def block_notes(model: TransformerBridge) -> dict[str, str]:
     """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
     if not is_closed(model):
         return {}
-    unknown = getattr(model, "unknown", {})
-    known = "".join(f", {part}" for part in ("pattern", "norms") if part not in unknown).replace("pattern", "patterns")
+    reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
+    known = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
     missing = ", ".join(name for name, parts in _HELD.items() if unknown_inside(model, *parts))
-    why = "".join(f"; {reason}" for reason in unknown.values())
+    why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
     notes = {
-        "blocks": f"closed: only the residual stream between them{known} are known; `full` is the real derivative, and "
+        "blocks": f"closed: known are the residual stream between them{known}; `full` is the real derivative, and "
         f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
     }
     if other := _without_softmax(model):

@@ -48,9 +48,9 @@ class UnknownError(Exception):
 
 
 def look_inside(bridge: Any, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
-    """Put hook points at patterns and norms; "pattern", "norms": why what is not known is not."""
+    """Put hook points at patterns and norms; "patterns", "norms": why what is not known is not."""
     unknown: dict[str, str] = {}
-    for what, learn in (("pattern", _learn_patterns), ("norms", _learn_norms)):
+    for what, learn in (("patterns", _learn_patterns), ("norms", _learn_norms)):
         try:
             learn(bridge, probe)
         except UnknownError as why:
