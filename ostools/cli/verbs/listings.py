@@ -107,7 +107,7 @@ def _checked_route(name: str) -> list[str]:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
             "Measured: sensitivity (linearisation full, of a logit too), collapse, evaluate, probe, faithfulness.",
-            "Where each block has one softmax over keys, and norms of a known form, which is proven at load: frozen and spectra.",
+            "Where each block has one softmax over keys, and known norms, both proven at load: frozen and spectra too.",
             "Refused: detached, attribution, bounds, hops and masks, which need more of the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]
