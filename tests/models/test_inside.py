@@ -47,7 +47,11 @@ def test_what_is_held_is_certified_by_finite_differences(kind: str, linearisatio
     assert result.provenance.parameters["runs"][linearisation]["certificate"]["error"] < 1e-6
 
 
-@pytest.mark.parametrize("family", quick(("llama", "gemma2", "gpt-oss", "olmo2", "neox"), "gemma2"))
+# A record rotates by float32 angles in float64 too, the generic route by float64 ones.
+AGREES = {"gpt2": 1e-9, "gemma2": 1e-6, "llama": 1e-6, "gpt-oss": 1e-6, "olmo2": 1e-6, "neox": 1e-6}
+
+
+@pytest.mark.parametrize("family", quick(tuple(AGREES), "gpt2"))
 @pytest.mark.parametrize("linearisation", HELD)
 def test_what_is_held_is_what_a_record_holds(family: str, linearisation: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, family, seed=1)
@@ -56,7 +60,7 @@ def test_what_is_held_is_what_a_record_holds(family: str, linearisation: str, tm
         model = ost.load_model(tmp_path, device="cpu", dtype="float64", route=route)
         prompt = ost.Prompt.from_ids(model, IDS)
         both.append(ost.sensitivity(model, prompt, linearisations=[linearisation]).frame["operator_norm"])
-    assert float((both[0] / both[1] - 1).abs().max()) < 1e-9
+    assert float((both[0] / both[1] - 1).abs().max()) < AGREES[family]
 
 
 def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detached(
@@ -82,7 +86,7 @@ def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detac
 @pytest.mark.parametrize(
     ("kind", "parts", "words"),
     [
-        ("mamba", ("patterns",), "block 0 computes no softmaxes"),
+        ("mamba", ("patterns",), "block 0 computes no softmax"),
         ("falcon_h1", ("patterns",), "tokens meet in its blocks outside of a softmax"),
         ("bamba", ("norms",), "BambaRMSNormGated"),
         ("diffllama", ("patterns",), "2 softmaxes"),

@@ -94,7 +94,8 @@ def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
     for block, patterns in zip(bridge.blocks, made, strict=True):
         where = f"block {block._extract_layer_idx()}"
         if len(patterns) != 1:
-            raise UnknownError(f"{where} computes {len(patterns) or 'no'} softmaxes over keys, and attention has one")
+            count = f"{len(patterns)} softmaxes" if patterns else "no softmax"
+            raise UnknownError(f"{where} computes {count} over keys, and softmax attention one")
         block.attn.sinks = patterns[0].shape[-1] - pos
         weights = patterns[0].float()
         if block.attn.sinks not in (0, 1) or bool(weights[..., :pos].triu(1).any()):
