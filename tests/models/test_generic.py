@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
@@ -231,6 +232,13 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
     row = Output.of(model, [50, 60]).row
     if kind.startswith("granite"):
         assert float(row @ y[0, -1]) == pytest.approx(float(logits[50] - logits[60]), rel=1e-4)
+
+
+def test_the_papers_forms_say_that_no_record_describes_the_blocks(tmp_path: Path) -> None:
+    """They are not taken for parallel ones, which have nothing between attention and MLP either."""
+    reasons = undescribed(loaded(tmp_path, "deepseek_v3"), ["theorem-5.1", "local"])
+    assert set(reasons) == {"theorem-5.1"}
+    assert "found blocks that no record describes" in reasons["theorem-5.1"]
 
 
 def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:

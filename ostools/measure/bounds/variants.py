@@ -16,6 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from hooks.sites import is_closed
 from ostools.ground.names import checked_names
 from ostools.measure.bounds import certified
 from ostools.measure.bounds.certified import BlockView, WindowedFold
@@ -181,11 +182,13 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
     The papers' forms are of a block with a norm before attention and then one before the MLP: their beta_1 and beta_2 are the
     scales of these two norms, and their MLP reads what attention leaves.
     """
-    parallel = "attention and MLP side by side" if is_parallel(model) else None
-    before = "no norm before attention" if "norm1_scale" not in hooks.available_sites(model) else None
-    if parallel is None and before is None:
+    if is_closed(model):
+        other = "blocks that no record describes"
+    elif is_parallel(model):
+        other = "attention and MLP side by side"
+    elif "norm1_scale" not in hooks.available_sites(model):
+        other = "no norm before attention"
+    else:
         return {}
-    papers = (
-        f"expected the paper's block, a norm before attention and then one before the MLP, found {parallel or before}"
-    )
+    papers = f"expected the paper's block, a norm before attention and then one before the MLP, found {other}"
     return {name: papers for name in names if variant_named(name).kind == "paper"}
