@@ -1,9 +1,9 @@
 """A model of no known family as a bridge: its blocks, its final norm and its output layer are found by structure, and proven.
 
 No module of it is computed anew: the blocks are Hugging Face's own, each with a hook point before and behind it. So v^(l) and y
-can be read, changed and differentiated, and nothing inside a block can. The proof at load is one batched pass (`_prove`): the
-residual stream before block l, put into a pass over OTHER tokens, gives the logits of the first. Nothing else of the tokens
-reaches the logits, then, and J_i of this v^(l) is the whole derivative.
+can be read, changed and differentiated; inside a block patterns and norms can, where they are proven (`inside`). The proof at
+load is one batched pass (`_prove`): the residual stream before block l, put into a pass over OTHER tokens, gives the logits of
+the first. Nothing else of the tokens reaches the logits, then, and J_i of this v^(l) is the whole derivative.
 
 Cost: five tiny forward passes, one of them with a row for every block.
 """
@@ -295,7 +295,7 @@ def block_notes(model: TransformerBridge) -> dict[str, str]:
     missing = ", ".join(name for name, parts in _HELD.items() if unknown_inside(model, *parts))
     why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
     notes = {
-        "blocks": f"closed: known are the residual stream between them{known}; `full` is the real derivative, and "
+        "blocks": f"closed: known of them: the residual stream between them{known}; `full` is the real derivative, and "
         f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
     }
     if other := _without_softmax(model):

@@ -192,8 +192,10 @@ class _Sizes(TorchFunctionMode):
 def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
     """Form of a norm, by what it makes of numbers drawn at random, large and small."""
     kind = f"{name} ({type(module).__name__})"
-    if len(calls) != 1 or len(calls[0]) != 1:
-        raise UnknownError(f"{kind} runs {len(calls)} times a pass, or reads more than one tensor")
+    if len(calls) != 1:
+        raise UnknownError(f"{kind} runs {len(calls)} times a pass")
+    if len(calls[0]) != 1:
+        raise UnknownError(f"{kind} reads more than one tensor")
     (x,) = calls[0]
     if x.ndim < 3 or x.shape[0] != 1:
         raise UnknownError(f"{kind} reads all prompts of a batch as one")
