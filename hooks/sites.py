@@ -205,9 +205,10 @@ def _points(
     for key in keys:
         full_name = place.template.format(layer=key)
         if full_name not in hook_points or name in misnamed:
+            reason = unknown_inside(model, "patterns") if name == "pattern" else None
             raise HookError(
                 f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
-                f"{nearest(name, available_sites(model))}"
+                f"{reason or nearest(name, available_sites(model))}"
             )
         points[key] = hook_points[full_name]
     return points
