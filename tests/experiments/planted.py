@@ -10,6 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.experiments.figures.synthetic import Figure8, Figure9
+from ostools.experiments.lemmas import ALL_HYPOTHESES
 from ostools.experiments.retrieval import Retrieval
 from ostools.experiments.study.study import Study
 from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra
@@ -189,7 +190,7 @@ def retrieved(found: Sequence[bool], first: str, last: str, quantity: str = "log
     return {"retrieval": {"retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)}}
 
 
-def lemmas(name: str, passed: Sequence[bool], hypotheses: str = "as stated") -> Any:
+def lemmas(name: str, passed: Sequence[bool], hypotheses: str = ALL_HYPOTHESES) -> Any:
     frame = pd.DataFrame({"lemma": name, "hypotheses": hypotheses, "computed": "a figure", "passed": passed})
     return {"lemmas": {"lemmas": Result(frame, Provenance.without_model())}}
 
