@@ -104,8 +104,8 @@ def require_counted(doing: str) -> None:
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """Note the forecast and return it; None where loading the model will say what is wrong.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit. A dry run may be of a GPU that another machine has: nothing
-    is compared with it but `--max-memory`.
+    Raises `InsufficientMemoryError` for what is forecast not to fit. A dry run may be of a GPU that another machine has: it is
+    compared with `--max-memory` alone.
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
