@@ -293,7 +293,7 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any,
 def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(run: Any, tmp_path: Path) -> None:
     """A model that is right about the first digit alone, says 100 to all else, and leaves one question without an answer."""
     questions = claim_questions()
-    lines = [{"id": item.id, "text": _said(item)} for item in questions]
+    lines: list[dict[str, Any]] = [{"id": item.id, "text": _said(item)} for item in questions]
     missing = next(item for item in questions if item.task.name == "copy-last")
     lines[questions.index(missing)]["text"] = None
     file = tmp_path / "answers.jsonl"
