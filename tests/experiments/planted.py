@@ -55,8 +55,8 @@ def _answered(task: str, mode: str, said: Callable[[str, int], int | None], leng
     rows = []
     for n in lengths:
         number = said(task, n)
-        rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number, "correct": number == n,
-                     "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
+        rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number,
+                     "correct": number == n, "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
     return pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
 
 
