@@ -91,7 +91,7 @@ def hidden(model: Any) -> Cell:
 def measure(name: str) -> None:
     """What is not stored yet of one model."""
     model: Any = None
-    for cell in (ONES, COUNT, RETRIEVE):
+    for cell in (COUNT, RETRIEVE, ONES):
         target = STORE / name / f"{cell}.json"
         if target.exists() or (cell != ONES and (name, cell) not in STUDIES):
             continue

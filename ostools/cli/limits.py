@@ -33,6 +33,9 @@ _FIRST_ESTIMATE = 5.0
 """Seconds after which the steps so far say how long the rest takes."""
 
 
+_UNKNOWN = Free(2**62, "on a GPU that is not here")
+
+
 class _TooLong(KeyboardInterrupt):
     """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
 
@@ -101,10 +104,12 @@ def require_counted(doing: str) -> None:
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """Note the forecast and return it; None where loading the model will say what is wrong.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit.
+    Raises `InsufficientMemoryError` for what is forecast not to fit. A dry run may be of a GPU that another machine has: it is
+    compared with `--max-memory` alone.
     """
-    resolved = resolve_device(device)
-    source, free = locate(model, None), _free(resolved)
+    is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
+    resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
+    source, free = locate(model, None), _UNKNOWN if is_elsewhere else _free(resolved)
     unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
         forecast = _fitted(unloaded, free, memory)

@@ -18,7 +18,7 @@ from ostools.theory import lemmas, spectra
 from ostools.theory.decoder import Decoder
 from ostools.theory.distances import total_variation
 
-STATED = "as stated"  # any other hypotheses of a check name the one that is left out
+ALL_HYPOTHESES = "all hypotheses"  # of the statement; any other value names the one that is left out
 BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
 LENGTHS, FAR, SPREAD = (2, 8, 64, 512), 4096, 4.0  # bounded scores lie within SPREAD of each other
 
@@ -31,7 +31,7 @@ class Check:
     figure: float
     relation: str
     required: float
-    hypotheses: str = STATED
+    hypotheses: str = ALL_HYPOTHESES
 
     @property
     def passed(self) -> bool:

@@ -24,7 +24,7 @@ from ostools.measure.passes.batches import LongestPrompt
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
-from ostools.models.files.shards import check_stored, read_shards
+from ostools.models.files.shards import check_stored, has_weights, read_shards
 from ostools.models.files.sources import Source
 from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.shape import Shape
@@ -60,7 +60,8 @@ class Forecast:
 class Unloaded:
     """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
     its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that. `chat`: how
-    texts are put to it, as `models.encode` takes it.
+    texts are put to it, as `models.encode` takes it. A directory with a configuration and a tokenizer, and without weights, is
+    enough: its parameters are then counted from its shape.
 
     Raises `InputError` as loading would."""
 
@@ -103,6 +104,8 @@ class Unloaded:
 
     @property
     def _weights(self) -> _Weights:
+        if not has_weights(self.source.directory):
+            return _Weights(self.shape.parameters, 0)
         return _weights(_stamp(self.source.directory))
 
     @property
@@ -208,7 +211,8 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
     family = check_config(source.directory)
     with quiet():
         config = read_config(source.directory, family)
-    check_stored(config, family, read_shards(source.directory), source.directory)
+    if has_weights(source.directory):
+        check_stored(config, family, read_shards(source.directory), source.directory)
     return Shape.of_config(config, dtype, kind)
 
 

@@ -214,3 +214,24 @@ def test_a_model_that_does_not_fit_is_one_line(run, directory: str, monkeypatch:
 
     monkeypatch.setattr(importlib.import_module("ostools.models"), "load_model", loading)
     assert_refused(run(*PROMPT, "--model", directory), "out of memory: forecast 0.", "GiB free")
+
+
+def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(run, tmp_path: Path) -> None:
+    """On a machine without a GPU and without the weights; the work itself is refused there."""
+    directory = tmp_path / "no-weights"
+    directory.mkdir()
+    for file in locate("embedded", None).directory.iterdir():
+        if file.suffix == ".json" and "index" not in file.name:
+            (directory / file.name).write_bytes(file.read_bytes())
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("device: cuda\nparts: {figure-5: {lengths: '1:8'}}\n", encoding="utf-8")
+    asked = ("reproduce", "--recipe", str(recipe), "--figures", "5", "--out", str(tmp_path / "out"), "--model")
+    forecasts = []
+    for model in (str(directory), "embedded"):
+        code, out, err = run(*asked, model, "--dry-run", "--json", "--quiet")
+        assert code == 0, err
+        forecasts.append(json.loads(out)["memory"])
+    assert forecasts[0] == pytest.approx(forecasts[1], rel=0.05)  # the weights, counted from the shape
+    assert not (tmp_path / "out").exists()
+    if not torch.cuda.is_available():
+        assert_refused(run(*asked, str(directory)), "cuda")

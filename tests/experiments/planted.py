@@ -10,6 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.experiments.figures.synthetic import Figure8, Figure9
+from ostools.experiments.lemmas import ALL_HYPOTHESES
 from ostools.experiments.retrieval import Retrieval
 from ostools.experiments.study.study import Study
 from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra
@@ -55,7 +56,7 @@ def _answered(task: str, mode: str, said: Callable[[str, int], int | None], leng
     for n in lengths:
         number = said(task, n)
         rows.append({"task": task, "mode": mode, "length": n, "seed": 0, "key": str(n), "number": number,
-                     "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
+                     "correct": number == n, "absolute_error": None if number is None else abs(number - n)})  # fmt: skip
     return pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
 
 
@@ -189,7 +190,7 @@ def retrieved(found: Sequence[bool], first: str, last: str, quantity: str = "log
     return {"retrieval": {"retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)}}
 
 
-def lemmas(name: str, passed: Sequence[bool], hypotheses: str = "as stated") -> Any:
+def lemmas(name: str, passed: Sequence[bool], hypotheses: str = ALL_HYPOTHESES) -> Any:
     frame = pd.DataFrame({"lemma": name, "hypotheses": hypotheses, "computed": "a figure", "passed": passed})
     return {"lemmas": {"lemmas": Result(frame, Provenance.without_model())}}
 

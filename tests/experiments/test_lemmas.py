@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostools.experiments import lemmas
-from ostools.experiments.lemmas import LEMMAS, STATED
+from ostools.experiments.lemmas import ALL_HYPOTHESES, LEMMAS
 from ostools.theory import lemmas as theory
 from ostools.theory import spectra
 from ostools.theory.decoder import Decoder
@@ -32,7 +32,7 @@ def test_the_lemma_holds_and_breaks_without_its_hypotheses(lemma: str) -> None:
 
     holds()
     hypotheses = {check.hypotheses for check in LEMMAS[lemma](0)}
-    assert STATED in hypotheses
+    assert ALL_HYPOTHESES in hypotheses
     assert len(hypotheses) > 1 or lemma == "B.4"
 
 
@@ -85,4 +85,4 @@ def test_a_decoder_without_the_hypotheses_of_proposition_61_is_noticed(
         return right(seed, **{**others, **options})
 
     monkeypatch.setattr(Decoder, "random", wrong)
-    assert any(line.startswith(STATED) for line in failed("6.1/B.9"))
+    assert any(line.startswith(ALL_HYPOTHESES) for line in failed("6.1/B.9"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -178,3 +179,12 @@ def test_figure_5_ends_in_the_sequences_of_its_captions(task: str, sequence: str
     text = FIGURE_5[task]().text(7, 3)
     assert text.endswith(sequence)
     assert not text.removesuffix(sequence)[-1].isdigit()
+
+
+def test_the_page_on_reproducing_has_figure_5s_prompts_as_they_are_built() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    for name, task in FIGURE_5.items():
+        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        text = task().text(6)
+        last = text[-1]
+        assert f"| `{text}` | `{text}{last}` |" in row

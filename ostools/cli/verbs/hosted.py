@@ -89,7 +89,7 @@ def prompts(
     lengths: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
     mitigation: str | None = None,
-    figure: Literal["2", "3", "4", "6", "7"] | None = None,
+    figure: Literal["2", "3", "4", "6", "7", "all"] | None = None,
     mode: str | None = None,
     examples: str | None = None,
     tidy: bool = False,
@@ -104,7 +104,8 @@ def prompts(
     Args:
         lengths: numbers of items; without it 1:64, or those of the figure.
         seeds: one sequence for each, of a task that draws its sequence; without it 0.
-        figure: all prompts of that figure, instead of one task's.
+        figure: all prompts of that figure, instead of one task's; all: those of 'ostools reproduce
+            --answers'.
         out: a .jsonl file; else stdout.
     """
     from ostools.tasks.questions import as_row, prompts_jsonl
@@ -125,6 +126,13 @@ def prompts(
                 )
         selection |= {"task": task or "count-ones", "mitigation": mitigation}
         questions = _questions({"lengths": range(1, 65)} | selection)
+    elif figure == "all":
+        from ostools.experiments.reproduce.parts import claim_questions
+
+        fixed = {**selection, "task": task, "mitigation": mitigation}
+        if used := [name for name, value in fixed.items() if value is not None]:
+            raise InputError(f"--figure all has tasks and lengths of its own: leave --{used[0]} out")
+        questions = claim_questions()
     else:
         for name, value in (("--task", task), ("--mitigation", mitigation)):
             if value is not None:

@@ -121,6 +121,7 @@ def reproduce(
     out: Path,
     figures: Sequence[int] | None = None,
     recipe: Path | None = None,
+    answers: Path | None = None,
     model: str | None = None,
 ) -> None:
     """Judge every claim of the paper by what is measured on a model.
@@ -135,16 +136,24 @@ def reproduce(
         figures: the claims of these figures alone, out of 2:9; without it all claims.
         recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
             paper's.
+        answers: answers of a model that runs elsewhere, --model, to the prompts of 'ostools
+            evaluate prompts --figure all'; the claims about answers are judged.
     """
     from ostools.experiments.reproduce.claims import chosen_claims
     from ostools.experiments.reproduce.memory import reproduction_memory
-    from ostools.experiments.reproduce.parts import checked_arguments, parts_of
+    from ostools.experiments.reproduce.parts import checked_arguments, claim_questions, parts_of
+    from ostools.measure import read_answers
     from ostools.reporting.reproduction.reproduce import Recipe, read_recipe
     from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction
     from ostools.reporting.reproduction.stored import Parts
 
     numbers = None if figures is None else list(figures)
     claims = chosen_claims(numbers)
+    if answers is not None:
+        _refuse_beside_answers(recipe)
+        hosted = read_answers(answers, claim_questions(), model=model)
+        _show_claims(write_reproduction(hosted, numbers, out=out, say=terminal.note))
+        return
     settings = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(settings.arguments)
     store.require_ours()
@@ -167,6 +176,14 @@ def reproduce(
             say=terminal.note,
         )
     _show_claims(reproduction)
+
+
+def _refuse_beside_answers(recipe: Path | None) -> None:
+    """Refuse options of a model that is loaded here."""
+    used = ["--recipe"] if recipe is not None else []
+    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    if used:
+        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
 
 
 def _show_claims(result: Reproduction) -> None:

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import measure
+from ostools.experiments.figures import copying, counting
+from ostools.experiments.figures.answering import figure_questions
 from ostools.experiments.figures.copying import figure_2
 from ostools.experiments.figures.counting import TASKS, figure_3
 from ostools.experiments.figures.figure5 import figure_5
@@ -24,9 +26,12 @@ from ostools.experiments.study.study import study
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
+from ostools.measure.hosted.answer_file import Hosted
+from ostools.measure.hosted.evaluate import hosted_evaluation
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.results import Result
 from ostools.tasks import AppendixTask
+from ostools.tasks.questions import Question
 
 OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
@@ -35,7 +40,8 @@ it is printed (docs/fidelity.md)."""
 
 Arguments: TypeAlias = Mapping[str, Any]
 Results: TypeAlias = dict[str, Result]
-Measure: TypeAlias = Callable[[TransformerBridge, Arguments, Progress | None], Results]
+Measure: TypeAlias = Callable[[Any, Arguments, Progress | None], Results]
+"""The model is a `TransformerBridge`, or a `Hosted` where the part has questions."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class Part:
 
     arguments: their names and what they are unless a recipe says otherwise; `lengths` as the command line takes them.
     measure: from model, arguments and progress to results by name. weight: its share of the time on the embedded model.
-    needs_model: False where numbers alone are asked for.
+    needs_model: False where numbers alone are asked for. questions: what a model that runs elsewhere is asked with these
+    arguments; None where the part takes a model's inside.
     """
 
     name: str
@@ -52,6 +59,7 @@ class Part:
     measure: Measure
     weight: int
     needs_model: bool = True
+    questions: Callable[[Arguments], list[Question]] | None = None
 
 
 def steps(first: int, last: int, step: int) -> str:
@@ -62,7 +70,7 @@ def steps(first: int, last: int, step: int) -> str:
 def _result(name: str, function: Callable[..., Result], **options: Any) -> Measure:
     """A part of one result, `name`: `function` with these options and a recipe's arguments, lengths and seeds read."""
 
-    def measure_part(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
+    def measure_part(model: TransformerBridge | Hosted, arguments: Arguments, progress: Progress | None) -> Results:
         return {name: function(model, **_read(arguments), **options, progress=progress)}
 
     return measure_part
@@ -79,11 +87,31 @@ def _read(arguments: Arguments) -> dict[str, Any]:
     return {name: readers[name](value) if name in readers else value for name, value in arguments.items()}
 
 
-def _answer_only(model: TransformerBridge, arguments: Arguments, progress: Progress | None) -> Results:
-    """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+_ANSWER_ONLY = {name: AppendixTask(name, mode="answer-only") for name in TASKS}
+"""Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+
+
+def _figure_2_questions(arguments: Arguments) -> list[Question]:
+    return figure_questions(copying.figure_tasks(), parse_lengths(arguments["lengths"]))
+
+
+def _figure_3_questions(arguments: Arguments) -> list[Question]:
+    tasks = counting.figure_tasks(range(arguments["seeds"]), TASKS)
+    return figure_questions(tasks, parse_lengths(arguments["lengths"]))
+
+
+def _answer_only_questions(arguments: Arguments) -> list[Question]:
+    seeds = {task: range(arguments["seeds"]) if task.random else (0,) for task in _ANSWER_ONLY.values()}
+    return figure_questions(seeds, parse_lengths(arguments["lengths"]))
+
+
+def _answer_only(model: TransformerBridge | Hosted, arguments: Arguments, progress: Progress | None) -> Results:
+    """The answers to each of `_ANSWER_ONLY`."""
+    if isinstance(model, Hosted):
+        asked = {name: [item for item in model.questions if item.task == task] for name, task in _ANSWER_ONLY.items()}
+        return {name: hosted_evaluation(model.part(questions)) for name, questions in asked.items()}
     results: Results = {}
-    for index, name in enumerate(TASKS):
-        task = AppendixTask(name, mode="answer-only")
+    for index, (name, task) in enumerate(_ANSWER_ONLY.items()):
         results[name] = measure.evaluate(
             model,
             task,
@@ -134,14 +162,23 @@ _COLLAPSE: dict[str, Any] = {"task": "figure-5a", "layers": "all"}
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
-        Part("figure-2", {"lengths": steps(10, 400, 10)}, _result("figure", figure_2), 10),
+        Part(
+            "figure-2", {"lengths": steps(10, 400, 10)}, _result("figure", figure_2), 10, questions=_figure_2_questions
+        ),
         Part(
             "figure-3",
             {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256},
             _result("figure", figure_3, panels=TASKS, number=6),
             55,
+            questions=_figure_3_questions,
         ),
-        Part("answer-only", {"lengths": steps(5, 150, 5), "seeds": 3}, _answer_only, 5),
+        Part(
+            "answer-only",
+            {"lengths": steps(5, 150, 5), "seeds": 3},
+            _answer_only,
+            5,
+            questions=_answer_only_questions,
+        ),
         Part(
             "figure-5",
             {"lengths": "1:256", "dtypes": _TWO_DTYPES, "seeds": 5, "items": "text"},
@@ -185,6 +222,12 @@ def parts_of(claims: Sequence[Claim]) -> list[Part]:
     """The parts that these claims need, in the order of `PARTS`."""
     needed = {name for claim in claims for name in claim.needs}
     return [part for part in PARTS.values() if part.name in needed]
+
+
+def claim_questions() -> list[Question]:
+    """What a model that runs elsewhere is asked for the claims about answers, each question once."""
+    every = [item for part in PARTS.values() if part.questions for item in part.questions(part.arguments)]
+    return list({item.id: item for item in every}.values())
 
 
 def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ostools.experiments.lemmas import STATED
+from ostools.experiments.lemmas import ALL_HYPOTHESES
 from ostools.experiments.reproduce.claim import Claim, ResultsByPart, UntestedError, Verdict, claim, decide
 from ostools.experiments.reproduce.collapse import FIT_FROM, rounding_floor
 from ostools.experiments.reproduce.parts import ATTENTION, LAYERS
@@ -112,7 +112,7 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
     """
     frame: Any = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
-    stated, without = rows[rows["hypotheses"] == STATED], rows[rows["hypotheses"] != STATED]
+    stated, without = rows[rows["hypotheses"] == ALL_HYPOTHESES], rows[rows["hypotheses"] != ALL_HYPOTHESES]
     if stated.empty:
         raise UntestedError(f"no check of {name} was run")
     passed, broken = int(stated["passed"].sum()), int(without["passed"].sum())

@@ -75,6 +75,14 @@ class Hosted:
             )
         return expected_questions
 
+    def part(self, questions: Sequence[Question]) -> Hosted:
+        """Return these of its questions, with their answers."""
+        ids = {question.id for question in questions}
+        mine = tuple(question for question in self.questions if question.id in ids)
+        return replace(
+            self, questions=mine, answer_by_id={name: text for name, text in self.answer_by_id.items() if name in ids}
+        )
+
     def provenance(self, **parameters: Any) -> Provenance:
         """Where the numbers come from: the model by its name alone, as nothing else is known of it."""
         how = {**self.settings, "hosted": True, "unanswered": len(self.questions) - len(self.answer_by_id)}

@@ -92,6 +92,11 @@ class Shard:
                 yield name, numbers.view(stored.shape)
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether there is any file of weights, of whatever form; else the directory describes a model that is elsewhere."""
+    return any(next(directory.glob(form), None) is not None for form in (*_PICKLES, "*.safetensors", "*.index.json"))
+
+
 def read_shards(directory: Path) -> list[Shard]:
     """The headers of every safetensors file that the model in `directory` needs.
 

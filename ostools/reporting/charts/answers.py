@@ -13,7 +13,7 @@ from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import evaluation_notes
+from ostools.reporting.findings.answers import constant_answer, evaluation_notes
 from ostools.reporting.forms import curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
@@ -102,16 +102,21 @@ _ITEMS = "sequence length (items)"
 
 def evaluation_chart(result: Evaluation) -> Any:
     """Above: accuracy with its 95% interval, where there is one, and the probability of the right line; hollow where a
-    mitigation changed nothing. Below, where the answer is a number: the absolute error of each answer and their mean. A dotted
-    line stands where training ends.
+    mitigation changed nothing, and dotted what one answer to every prompt reaches. Below, where the answer is a number: the
+    absolute error of each answer and their mean. A dotted line stands where training ends.
     """
     questions: Frame = frame_of(result)  # of a hosted model every question, with an answer or without
     frame: Frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    panels = [[_share_panel(result.summary, mitigation != "none", end, last=not numeric)]]
+    answer, right, prompts = constant_answer(result)
+    constant = right / prompts if prompts > 1 else None
+    panels = [[_share_panel(result.summary, mitigation != "none", end, constant, last=not numeric)]]
     panels += [[_error_panel(frame, end)]] if numeric else []
     notes = evaluation_notes(result)
+    if constant is not None:
+        word = theme.short_word(answer)
+        notes.append(f"Dotted across: the answer {word} to every prompt would be right on {right} of {prompts}.")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
@@ -128,7 +133,7 @@ def _training_end(result: Evaluation) -> int | None:
     return result.provenance.parameters["trained_length"]
 
 
-def _share_panel(summary: Frame, mitigated: bool, end: int | None, last: bool) -> Any:
+def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: float | None, last: bool) -> Any:
     idle = mitigated & (summary["active"] == 0)
     measures = {"accuracy": (_ACCURACY, [1, 0], "full"), "probability": (_PROBABILITY, [5, 3], "probability")}
     parts = [
@@ -154,6 +159,8 @@ def _share_panel(summary: Frame, mitigated: bool, end: int | None, last: bool) -
         marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
     if "wilson_low" in rows and rows["length"].nunique() == 1:
         marks += rules(rows[measured], "x", x, "wilson_low", "wilson_high", color=hue)
+    if constant is not None:
+        marks += draw.line_at("y", "value", constant, colour=theme.colour("float64"), dash=[1, 2])
     return draw.panel([*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT)
 
 

@@ -167,21 +167,30 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
             part = panel_data[(panel_data["quantity"] == "reference") == reference]
             panel_marks += curve(part[~part["dots"]], x, y, hue, width=width, **looks)
             panel_marks += curve(part[part["dots"]], x, y, hue, width=0, points=size, **looks)
-        return panel_marks + _marked_lengths(ranges, limits, np.sqrt(rows["length"].min() * rows["length"].max()))
+        middle = np.sqrt(rows["length"].min() * rows["length"].max())
+        return [*panel_marks, *_marked_ranges(ranges, middle), *marked_limits(limits)]
 
     return marks
 
 
-def _marked_lengths(ranges: list[dict[str, Any]], limits: list[dict[str, Any]], middle: float) -> list[Any]:
-    """A line where each range begins and at the model's own numbers, each with its words on the side with more room."""
+def _marked_ranges(ranges: list[dict[str, Any]], middle: float) -> list[Any]:
+    """A line where each range begins, with its words at the bottom, on the side with more room."""
     panel_marks = []
-    for place, mark in enumerate([*ranges, *limits]):
-        is_range = "series" in mark
-        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place}
-        looks["side"] = "right" if is_range and mark["length"] <= middle else "left"
-        looks |= {"colour": theme.colour(mark["series"]), "dash": [1, 0]} if is_range else LIMIT
+    for place, mark in enumerate(ranges):
+        side = "right" if mark["length"] <= middle else "left"
+        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place, "side": side}
+        looks |= {"colour": theme.colour(mark["series"]), "dash": [1, 0]}
         panel_marks += draw.line_at("x", "length", mark["length"], **looks)
     return panel_marks
+
+
+def marked_limits(limits: list[dict[str, Any]]) -> list[Any]:
+    """A dotted line at each of the model's own numbers (`model_limits`), with its words above the panel."""
+    return [
+        part
+        for place, mark in enumerate(limits)
+        for part in draw.line_at("x", "length", mark["length"], words=mark["words"], height=-8 - LINE * place, **LIMIT)
+    ]
 
 
 LIMIT = {"colour": theme.colour("float64"), "dash": [1, 2]}

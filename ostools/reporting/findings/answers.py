@@ -133,8 +133,23 @@ def answer_counts(result: Evaluation) -> tuple[int, int]:
     return int(summary["right"].to_numpy(dtype=int).sum()), int(summary["asked"].to_numpy(dtype=int).sum())
 
 
+def constant_answer(result: Evaluation) -> tuple[str, int, int]:
+    """The answer that is right on most prompts, on how many, and of how many: what a model reaches that does not read."""
+    keys = frame_of(result).drop_duplicates(["length", "seed"])["key"]
+    counts = keys.value_counts()
+    return str(counts.index[0]), int(counts.iloc[0]), len(keys)
+
+
+def constant_sentence(result: Evaluation) -> str:
+    """On how many prompts one and the same answer is right."""
+    answer, right, prompts = constant_answer(result)
+    if prompts == 1:
+        return ""
+    return f" The answer {theme.short_word(answer)} to every prompt would be right on {right} of {prompts}."
+
+
 def answers_sentence(result: Evaluation) -> str:
-    """How many answers are right over all lengths, and at the worst length, where they differ."""
+    """How many answers are right over all lengths, at the worst length, where they differ, and by one answer to all."""
     summary: Frame = result.summary
     right, total = answer_counts(result)
     lengths = summary["length"].tolist()
@@ -142,14 +157,16 @@ def answers_sentence(result: Evaluation) -> str:
     text = f"Measured on {frame_of(result)['task'].iloc[0]}, {right} of {total} answers are right ({span})"
     if unread_count := total - result.read:
         text += f"; {unread_count} could not be read, and are neither right nor wrong"
+    constant = constant_sentence(result)
     if summary["accuracy"].nunique() == 1:
-        return f"{text}."
+        return f"{text}.{constant}"
     worst = summary.loc[summary["accuracy"].idxmin()]
     low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
     interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
     within = worst["within_training"]
     where = "" if pd.isna(within) or bool(within) else ", a length never trained"
-    return f"{text}; fewest at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."
+    least = f"{int(worst['right'])} of {int(worst['asked'])}{interval}"
+    return f"{text}; fewest at {int(worst['length'])} items{where}: {least}.{constant}"
 
 
 # --- counting

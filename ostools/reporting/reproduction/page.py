@@ -64,6 +64,8 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
 def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     """The command line of this reproduction. It cannot give arguments that are not of a file."""
     model: Any = reproduction.provenance.model
+    if reproduction.provenance.parameters.get("hosted"):
+        return f"ostools reproduce --answers answers.jsonl --model {quoted(model['name'])} --out {quoted(out)}"
     words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
     if figures := reproduction.provenance.parameters.get("figures"):
         words += ["--figures", ",".join(map(str, figures))]

@@ -16,10 +16,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks import HookError
 from mitigations import MitigationError
+from ostools.experiments.figures.answering import provenance_of
 from ostools.experiments.reproduce.claims import Reproduction, chosen_claims, judged
 from ostools.experiments.reproduce.parts import Arguments, Part, Results, checked_arguments, parts_of
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, part_of, tell
+from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
@@ -42,7 +44,7 @@ CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 @measurement()
 def reproduce(
-    model: TransformerBridge,
+    model: TransformerBridge | Hosted,
     figures: Iterable[int] | int | None = None,
     *,
     out: str | Path,
@@ -54,6 +56,8 @@ def reproduce(
     """Measure what the paper's claims need on `model`, judge each claim, and write DIR/report.html and DIR/claims.csv.
 
     Args:
+        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`), to the questions of
+            `ostools.experiments.reproduce.parts.claim_questions`. Of such a model the claims about answers are judged.
         figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those about lemmas and theorems
             too.
         out: the directory DIR, a new one or that of an earlier run. A stored part of the same model (its
@@ -72,7 +76,7 @@ def reproduce(
     claims = chosen_claims(numbers)
     checked = checked_arguments(arguments or {})
     parts, store = parts_of(claims), Parts(Path(out), say)
-    origin = Provenance.collect(
+    origin = provenance_of(
         model, measurement="reproduce", figures=numbers, arguments={part.name: checked[part.name] for part in parts}
     )
     with store.locked():
@@ -91,7 +95,7 @@ def reproduce(
 class _Run:
     """The parts of one call, each taken from the directory or measured and stored there."""
 
-    model: TransformerBridge
+    model: TransformerBridge | Hosted
     store: Parts
     arguments: Mapping[str, Arguments]
     origin: Provenance
@@ -117,13 +121,14 @@ class _Run:
         return results, refusals
 
     def _results_of(self, part: Part, progress: Progress | None) -> Results:
-        key = self._key(part)
+        model = self._model_of(part)
+        key = self._key(part, model)
         stored = self.store.results(part.name, key)
         if stored is not None:
             return stored
         self.say(f"measuring {part.name}")
         start = time.perf_counter()
-        results = part.measure(self.model, self.arguments[part.name], progress)
+        results = part.measure(model, self.arguments[part.name], progress)
         seconds = time.perf_counter() - start
         try:
             self.store.keep(part.name, key, results, seconds)
@@ -134,13 +139,23 @@ class _Run:
             raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
         return stored
 
-    def _key(self, part: Part) -> str:
+    def _model_of(self, part: Part) -> TransformerBridge | Hosted:
+        """The model, or the answers to the part's questions. Raises `InputError` where answers do not say enough."""
+        if not isinstance(self.model, Hosted) or not part.needs_model:
+            return self.model
+        if part.questions is None:
+            raise InputError("takes the inside of a model, and of this one there are answers alone")
+        return self.model.part(part.questions(self.arguments[part.name]))
+
+    def _key(self, part: Part, model: TransformerBridge | Hosted) -> str:
         """A hash of what defines a part's numbers."""
-        model: Mapping[str, Any] = self.origin.model if part.needs_model else {}
+        described: Mapping[str, Any] = self.origin.model if part.needs_model else {}
+        if isinstance(model, Hosted) and part.needs_model:
+            described = {**described, **model.answer_by_id}
         return digest(
             {
                 "part": part.name,
-                "model": {name: str(value) for name, value in model.items()},
+                "model": {name: str(value) for name, value in described.items()},
                 "arguments": self.arguments[part.name],
                 "code": code_version(*_MEASURING),
             }

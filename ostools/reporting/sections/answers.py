@@ -52,9 +52,9 @@ from ostools.reporting.page.section import (
 )
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, Verdict
+from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, Verdict
 from ostools.reporting.style import theme
-from ostools.results import Frame, frame_of
+from ostools.results import Frame
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
@@ -71,16 +71,11 @@ MITIGATIONS_LEAD = (
 
 
 def _measure_answers(run: Run) -> None:
-    """Answers to each task; a task of which none could be read is noted and left out."""
+    """Answers to each task, those that hold no answer in the form of the prompt among them."""
     answers = run.plan.extent.answers
-    results = run.by_name(
+    run.measured.evaluations += run.by_name(
         "evaluate", 10, extent.EVALUATION, lambda name, part: evaluate(run.model, name, progress=part, **answers)
     )
-    run.measured.evaluations += [result for result in results if result.read]
-    for result in (result for result in results if not result.read):
-        texts = len(frame_of(result))
-        reason = f"{task_of(result)}: none of {texts} texts holds an answer in the form that was asked for"
-        run.measured.left_out.append(LeftOut("evaluate", reason))
 
 
 def _answers_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
@@ -91,7 +86,7 @@ def _answers_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
 def _answers_state(measured: Measurements) -> str:
     """Found where a read answer is wrong; cut off, or something else, is neither right nor wrong."""
     results = measured.evaluations
-    if not any(result.read for result in results):
+    if not results:
         return UNTESTED
     if any(result.wrong for result in results):
         return FOUND
@@ -108,8 +103,9 @@ def evaluation_headline(result: Evaluation) -> Headline:
     task = theme.inert(task_of(result))
     verdict = f"The model answers {right} of {total} prompts of {task} right."
     if not result.read:
-        verdict = f"No answer of {total} to {task} could be read."
-    return Headline(verdict, answers_sentence(result), "evaluate", "Evaluation")
+        verdict = f"None of {total} texts holds an answer in the form that {task} asks for."
+    text = " ".join([answers_sentence(result), *unread_texts(result)[:1]])
+    return Headline(verdict, text, "evaluate", "Evaluation")
 
 
 def _evaluation_parts(measured: Measurements) -> list[Part]:
@@ -122,9 +118,9 @@ def _evaluation_parts(measured: Measurements) -> list[Part]:
 
 def evaluation_block(result: Evaluation, name: str, **part_fields: Any) -> Part:
     """Right answers by length, and every length in numbers."""
-    task, details = task_of(result), evaluation_findings(result) + unread_texts(result)
-    more = [More("In detail", findings=details, tables=[_lengths(result, task)])]
-    return block(result, name, f"Answers by length, {task}", [answers_sentence(result)], more=more, **part_fields)
+    task, sentences = task_of(result), [answers_sentence(result), *unread_texts(result)]
+    more = [More("In detail", findings=evaluation_findings(result), tables=[_lengths(result, task)])]
+    return block(result, name, f"Answers by length, {task}", sentences, more=more, **part_fields)
 
 
 def _lengths(result: Evaluation, task: str) -> Table:

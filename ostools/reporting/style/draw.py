@@ -114,8 +114,9 @@ def line_at(
     marks = [base.mark_rule(strokeWidth=1.1, strokeDash=list(dash))]
     if words and height is not None:
         align, dx = ("right", -4) if side == "left" else ("left", 4)
-        text = base.mark_text(align=align, dx=dx, baseline="middle", fontSize=10)
-        marks.append(text.encode(y=alt.value(height), text="words:N"))
+        place: dict[str, Any] = {"align": align, "dx": dx, "baseline": "middle", "fontSize": 10}
+        halo = base.mark_text(**place, stroke=theme.LIGHT_GROUND, strokeWidth=4, opacity=0.8)
+        marks += [mark.encode(y=alt.value(height), text="words:N") for mark in (halo, base.mark_text(**place))]
     return marks
 
 

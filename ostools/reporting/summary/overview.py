@@ -10,8 +10,9 @@ import pandas as pd
 
 from ostools.measure import Collapse
 from ostools.measure.answers.evaluate import Evaluation
+from ostools.reporting.charts.collapse import hidden_ranges, marked_limits, model_limits, strips
 from ostools.reporting.charts.positions import position_layers
-from ostools.reporting.findings.answers import answer_counts
+from ostools.reporting.findings.answers import answer_counts, constant_answer
 from ostools.reporting.findings.collapse import cases, main_pair, nearest_to_noise, task_of
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
@@ -43,7 +44,9 @@ def overview(measured: Measurements) -> list[Figure]:
         caption = "Right answers by length"
         words = "; ".join(f"{task_of(result)}: {answer_counts(result)[0]} right" for result in measured.evaluations)
         chart = right_chart(measured.evaluations)
-        figures.append(Figure("overview-answers", chart, caption, f"{caption}. {words}."))
+        figures.append(
+            Figure("overview-evaluate", chart, f"{caption} (dotted: one answer to all)", f"{caption}. {words}.")
+        )
     return figures
 
 
@@ -59,7 +62,10 @@ def _leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:
 
 
 def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
-    """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies below it is hidden."""
+    """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies below it is hidden.
+
+    Pale: the ranges of lengths at which it is hidden. Dotted: the trained length, the sliding window, the context.
+    """
     frame = frame_of(result)
     rows = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
     rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] == dtype)]
@@ -74,7 +80,13 @@ def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
         color=draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60),
         tooltip=["length:Q", "series:N", draw.VALUE],
     )
-    layers = [base.mark_circle(size=6, opacity=1), *draw.zeros(base, floor)]
+    ranges = [
+        {**span, "series": names["pair_noise"]}
+        for span in hidden_ranges(result.verdicts_over_seeds(), ["y"], [dtype])
+        if span["pair"] == main_pair(result)
+    ]
+    layers = [*strips(ranges, draw.hue("series", hues, legend=None)), *marked_limits(model_limits(result))]
+    layers += [base.mark_circle(size=6, opacity=1), *draw.zeros(base, floor)]
     return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
 
 
@@ -101,6 +113,11 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
         _of_task(ends, place).mark_rule(strokeWidth=3, opacity=0.45, xOffset=_OFFSETS[place])
         for place in sorted(set(with_interval["place"]))
     ]
+    floors = [
+        constant_share(result, task, place) for place, (result, task) in enumerate(zip(results, tasks, strict=True))
+    ]
+    constant = draw.rows(pd.DataFrame(floors)).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    constant = constant.encode(y="accuracy:Q", color=hue)
     lines = [_of_task(base, place).mark_line(strokeWidth=1.5, strokeDash=_DASHES[place]) for place in range(len(tasks))]
     shape = alt.Shape(
         "task:N",
@@ -108,7 +125,13 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
         legend=alt.Legend(title=None, symbolSize=60, columns=2),
     )
     points = base.mark_point(filled=False, size=40, strokeWidth=1.5, opacity=1).encode(shape=shape)
-    return axes.themed(draw.layers(*intervals, *lines, points, width=WIDTH, height=HEIGHT))
+    return axes.themed(draw.layers(constant, *intervals, *lines, points, width=WIDTH, height=HEIGHT))
+
+
+def constant_share(result: Evaluation, task: str, place: int) -> dict[str, Any]:
+    """The share of prompts on which one and the same answer is right."""
+    _, right, prompts = constant_answer(result)
+    return {"task": task, "place": place, "accuracy": right / prompts}
 
 
 def _of_task(chart: Any, place: int) -> Any:

@@ -1,7 +1,8 @@
 """The first section of a report: a strip of verdicts, headlines with their figures, small charts.
 
-No headline is picked after looking: the derivative is the first of the profile, and every prompt
-counts for collapse. What was not tested, or not decided, is said to be so.
+The first headline is the first, in the report's order, that found something. No headline is picked after looking: the
+derivative is the first of the profile, and every prompt counts for collapse. What was not tested, or not decided, is said to
+be so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ostools.reporting.page.section import UNTESTED, Headline, Part, Section, StripField
+from ostools.reporting.page.section import FOUND, UNTESTED, Headline, Part, Section, StripField
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.summary.overview import overview
@@ -29,7 +30,8 @@ def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
         missing = ["Nothing could be measured. The reasons stand below."]
     elif not lines and not missing:
         missing = ["What was asked for has no headline of its own. Its findings stand in its section."]
-    charts = overview(measured)
+    lead = f"overview-{lines[0].section}" if lines else ""
+    charts = sorted(overview(measured), key=lambda figure: figure.name != lead)
     part = Part(strip=fields if lines else (), headlines=lines, findings=missing, overview=charts)
     return Section("findings", "Findings", "Findings", "", [part])
 
@@ -64,6 +66,14 @@ def verdicts(measured: Measurements) -> list[StripField]:
 
 
 def headlines(measured: Measurements) -> list[Headline]:
-    """A headline for each question whose data exist."""
+    """A headline for each question whose data exist, in the report's order; the first that found something leads."""
     builders = dict.fromkeys(builder for section in SECTIONS.values() for builder in section.headlines.values())
-    return [line for builder in builders for line in builder(measured) if line is not None]
+    lines = [line for builder in builders for line in builder(measured) if line is not None]
+    lead = next((line for line in lines if _has_found(measured, line)), None)
+    return sorted(lines, key=lambda line: line is not lead)
+
+
+def _has_found(measured: Measurements, line: Headline) -> bool:
+    """Whether the verdict of the headline's section is that it found something."""
+    section = SECTIONS.get(line.section)
+    return section is not None and section.verdict is not None and section.verdict.state(measured) == FOUND

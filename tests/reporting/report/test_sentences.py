@@ -71,11 +71,11 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
 def test_answers_with_the_length_that_went_worst() -> None:
     rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
     for row in rows:
-        row["within_training"] = row["length"] == 2
+        row |= {"within_training": row["length"] == 2, "key": "2" if row["seed"] < 3 else "1"}
     said = answers_sentence(made_evaluation(rows))
     assert said == (
         "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
-        "Wilson 95% 5% to 70%."
+        "Wilson 95% 5% to 70%. The answer 2 to every prompt would be right on 6 of 8."
     )
     unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown

@@ -21,7 +21,7 @@ from ostools.reporting.sections.answers import evaluation_headline, mitigations_
 from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements
 from ostools.reporting.summary.overview import overview
-from ostools.reporting.summary.summary import findings_section, verdicts
+from ostools.reporting.summary.summary import findings_section, headlines, verdicts
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation
@@ -199,8 +199,9 @@ def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> Non
     all_right = made_evaluation([{"length": 2, "correct": True}])
     assert strip(evaluations=[all_right])["Wrong answers"] == "not found"
     cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)])
-    assert strip(evaluations=[cut])["Wrong answers"] == "not tested"
-    assert evaluation_headline(cut).verdict == "No answer of 2 to count-ones could be read."
+    assert strip(evaluations=[cut])["Wrong answers"] == "not decided"
+    assert evaluation_headline(cut).verdict == "None of 2 texts holds an answer in the form that count-ones asks for."
+    assert "(cut off): " in evaluation_headline(cut).text
     half = made_evaluation([{"length": 2, "correct": True}, {"length": 8, "kind": "something else"}])
     assert strip(evaluations=[half])["Wrong answers"] == "not decided"
     assert "1 could not be read, and are neither right nor wrong" in evaluation_headline(half).text
@@ -259,7 +260,7 @@ def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
     collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
     answers = made_evaluation([{"length": 2, "correct": True}], task=HOSTILE[1])
     found = measurements(sensitivity=made, casts=[collapse], evaluations=[answers])
-    assert [one.name for one in overview(found)] == ["overview-collapse", "overview-answers"]
+    assert [one.name for one in overview(found)] == ["overview-collapse", "overview-evaluate"]
     section = findings_section(found, [])
     page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])
     assert "<script>alert(1)" not in page
@@ -274,3 +275,16 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
     with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
     assert with_command == {"collapse", "position", "sensitivity", "mitigations"}
+
+
+def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
+    """Collapse is not found here, and a wrong answer is."""
+    apart = made_collapse(lambda n: 1.0, lengths=range(1, 17), noise={"bfloat16": 1e-3})
+    wrong = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
+    lines = headlines(measurements(collapses=[apart], evaluations=[wrong]))
+    assert [line.section for line in lines] == ["evaluate", "collapse"]
+    (part,) = findings_section(measurements(collapses=[apart], evaluations=[wrong]), ["evaluate"]).parts
+    assert [chart.name for chart in part.overview] == ["overview-evaluate", "overview-collapse"]
+    hidden = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
+    lines = headlines(measurements(collapses=[hidden], evaluations=[wrong]))
+    assert [line.section for line in lines] == ["collapse", "evaluate"]

@@ -21,12 +21,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.claims import CLAIMS
-from ostools.experiments.reproduce.parts import PARTS
+from ostools.experiments.reproduce.parts import PARTS, claim_questions
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import Reading
 from ostools.reporting.reproduction.reproduce import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
 from ostools.results import Result
+from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
@@ -287,6 +288,36 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any,
 
 
 # --- End to end
+
+
+def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(run: Any, tmp_path: Path) -> None:
+    """A model that is right about the first digit alone, says 100 to all else, and leaves one question without an answer."""
+    questions = claim_questions()
+    lines: list[dict[str, Any]] = [{"id": item.id, "text": _said(item)} for item in questions]
+    missing = next(item for item in questions if item.task.name == "copy-last")
+    lines[questions.index(missing)]["text"] = None
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    options = ("--answers", str(file), "--model", "a-hosted-model", "--out", str(tmp_path / "out"))
+    code, _, err = run("reproduce", *options)
+    assert code == 0, err
+    table = pd.read_csv(tmp_path / "out" / "claims.csv").set_index("claim")
+    agrees = ("first-is-easier", "sum-predicts-100", "100-is-commonest")
+    assert set(table.loc[list(agrees), "outcome"]) == {"agrees"}
+    assert "of 39 questions" in table.loc["first-is-easier", "measured"]
+    assert table.loc["arbitrarily-close", "outcome"] == UNTESTED
+    assert "answers alone" in table.loc["arbitrarily-close", "measured"]
+    assert "a-hosted-model" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    for option in (("--device", "cpu"), ("--recipe", str(EXAMPLE))):
+        assert_refused(run("reproduce", *options, *option), option[0], "loaded here")
+
+
+def _said(question: Question) -> str:
+    if question.task.name == "copy-first":
+        return "The answer to your question is: 0"
+    return (
+        "The answer to your question is: 1" if question.task.name == "copy-last" else question.task.answer_line("100")
+    )
 
 
 @pytest.mark.slow
