@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_a_prompt_that_a_mitigation_multiplies_is_not_made_for_a_forecast(ground
     found = attempt(["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"], tmp_path)
     assert found.code == 0
     assert "unknown" in found.out
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # of KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # of KiB
 
 
 # --- the law itself sees what breaks it
@@ -138,6 +139,8 @@ def test_the_law_sees_a_program_a_connection_and_a_file_elsewhere(tmp_path: Path
         (inside / "x").write_text("x")
     with pytest.raises(LawBroken), watched(inside), suppress(BaseException):  # as a library might
         os.system("true")
+    with pytest.raises(LawBroken, match="no answer within 1 s"), watched(inside, within=1), suppress(BaseException):
+        time.sleep(5)
 
 
 @pytest.mark.parametrize("said", ["a\x1b[31m\n", "Traceback (most recent call last):\n", "\u202e\n"])

@@ -203,6 +203,17 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
         assert ask_endpoint(url, "m", ASKED, file).answer_by_id
 
 
+def test_a_key_that_an_odd_answer_repeats_is_not_told_in_part(tmp_path: Path) -> None:
+    """However much stands before it: what is told of an answer is cut behind the key, and not within."""
+    for blanks in range(580, 600):
+        body = b" " * blanks + MARKER.encode()
+        head = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode()
+        with raw_server(on_questions(lambda connection, _: connection.sendall(head + body))) as (url, _):  # noqa: B023
+            with pytest.raises(InputError, match="expected a chat completion") as refused:
+                ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+        assert MARKER[:4] not in str(refused.value)
+
+
 @pytest.mark.parametrize("key", ["sk\none", "skä"])
 def test_a_key_that_no_header_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
