@@ -52,6 +52,7 @@ CALLS = {
     "tasks.last_token": lambda wrong: tasks.last_token(wrong),
     "tasks.repeating": lambda wrong: tasks.repeating(wrong),
     "tasks.task_pairs": lambda wrong: tasks.task_pairs(wrong),
+    "tasks.TaskPairs": lambda wrong: tasks.TaskPairs(wrong),
     "tasks.AppendixTask": lambda wrong: tasks.AppendixTask(wrong),
     "tasks.AppendixTask.hint": lambda wrong: tasks.AppendixTask("copy-last", hint=wrong),
     "tasks.prompts_jsonl": lambda wrong: tasks.prompts_jsonl(wrong if type(wrong) is not list else None),
