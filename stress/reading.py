@@ -14,9 +14,10 @@ from tests.measure.answers.test_reading import PIECES
 CASES = 300
 _SHORT, _LONG, _TIMES = 4_000, 40_000, 30
 _SIGNS = (
-    *"x1-<>(){}[]*#_$`'\"\\|.,;:!?=+/&~^%\t\v\f\u00a0\u2028\u200b\u201c\u00e9\u0661\u2212", "\\(", "\\)", "\\[", "\\text{", "\\boxed{",
-    "</answer>", "<answer>", "</s>", "<|eot_id|>", "<think>", "</think>", "[THINK]", "The ", "answer ", "is ", "final ", "1,000", "1 1 ",
-    "\r\n", "\r", "**", "zero", "total ", "count: ", "sum = ", "12. ", "e1", "0x", "1.", "-1 ",
+    *"x1-<>(){}[]*#_$`'\"\\|.,;:!?=+/&~^%\t\v\f\u00a0\u2028\u200b\u201c\u00e9\u0661\u2212",
+    *("\\(", "\\)", "\\[", "\\text{", "\\boxed{", "</answer>", "<answer>", "</s>", "<|eot_id|>", "<think>", "[THINK]"),
+    *("The ", "answer ", "is ", "final ", "1,000", "1 1 ", "\r\n", "\r", "**", "zero", "total ", "count: ", "sum = ", "12. "),
+    *("</think>", "e1", "0x", "1.", "-1 "),
 )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def _tables(model: nn.Module) -> int:
 
 
 def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shard], directory: Path) -> None:
-    """Check that two stored weights which the configuration ties are one: the library would take them for two, without a word."""
+    """Check that two stored weights which the configuration ties are one: the library would use both, without a word."""
     places = {name: (shard, name) for shard in shards for name in shard.tensors}
     for pattern, written in family.renames:
         places = {re.sub(pattern, written, name): place for name, place in places.items()}
