@@ -87,7 +87,8 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: team-secret\nAuthorization: Bearer other-secret")
+    named = ("X-Team: team-secret", "Authorization: Bearer other-secret", "Host: secret", "User-Agent: secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(named))
     with raw_server(send_nothing) as (url, heard), pytest.raises(InputError, match="expected a chat completion"):
         ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert len(heard) == 2

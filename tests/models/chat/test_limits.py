@@ -25,7 +25,7 @@ BOMBS = {
     "a width in a date": "{{ strftime_now('%999999999d') }}",
     "a text in many places": "{{ ('{0}' * 10000).format('a' * 100000) }}",
     "a list of one text": "{{ ['a' * 1000000] * 5000 }}",
-    "a margin": "{{ ('a\\n' * 1000)|indent('x' * 100000) }}",
+    "a margin": "{{ ('a\\n' * 10000)|indent('x' * 100000) }}",
     "doubled by +": _TWICE.replace("OP", "+"),
     "one text into another": "{{ ('a' * 3000)|replace('a', 'b' * 9000) }}",
     "searches in a loop": "{% set a = 'a' * 1000000 %}{% for i in range(99999) %}{% if 'b' in a %}{% endif %}{% endfor %}",
