@@ -148,7 +148,7 @@ class _CountedNodes(NodeTransformer):
         return self.generic_visit(node)
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Expr:
+def _filtered(node: Any, name: str) -> nodes.Expr:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
