@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn.modules import module as torch_module
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.utils import output_capturing
@@ -26,6 +27,7 @@ from hooks.errors import HookError, checked_arguments
 
 HookBody = Callable[[Tensor], Tensor | None]
 
+_OF_EVERY_MODULE = tuple(f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre"))
 _blocks = count(1)
 
 
@@ -232,9 +234,12 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     """Every edit that is active on this model, in the forward or the backward pass; empty for an untouched model.
 
     Observations (`capture`) do not count. A hook that does not come from this package has the kind "foreign". What it does is
-    not known, so code that computes from formulas has to refuse it.
+    not known, so code that computes from formulas has to refuse it. So has one that torch calls for every module
+    (`register_module_forward_hook`).
     """
-    edits = []
+    edits = (
+        [Edit("foreign", "every module", 0)] if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE) else []
+    )
     for name, module in model.named_modules():
         hooked = (
             module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks

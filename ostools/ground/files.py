@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, short_repr
 
 JSON_LIMIT = 64 << 20
 """Bytes of a JSON file; the largest known index or tokenizer has a few MB."""
@@ -21,12 +21,27 @@ TABLE_LIMIT = 2 << 30
 """Bytes of a file of texts or of a stored table."""
 
 
+def checked_path(path: object, what: str = "path") -> Path:
+    """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another type and impossible letters."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{what}: expected a path, found {short_repr(path)}")
+    text = os.fspath(path)
+    try:
+        is_possible = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise InputError(f"{what}: expected a path, found {short_repr(text)}, which no file can have")
+    return Path(text)
+
+
 def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
     """The file opened for reading, links followed.
 
     Raises `InputError` for a pipe, a device, a socket or a directory, and for more than `limit` bytes; `OSError` where there is
     no such file.
     """
+    checked_path(path)
     # Without waiting: opening a pipe blocks until somebody writes to it.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:

@@ -32,10 +32,11 @@ _LEAST_WORK, _WORK = 2_000_000, 200
 """Characters that a template may make in all: of any text, and for each character of the messages."""
 _AT_ONCE = 10_000_000
 """Characters that one operation may make."""
-_MULTIPLYING = ("replace", "join", "translate")
+_MULTIPLYING = ("replace", "join", "translate", "indent", "wordwrap", "urlize", "tojson")
 """Operations that put one text many times into another."""
-_WIDE = re.compile(r"[%:{][^a-zA-Z{}]*\d{6,}")
-"""A width of a format."""
+_FORMATS = ("format", "do_format", "format_map", "strftime_now")
+"""Operations whose first text is a format, which may name widths."""
+_WIDTH_OF_AN_ARGUMENT = re.compile(r"\{[^{}]*:[^{}]*\{|%[^a-zA-Z%]*\*")
 
 
 @dataclass
@@ -109,7 +110,9 @@ def _environment() -> _Counting:
         extensions=[type(extension) for extension in library_environment.extensions.values()],
     )
     environment.filters |= {name: _counting_calls(call) for name, call in library_environment.filters.items()}
-    environment.filters |= {"random": _refuse_random, _TURNS: _turns}
+    environment.filters |= {"random": _refuse_random, _TURNS: _turns, _READ: _counted}
+    environment.tests |= {name: _counting_calls(call) for name, call in library_environment.tests.items()}
+    environment.finalize = _counted
     environment.globals |= library_environment.globals | {"lipsum": _refuse_random}
     return environment
 
@@ -125,15 +128,28 @@ class _Generator(CodeGenerator):
         self.write("))")
 
 
-_TURNS = "ostools_turns"
+_TURNS, _READ = "ostools_turns", "ostools_read"
 
 
-class _Loops(NodeTransformer):
-    """Puts a filter that counts behind what a loop goes through."""
+class _CountedNodes(NodeTransformer):
+    """Puts a filter that counts behind what a loop goes through, and behind what is compared, searched or sliced."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (jinja's name)
-        node.iter = nodes.Filter(node.iter, _TURNS, [], [], None, None, lineno=node.lineno)
+        node.iter = _filtered(node.iter, _TURNS)
         return self.generic_visit(node)
+
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802 (jinja's name)
+        node.expr = _filtered(node.expr, _READ)
+        return self.generic_visit(node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802 (jinja's name)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _filtered(node.node, _READ)
+        return self.generic_visit(node)
+
+
+def _filtered(node: Any, name: str) -> nodes.Expr:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 class _Counting(ImmutableSandboxedEnvironment):
@@ -143,7 +159,7 @@ class _Counting(ImmutableSandboxedEnvironment):
     code_generator_class = _Generator
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        return _Loops().visit(super()._parse(source, name, filename)).set_environment(self)
+        return _CountedNodes().visit(super()._parse(source, name, filename)).set_environment(self)
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
@@ -152,6 +168,7 @@ class _Counting(ImmutableSandboxedEnvironment):
         return "".join(pieces)
 
     def joined(self, parts: tuple[Any, ...]) -> str:
+        _take(_size(parts))
         return self.concat([str(part) for part in parts])
 
     def call_binop(self, context: Any, operator: str, left_operand: Any, right_operand: Any) -> Any:
@@ -184,6 +201,12 @@ def _counting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
     return counting
 
 
+def _counted(value: Any) -> Any:
+    """What is written, before it is made a text; what is compared, searched or sliced."""
+    _take(_size(value))
+    return value
+
+
 def _turns(values: Any) -> Any:
     if not isinstance(values, Sized) and isinstance(values, Iterable):
         values = list(islice(values, _AT_ONCE))
@@ -197,16 +220,38 @@ def _take(work: int | float) -> None:
 
 def _most(name: str, values: tuple[Any, ...]) -> int | float:
     """The most characters that an operation of that name may make of these arguments."""
-    sizes = sorted((_size(value) for value in values if isinstance(value, str | list | tuple)), reverse=True)
+    sizes = [_size(value) for value in values if isinstance(value, str | list | tuple | dict)]
     numbers = [abs(value) for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    if name.endswith("format") and any(isinstance(value, str) and _WIDE.search(value) for value in values):
-        return math.inf
-    text = math.prod(sizes[:2]) if name.endswith(_MULTIPLYING) else sum(sizes)
+    if name in _FORMATS:
+        text = _formatted(next((value for value in values if isinstance(value, str)), ""), sum(sizes))
+    else:
+        text = math.prod(sorted(sizes)[-2:]) if name.endswith(_MULTIPLYING) else sum(sizes)
     return max(1, text) * math.prod(max(1, number) for number in numbers)
 
 
-def _size(value: Any) -> int | float:
-    return len(value) if isinstance(value, str | list | tuple) else _bits(value)
+def _formatted(form: str, size: int) -> int | float:
+    """The most characters that a format makes of arguments of that size: every number in it may be a width, and every place
+    may take all of them."""
+    if _WIDTH_OF_AN_ARGUMENT.search(form):
+        return math.inf
+    widths = sum(int(digits) if len(digits) < 9 else math.inf for digits in re.findall(r"\d+", form))
+    return widths + size * (1 + form.count("{") + form.count("%"))
+
+
+def _size(value: Any) -> int:
+    """Characters of a value once it is written, as far as `_AT_ONCE` of them."""
+    total, parts = 0, [value]
+    while parts and total <= _AT_ONCE:
+        part = parts.pop()
+        if isinstance(part, str):
+            total += len(part)
+        elif isinstance(part, list | tuple | dict):
+            total += len(part)
+            parts.extend(part if total <= _AT_ONCE else ())
+            parts.extend(part.values() if isinstance(part, dict) else ())
+        else:
+            total += _bits(part)
+    return total
 
 
 def _bits(value: Any) -> int:

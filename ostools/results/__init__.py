@@ -23,6 +23,7 @@ import pandas as pd
 
 from mitigations.named import NONE
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.files import checked_path
 from ostools.ground.memory import free_memory, require_room_to_draw
 from ostools.ground.words import title_of
 from ostools.results.encoding import decoded_fields, encoded_fields
@@ -227,7 +228,7 @@ def load_result(path: str | Path) -> Result:
     path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the file is run: the class is found
     by its name among the results of ostools. Raises `InputError` for a file that holds no result.
     """
-    source = Path(path)
+    source = checked_path(path)
     if source.suffix.lower() not in (".parquet", ".json"):
         raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
     if not source.is_file():
@@ -350,7 +351,7 @@ def _plain(value: Any) -> Any:
 def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
     """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
     names what it was asked by: an argument, or an option."""
-    target = Path(path)
+    target = checked_path(path, option)
     if target.suffix.lower() not in endings:
         raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
     if target.suffix.lower() in PICTURES:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError, in_words, short_repr
 
 AUTO = "auto"
 _SECONDS = 5.0  # how long a cluster has to answer; Ray itself would wait for ever
@@ -28,6 +28,8 @@ def alive(ray: Any) -> list[dict[str, float | int]]:
 
 def checked_address(address: str) -> str:
     """ "auto" or host:port. Raises `InputError`."""
+    if not isinstance(address, str):
+        raise InputError(f"Ray address: expected auto, or HOST:PORT, found {short_repr(address)}")
     port = address.rpartition(":")[2]
     if address != AUTO and not (
         re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.ground.files import read_bytes, read_text, require_regular
+from ostools.ground.files import open_regular, read_bytes, read_text, require_regular
 
 
 def test_a_regular_file_and_a_link_to_one(tmp_path: Path) -> None:
@@ -31,3 +31,9 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     for name, kind in (("pipe", "a named pipe"), ("device", "a device"), (".", "a directory")):
         with pytest.raises(InputError, match=f"expected a regular file at .*, found {kind}"):
             require_regular(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_path_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(InputError, match="which no file can have"):
+        open_regular(Path(name))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn.modules import module as every_module
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
@@ -196,6 +197,9 @@ def test_hooks_put_there_without_transformer_lens_are_foreign_too(model: Transfo
         lambda: point.register_forward_hook(lambda module, args, out: None),
         lambda: point.register_full_backward_hook(lambda module, before, after: None),
         lambda: model.blocks[1].mlp.register_full_backward_hook(lambda module, before, after: None),
+        lambda: every_module.register_module_forward_hook(lambda module, args, out: None),
+        lambda: every_module.register_module_forward_pre_hook(lambda module, args: None),
+        lambda: every_module.register_module_full_backward_hook(lambda module, before, after: None),
     ]
     for place in places:
         handle = place()

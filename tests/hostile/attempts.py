@@ -95,7 +95,7 @@ def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
         _hooked.append(True)
 
     def late(number: int, frame: object) -> None:
-        raise LawBroken(f"no answer within {within} seconds")
+        _break(f"no answer within {within} seconds")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(within)

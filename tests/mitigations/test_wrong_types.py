@@ -14,7 +14,7 @@ import pytest
 _ASK = """
 import json, tempfile
 import pandas as pd, torch
-import mitigations as m
+import mitigations as m, ostools as ost
 from hooks import HookError
 from mitigations import MitigationError
 from ostools import runs, tasks
@@ -22,6 +22,8 @@ from ostools.ground.errors import InputError
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.measure.prompts import checked_layers
 from ostools.models import load_model
+from ostools.results import load_result
+from ostools.runs.ray_connection import checked_address
 
 class Odd:
     def __repr__(self):
@@ -29,6 +31,7 @@ class Odd:
 
 model, ids = load_model("embedded"), torch.tensor([1, 2])
 below = tempfile.mkdtemp()
+result = ost.attention(model, "1 0")
 sweep = runs.sweep_of({"tasks": "copy-last", "lengths": "3:4", "measurements": "evaluate"})
 run = lambda **given: runs.plan(**{"sweep": sweep, "directory": below} | given)
 CALLS = {
@@ -52,6 +55,7 @@ CALLS = {
     "tasks.last_token": lambda wrong: tasks.last_token(wrong),
     "tasks.repeating": lambda wrong: tasks.repeating(wrong),
     "tasks.task_pairs": lambda wrong: tasks.task_pairs(wrong),
+    "tasks.TaskPairs": lambda wrong: tasks.TaskPairs(wrong),
     "tasks.AppendixTask": lambda wrong: tasks.AppendixTask(wrong),
     "tasks.AppendixTask.hint": lambda wrong: tasks.AppendixTask("copy-last", hint=wrong),
     "tasks.prompts_jsonl": lambda wrong: tasks.prompts_jsonl(wrong if type(wrong) is not list else None),
@@ -62,6 +66,9 @@ CALLS = {
     "runs.run": lambda wrong: runs.run(wrong, below),
     "runs.read_sweep": lambda wrong: runs.read_sweep(wrong),
     "runs.results": lambda wrong: runs.results(wrong),
+    "load_result": lambda wrong: load_result(wrong),
+    "Result.save": lambda wrong: result.save(wrong),
+    "Ray address": lambda wrong: checked_address(wrong),
     "hosted_evaluation": lambda wrong: hosted_evaluation(wrong),
     "read_answers.path": lambda wrong: read_answers(wrong, ()),
     "read_answers.asked": lambda wrong: read_answers("x", wrong or None if type(wrong) is list else wrong),

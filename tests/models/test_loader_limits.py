@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import re
 import struct
@@ -75,7 +76,9 @@ def test_more_tensors_than_any_model_has(gemma: Path, count: int, match: str) ->
     ("family", "settings", "match"),
     [
         ("gemma", {"num_labels": 10**9}, "expected at most 10000 as num_labels in .*config.json, found 1000000000"),
-        ("mpt", {"max_seq_len": 10**8}, "expected tables of positions of at most .* max_seq_len = 100000000 in"),
+        ("mpt", {"max_seq_len": 10**8}, "expected tables of positions of at most 268435456 numbers in .*, found 4"),
+        ("mpt", {"n_heads": None, "num_attention_heads": 4, "max_seq_len": 10**8}, "expected tables of positions"),
+        ("gptj", {"n_positions": 10**9}, "expected tables of positions"),
     ],
 )
 def test_a_setting_that_asks_for_a_giant(tmp_path: Path, family: str, settings: dict[str, Any], match: str) -> None:
@@ -94,6 +97,17 @@ def test_rules_that_multiply_a_text(gemma: Path) -> None:
     part, kind = "normalizer", "normalizers"
     _edit_tokenizer(gemma, lambda content: content.update({part: {"type": "Sequence", kind: _tenfold(10)}}))
     _refuses(f"expected a {part} in .*tokenizer.json that makes a text at most 100 times longer, found .* 1e", gemma)
+
+
+def test_a_table_that_writes_a_long_text_for_a_letter(gemma: Path) -> None:
+    """SentencePiece's: a trie of one letter, as a double array, and the text that stands for it."""
+    letter, root = ord("a"), 256
+    units = [0] * 512
+    units[0], units[root ^ letter], units[root ^ letter ^ 1] = root << 10, 1 << 10 | 1 << 8 | letter, 1 << 31
+    table = struct.pack("<I", 4 * len(units)) + struct.pack("<512I", *units) + b"b" * 100_000 + b"\0"
+    rule = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+    _edit_tokenizer(gemma, lambda content: content.update(normalizer=rule))
+    _refuses("expected a normalizer in .* at most 100 times longer, found .* 1e[+]05", gemma)
 
 
 def test_rules_as_published_tokenizers_have_them_load(gemma: Path) -> None:

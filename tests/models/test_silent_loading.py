@@ -176,6 +176,28 @@ def test_an_index_with_a_name_that_no_file_can_have(sharded: Path) -> None:
     _refuses("expected the weights a{80} in .*, found no such file", sharded)
 
 
+# --- what is said twice
+
+
+@pytest.mark.parametrize("device_map", [None, "disk"])
+def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(gemma: Path, device_map: str | None) -> None:
+    """transformers takes the two for two, or the one for both, by its version."""
+    file, name = gemma / "model.safetensors", "model.embed_tokens.weight"
+    weights = load_file(file)
+    _into(file, "lm_head.weight", weights[name].clone())
+    assert torch.equal(load_model(gemma).unembed.weight, load_model(gemma).embed.weight)
+    _into(file, "lm_head.weight", 2 * weights[name])
+    _refuses("expected one weight as lm_head.weight and as .*, found two that differ", gemma, device_map=device_map)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "generation_config.json"])
+def test_a_key_that_stands_twice(gemma: Path, file: str) -> None:
+    path = gemma / file
+    text = path.read_text() if path.exists() else '{"eos_token_id": 1}'
+    path.write_text(f'{text.rstrip()[:-1]}, "eos_token_id": 5, "eos_token_id": 6}}')
+    _refuses("found something else: the key 'eos_token_id' twice in one object", gemma)
+
+
 # --- one id for two tokens
 
 

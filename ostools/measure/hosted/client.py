@@ -19,10 +19,13 @@ LARGEST = 8 * 2**20
 """The most bytes that an answer may have. Two million tokens of text are about as many."""
 _HEADERS_TOO_LARGE = 431
 """The status with which the HTTP library stops reading headers, after some 100 kB."""
-_SENT = (
-    *("host", "connection", "accept", "content-type", "content-length", "user-agent"),
-    *("authorization", "idempotency-key"),
-)
+_SENT = {
+    "accept": "application/json",
+    "accept-encoding": "identity",  # a small packed answer may be a huge one
+    "content-type": "application/json",
+    "user-agent": f"OpenAI/Python {openai.__version__}",
+}
+"""The headers of a question: all are written here, as OPENAI_CUSTOM_HEADERS may name any."""
 _OF_OPENAI = ("openai-organization", "openai-project")
 """Headers that openai takes from OPENAI_ORG_ID and OPENAI_PROJECT_ID: of no concern to anybody else."""
 
@@ -47,8 +50,7 @@ class BoundedClient(openai.DefaultHttpxClient):
         parts = urlsplit(endpoint)
         host, is_encrypted = parts.hostname or "", parts.scheme == "https"
         is_openai = is_encrypted and (host == "openai.com" or host.endswith(".openai.com"))
-        self._key = key
-        self._sent = {*_SENT, *(_OF_OPENAI if is_openai else ())}
+        self._key, self._copied = key, _OF_OPENAI if is_openai else ()
         super().__init__(timeout=timeout, trust_env=is_encrypted and not is_loopback(host), follow_redirects=False)
 
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -56,9 +58,8 @@ class BoundedClient(openai.DefaultHttpxClient):
 
         A timeout of the library's own counts anew from each byte, so that a server which drips never meets it.
         """
-        headers = {name: value for name, value in request.headers.items() if name in self._sent}
-        headers["authorization"] = f"Bearer {self._key}"  # OPENAI_CUSTOM_HEADERS may name another
-        headers["accept-encoding"] = "identity"  # a small packed answer may be a huge one
+        headers = _SENT | {name: request.headers[name] for name in self._copied if name in request.headers}
+        headers["authorization"] = f"Bearer {self._key}"
         sent = type(request)(
             request.method, request.url, headers=headers, content=request.read(), extensions=request.extensions
         )

@@ -135,7 +135,7 @@ class _Server:
         choice = choices[0] if isinstance(choices, list) and choices else None
         message = _part(choice, "message")
         if not isinstance(message, dict):
-            raise self._odd(body[: 2 * _QUOTED_LENGTH].decode("utf-8", "replace"))
+            raise self._odd(body.decode("utf-8", "replace"))
         # A model that ends without a word has none: of a content that is missing the reason says why.
         text, reason = message.get("content") or "", _part(choice, "finish_reason") or "stop"
         reason = self._scrubbed(reason) if isinstance(reason, str) else type(reason).__name__
@@ -186,7 +186,7 @@ class _Server:
         )
 
     def _scrubbed(self, text: str) -> str:
-        """One line of what the server says, without the key that it may repeat."""
+        """One line of what the server says, without the key that it may repeat: taken out before the line is cut."""
         clean = text if self.key is None else text.replace(self.key, f"[{KEY}]")
         line = " ".join(clean.split())
         return line if len(line) <= _QUOTED_LENGTH else line[:_QUOTED_LENGTH] + " ..."

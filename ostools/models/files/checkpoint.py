@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ostools.ground.errors import InputError
 from ostools.models.families import Family
-from ostools.models.files.checks import one_line
+from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.config import experts_one_by_one
 from ostools.models.files.offload import (
     MappedWeights,
@@ -94,6 +94,7 @@ class Checkpoint:
         """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
         check_finite(module, self.directory)
         if (self.directory / "generation_config.json").exists():
+            read_json(self.directory / "generation_config.json")
             try:
                 module.generation_config = GenerationConfig.from_pretrained(self.directory, local_files_only=True)
             except Exception as error:

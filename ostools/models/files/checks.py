@@ -6,10 +6,11 @@ Each check refuses with one line: what was expected, what was found, what to do.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, short_repr
 from ostools.ground.files import JSON_LIMIT, read_text
 from ostools.models.families import KNOWN_ARCHITECTURES
 
@@ -39,7 +40,7 @@ def one_line(error: object) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or the refusal that says which file is broken and how."""
     try:
-        content = json.loads(read_text(path, JSON_LIMIT))
+        content = json.loads(read_text(path, JSON_LIMIT), object_pairs_hook=_each_once)
     except FileNotFoundError:
         raise InputError(f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?") from None
     except InputError:
@@ -48,6 +49,15 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"expected JSON in {path}, found something else: {one_line(error)}") from None
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
+    return content
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys stand once: of a key that stands twice, readers take the one or the other."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {short_repr(name)} twice in one object")
     return content
 
 

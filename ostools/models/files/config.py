@@ -31,9 +31,6 @@ _POSITIVE = re.compile(
 )
 _EPSILON = re.compile(r"\w*(eps|epsilon)")
 """Settings of which an absurd value may load, and give finite numbers that are no model's."""
-_TABLES = (("mpt", ("n_heads", "max_seq_len"), 1), ("gpt2", ("n_layer", "n_positions"), 2))
-"""Families of which transformers makes a table of positions: a number for each head and position, or a mask for each layer."""
-_LARGEST_TABLE = 1 << 28
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
     attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset _flash_attn_2_enabled
@@ -89,22 +86,13 @@ def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
 
 
 def _check_limits(config: dict[str, Any], where: Path) -> None:
-    """No setting asks a library for more than any model needs: lists, and tables of positions, are made as it is read."""
+    """No setting asks a library for a longer list than any model needs: they are made as it is read."""
     for settings in (config, *(inner for inner in config.values() if isinstance(inner, dict))):
         for name, most in _MOST.items():
             value = settings.get(name)
             if isinstance(value, int) and value > most:
                 raise InputError(
                     f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?"
-                )
-    for kind, names, power in _TABLES:
-        sizes = [config.get(name) for name in names]
-        if config.get("model_type") == kind and all(isinstance(size, int) for size in sizes):
-            heads, length = (int(size or 0) for size in sizes)
-            if (size := heads * length**power) > _LARGEST_TABLE:
-                raise InputError(
-                    f"expected tables of positions of at most {_LARGEST_TABLE} numbers, found {size} by {names[0]} = {heads} "
-                    f"and {names[1]} = {length} in {where}: set {names[1]} to the length that the model was trained on"
                 )
 
 

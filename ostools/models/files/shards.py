@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ MOST_TENSORS = 100_000
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 _BUFFER = 1 << 20  # elements read at a time, where they are stored in another dtype
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
+_MOST_TABLES = 1 << 28
+"""Numbers of the tables that a library makes of a configuration, where the weights have fewer."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -160,18 +163,19 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> No
 
 
 def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> None:
-    """The model that config.json describes is about as large as its weights, before memory for it is asked for, and their
-    numbers stand for themselves.
+    """The model that config.json describes is about as large as its weights, before memory for it is asked for, their
+    numbers stand for themselves, and weights that are said to be one are.
 
     Which weight is missing or of another shape, `check_loaded` says.
     """
     check_dtypes(shards, family, directory)
     stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
-    check_described(config, family, stored, directory)
+    described = check_described(config, family, stored, directory)
+    _require_tied(described.all_tied_weights_keys, family, shards, directory)
 
 
-def check_described(config: Any, family: Family, stored: Sequence[int], where: Path) -> None:
-    """The model of the configuration is about as large as the stored tensors, whose sizes these are."""
+def check_described(config: Any, family: Family, stored: Sequence[int], where: Path) -> Any:
+    """The model of the configuration on torch's meta device, which is about as large as the stored tensors, of these sizes."""
     layers = config.num_hidden_layers
     if layers > len(stored):  # building so many would not end
         raise InputError(
@@ -179,12 +183,56 @@ def check_described(config: Any, family: Family, stored: Sequence[int], where: P
             "weights and config.json belong to different models"
         )
     with torch.device("meta"):  # shapes without memory
-        described = sum(weight.numel() for weight in getattr(transformers, family.module)(config).parameters())
+        model = getattr(transformers, family.module)(config)
+    described = sum(weight.numel() for weight in model.parameters())
     if described > 2 * sum(stored):
         raise InputError(
             f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
             "weights and config.json belong to different models"
         )
+    most, tables = max(_MOST_TABLES, sum(stored)), _tables(model)
+    if tables > most:
+        raise InputError(
+            f"expected tables of positions of at most {most} numbers in {where}, found {tables} as config.json says: set the "
+            "longest text there to the length that the model was trained on"
+        )
+    return model
+
+
+def _tables(model: nn.Module) -> int:
+    """Numbers that a model holds or makes beside its weights, however short a text is: masks, rotations, slopes."""
+    held = [value for module in model.modules() for value in (*module._buffers.values(), *vars(module).values())]
+    config: Any = model.config
+    slopes = config.n_heads * config.max_seq_len if config.model_type == "mpt" else 0  # made in each pass
+    return slopes + sum(value.numel() for value in held if isinstance(value, Tensor))
+
+
+def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shard], directory: Path) -> None:
+    """Check that two stored weights which the configuration ties are one: the library would use both, without a word."""
+    places = {name: (shard, name) for shard in shards for name in shard.tensors}
+    for pattern, written in family.renames:
+        places = {re.sub(pattern, written, name): place for name, place in places.items()}
+    for first, second in tied.items():
+        if first in places and second in places and not _are_equal(places[first], places[second]):
+            raise InputError(
+                f"expected one weight as {first} and as {second} in {directory}, as tie_word_embeddings in config.json says, "
+                "found two that differ: set it to false if the output layer has weights of its own"
+            )
+
+
+def _are_equal(*places: tuple[Shard, str]) -> bool:
+    first, second = (shard.tensors[name] for shard, name in places)
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_regular(shard.file)) for shard, _ in places]
+        for file, stored in zip(files, (first, second), strict=True):
+            file.seek(stored.start)
+        for start in range(first.start, first.end, _BUFFER):
+            one, other = (file.read(min(_BUFFER, first.end - start)) for file in files)
+            if one != other:
+                return False
+    return True
 
 
 def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:

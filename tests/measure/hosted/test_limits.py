@@ -87,7 +87,8 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: team-secret\nAuthorization: Bearer other-secret")
+    named = ("X-Team: team-secret", "Authorization: Bearer other-secret", "Host: secret", "User-Agent: secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(named))
     with raw_server(send_nothing) as (url, heard), pytest.raises(InputError, match="expected a chat completion"):
         ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert len(heard) == 2
@@ -201,6 +202,21 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
     str(refused.value).encode()
     with served(lambda _: (200, completion("1"))) as (url, _):
         assert ask_endpoint(url, "m", ASKED, file).answer_by_id
+
+
+def test_a_key_that_an_odd_answer_repeats_is_not_told_in_part(tmp_path: Path) -> None:
+    """However much stands before it: what is told of an answer is cut behind the key, and not within."""
+    body: list[bytes] = []
+
+    def odd(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(HEAD + f"Content-Length: {len(body[-1])}\r\n\r\n".encode() + body[-1])
+
+    with raw_server(on_questions(odd)) as (url, _):
+        for blanks in range(580, 600):
+            body.append(b" " * blanks + MARKER.encode())
+            with pytest.raises(InputError, match="expected a chat completion") as refused:
+                ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+            assert MARKER[:4] not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["sk\none", "skä"])
