@@ -108,8 +108,7 @@ def peak_of(model: str, kind: Any, length: Any, task: str = "count-ones") -> int
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["failure-stage", "probe-intervention"])
-def test_probes_take_what_was_forecast(kind: str, tmp_path: Path) -> None:
+def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
     """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with random weights beside it."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
     name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
