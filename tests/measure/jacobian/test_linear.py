@@ -74,6 +74,14 @@ def test_adversarial_models_too(family: Family) -> None:
         assert_close(by_formulas(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-8)
 
 
+@pytest.mark.parametrize("family", ["bloom", "granite", "qwen3"])
+def test_a_temperature_is_in_the_derivative_whatever_makes_the_scores(family: str) -> None:
+    """ALiBi added to them, a multiplier, norms of queries and keys. Every family under every edit: compositions."""
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with hooks.scale_scores(model, 1.7):
+        assert_close(by_formulas(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-11)
+
+
 def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
