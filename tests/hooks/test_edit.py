@@ -189,7 +189,8 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
         handle = place()
         assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
         handle.remove()
-    for direction, kept in (("fwd", point.fwd_hooks), ("bwd", point.bwd_hooks)):
+    directions: list[tuple[Literal["fwd", "bwd"], list[Any]]] = [("fwd", point.fwd_hooks), ("bwd", point.bwd_hooks)]
+    for direction, kept in directions:
         theirs = point.add_hook(lambda tensor, hook: tensor * 5, dir=direction)
         assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
         theirs.hook.remove()
