@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,14 +28,6 @@ def together(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"], times: int = 1) -
 
 
 X = torch.ones(3, 2)
-
-
-def test_what_is_right_passes_and_keeps_its_name() -> None:
-    assert torch.equal(together(X, X), 2 * X)
-    assert torch.equal(together(X, y=X, times=1), 2 * X)
-    assert torch.equal(together(X[:1], X[:1]), 2 * X[:1])  # axes are those of one call
-    assert together.__name__ == "together"
-    assert list(inspect.signature(together).parameters) == ["x", "y", "times"]
 
 
 @pytest.mark.parametrize(

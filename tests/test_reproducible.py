@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from ostools.results import AGREES_WITHIN
 
@@ -35,19 +34,12 @@ WAYS: dict[str, dict[str, str]] = {
     "again": {"OMP_NUM_THREADS": "1"},
     "two threads": {"OMP_NUM_THREADS": "2"},
     "default": {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"},
-    "avx2": {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2"},
 }
 """Without variables torch takes the best kernels of the processor, AVX512 where there are some."""
-KERNELS = {"default": "DEFAULT", "avx2": "AVX2"}
 IN_FLOAT32 = ("collapse", "attention")
 """Whatever the weights were loaded in: the pair is asked for in float32, and transformers takes every softmax in float32."""
 ROUNDING = ("noise", "pair_noise")
 """Columns of collapse that ARE what rounding does: in another order it does something else."""
-
-
-def able(way: str) -> bool:
-    """Whether this processor has these kernels: torch takes those that it is told, and ends in an illegal instruction."""
-    return way != "avx2" or torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 IN_ONE_PROCESS = """
@@ -75,8 +67,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     checkpoint = write_checkpoint(home / "tiny", "gemma2", n_layers=3)
     found = {}
     for way, variables in WAYS.items():
-        if not able(way):
-            continue
         found[way] = home / way
         for dtype in DTYPES:
             (found[way] / dtype).mkdir(parents=True)
@@ -126,11 +116,9 @@ def test_the_same_command_gives_the_same_bytes(measured: dict[str, Path], dtype:
 def test_other_threads_and_kernels_agree_as_the_provenance_says(
     measured: dict[str, Path], dtype: str, name: str, way: str
 ) -> None:
-    if not able(way):
-        pytest.skip(f"this processor has no {way}")
     one, other = (without_time(measured[which] / dtype / f"{name}.json") for which in ("once", way))
     told = other["provenance"]["arithmetic"]
-    assert way not in KERNELS or told["kernels"] == KERNELS[way]
+    assert way != "default" or told["kernels"] == "DEFAULT"
     assert told["threads"] == int(WAYS[way]["OMP_NUM_THREADS"])
     assert told["agrees_within"] == AGREES_WITHIN
     within = AGREES_WITHIN["float32" if name in IN_FLOAT32 else dtype]

@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from tests import traces
-from tests.checkpoints import make_tokenizer, tiny_model, write_checkpoint
+from tests.checkpoints import tiny_model
 
 TOKENS = torch.tensor([[2, 40]])
 
@@ -58,19 +58,3 @@ def test_a_write_that_torch_does_not_count_is_seen_in_the_numbers() -> None:
     model.ln_final.weight.data[0] += 1
     assert traces.changes(numbers=False) == []
     assert [said for _, said in traces.changes(numbers=True)] == ["mine: its weights are other numbers"]
-
-
-def test_tokenizers_too() -> None:
-    tokenizer = traces.watched(make_tokenizer(fresh=True), "mine")
-    tokenizer.chat_template = None
-    assert [found for found, _ in traces.changes(numbers=False)] == [tokenizer]
-
-
-def test_models_are_shared_unless_they_are_asked_for_fresh(tmp_path: Any) -> None:
-    assert tiny_model("gpt2", seed=3) is tiny_model("gpt2", seed=3)
-    assert tiny_model("gpt2", seed=3) is not tiny_model("gpt2", seed=3, scale=2.0)
-    assert tiny_model("gpt2", seed=3, fresh=True) is not tiny_model("gpt2", seed=3)
-    one, other = (write_checkpoint(tmp_path / name, "gpt2") for name in ("one", "other"))
-    (one / "config.json").unlink()
-    assert (other / "config.json").is_file()
-    assert (write_checkpoint(tmp_path / "third", "gpt2") / "config.json").is_file()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,29 +57,3 @@ def test_numbers_agree_to_one_part_in_a_hundred_thousand_of_the_larger() -> None
         comparison = versions.compare(*tables)
         assert (comparison.differences == ()) is agrees
         assert comparison.largest == (1e5 - number) / 1e5
-
-
-def test_columns_rows_and_tables_that_one_side_lacks_are_named() -> None:
-    first = _tables()["first"]
-    short = {"first": first.iloc[:2], "second": pd.DataFrame({"number": [2.0]})}
-    assert versions.compare(_tables(), short).differences == (
-        "first, rows: 3 with the lowest versions, 2 with the newest",
-        "second, columns: ['value'] with the lowest versions, ['number'] with the newest",
-    )
-    assert versions.compare(_tables(), {"first": first}).differences == (
-        "tables: ['first', 'second'] with the lowest versions, ['first'] with the newest",
-    )
-
-
-@pytest.mark.parametrize(("changed", "code"), [({}, 0), ({"count": [1, 2, 4]}, 1)])
-def test_the_exit_code_says_whether_something_differs(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    changed: dict[str, Any],
-    code: int,
-) -> None:
-    tables = {"lowest": _tables(), "newest": _tables(**changed)}
-    monkeypatch.setattr(versions, "measured_in", lambda place, wanted: tables[place.name])
-    assert versions.main(["--folder", str(tmp_path)]) == code
-    assert f"2 tables, 2 numbers: {code} differences" in capsys.readouterr().out

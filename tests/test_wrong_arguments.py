@@ -17,11 +17,14 @@ import importlib, inspect, json, sys, typing, warnings
 warnings.filterwarnings("ignore")
 import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
+import mitigations as m
 from mitigations import MitigationError
-from ostools import experiments as e, hooks, models
+from ostools import experiments as e, hooks, models, runs, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.records import records
+from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.reporting.reproduction.reproduce import reproduce
+from ostools.runs.ray_connection import checked_address
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
@@ -114,7 +117,56 @@ WRONG = {"a float": np.array([0.5]), "no axis": np.array(9), "truths": np.array(
 for name, wrong in WRONG.items():
     said[f"array {name}"] = outcome(hooks.mask_scores, {**SOUND[hooks.mask_scores], "layers": wrong})
     said[f"array of streams, {name}"] = outcome(ost.sensitivity, {**SOUND[ost.sensitivity], "layers": wrong})
-print(json.dumps([said, as_arrays]))
+# What is no mitigation, no text and no number, where a hint alone does not say what is sound.
+below = sys.argv[1] + "/below"
+sweep = runs.sweep_of({"tasks": "copy-last", "lengths": "3:4", "measurements": "evaluate"})
+run = lambda **given: runs.plan(**{"sweep": sweep, "directory": below} | given)
+CALLS = {
+    **{f"{kind.__name__}.text": (lambda wrong, kind=kind: kind(text=wrong)) for kind in (
+        m.Separator, m.Hint, m.PositionalHint, m.Numbered)},
+    "RepeatPrompt.between": lambda wrong: m.RepeatPrompt(between=wrong),
+    "RepeatPrompt.times": lambda wrong: m.RepeatPrompt(times=wrong if type(wrong) is not int else None),
+    "SlidingWindow.layers": lambda wrong: m.SlidingWindow(4, layers=wrong if type(wrong) is not list else ()),
+    "Upcast.parts": lambda wrong: m.Upcast(wrong),
+    "Composed": lambda wrong: m.Composed(wrong),
+    "compose": lambda wrong: m.compose(wrong),
+    "acts": lambda wrong: m.acts(model, wrong, ids[0]) if wrong is not None else m.compose(wrong),
+    "changes_pass": lambda wrong: m.changes_pass(wrong) if wrong is not None else m.compose(wrong),
+    "running": lambda wrong: m.running(model, wrong).__enter__() if wrong is not None else m.compose(wrong),
+    "insert": lambda wrong: m.insert(wrong, ["1", "0"]),
+    "insert.items": lambda wrong: m.insert(m.Hint(), wrong if type(wrong) is not list else None),
+    "insert.key": lambda wrong: m.insert(m.Hint(), ["1"], key=wrong if wrong is not None else 3),
+    "rewrite": lambda wrong: m.rewrite(wrong, "a b"),
+    "tasks.letters": lambda wrong: tasks.letters(wrong),
+    "tasks.figure_5a": lambda wrong: tasks.figure_5a(wrong),
+    "tasks.last_token": lambda wrong: tasks.last_token(wrong),
+    "tasks.repeating": lambda wrong: tasks.repeating(wrong),
+    "tasks.task_pairs": lambda wrong: tasks.task_pairs(wrong),
+    "tasks.TaskPairs": lambda wrong: tasks.TaskPairs(wrong),
+    "tasks.AppendixTask": lambda wrong: tasks.AppendixTask(wrong),
+    "tasks.AppendixTask.hint": lambda wrong: tasks.AppendixTask("copy-last", hint=wrong),
+    "tasks.prompts_jsonl": lambda wrong: tasks.prompts_jsonl(wrong if type(wrong) is not list else None),
+    "runs.plan": lambda wrong: run(sweep=wrong),
+    "runs.plan.directory": lambda wrong: run(directory=wrong),
+    "runs.plan.executor": lambda wrong: run(executor=wrong if wrong is not None else 3),
+    "runs.plan.say": lambda wrong: run(say=wrong),
+    "runs.run": lambda wrong: runs.run(wrong, below),
+    "runs.read_sweep": lambda wrong: runs.read_sweep(wrong),
+    "runs.results": lambda wrong: runs.results(wrong),
+    "load_result": lambda wrong: ost.load_result(wrong),
+    "Result.save": lambda wrong: measured.save(wrong),
+    "Ray address": lambda wrong: checked_address(wrong),
+    "hosted_evaluation": lambda wrong: hosted_evaluation(wrong),
+    "read_answers.path": lambda wrong: read_answers(wrong, ()),
+    "read_answers.asked": lambda wrong: read_answers("x", wrong or None if type(wrong) is list else wrong),
+    "ask_endpoint": lambda wrong: ask_endpoint(wrong, "m", (), "x"),
+}
+by_hand = {
+    " ".join(f"{name}({wrong!r})".split()): outcome(call, {"wrong": wrong})
+    for name, call in CALLS.items()
+    for wrong in (None, 3, 2.5, b"x", [], [3], {"a": 1}, Odd(), pd.Series([0, 1]))
+}
+print(json.dumps([said, by_hand, as_arrays]))
 """
 
 
@@ -123,11 +175,12 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
     command = [sys.executable, "-c", _WALK, str(tmp_path)]
     walk = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert walk.returncode == 0, walk.stderr
-    refusals, as_arrays = json.loads(walk.stdout.splitlines()[-1])
+    refusals, by_hand, as_arrays = json.loads(walk.stdout.splitlines()[-1])
     assert set(as_arrays.values()) == {"!ran"}, as_arrays
     assert len(as_arrays) == 12
     assert len(refusals) > 1500
-    assert not {call: error for call, error in refusals.items() if error.startswith("!")}
+    assert not {call: error for call, error in (refusals | by_hand).items() if error.startswith("!")}
+    assert not [call for call, error in by_hand.items() if "found" not in error and "unknown" not in error]
     assert not {call: error for call, error in refusals.items() if "\n" in error or not 20 < len(error) < 500}
     model = "model: expected a model, as ostools.load_model gives it, found"
     expected = {

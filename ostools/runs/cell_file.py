@@ -98,7 +98,7 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     """The rows of a cell's file, and what was kept beside them.
 
     Raises `BadRowsError` for a table of more than `LARGEST` bytes and for an infinite number where none can be, and what is in
-    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, or one of no plain type.
+    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, of no plain type, or as an index.
     """
     file = parquet.ParquetFile(pa.BufferReader(content))
     schema = file.schema_arrow
@@ -110,6 +110,8 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     table.validate(full=True)
     table.schema.field("length")
     _require_finite(table)
+    if json.loads(table.schema.metadata[b"pandas"])["index_columns"]:
+        raise ValueError("a column that pandas would read as the index")
     return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
 
 

@@ -242,7 +242,7 @@ def test_the_last_text_wins_and_two_pages_do_not_mix(browser, explorer: Explorer
         opened.clean()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1000, "light"), (1000, "dark"), (400, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1000, "dark"), (400, "light")])
 def test_it_can_be_read_at_every_width_and_in_the_dark(browser, explorer: Explorer, width: int, scheme: str) -> None:
     for name, state in STATES.items():
         held = link(prompt="Once upon a time there was a cat", **state)

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting.report.report import report
 from tests.browser.opening import CONTRAST, Opened
 from tests.browser.test_pages import assert_whole
-from tests.checkpoints import tiny_model
-from tests.reporting.made import HOSTILE
+from tests.reporting.reports import hostile_report
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +26,7 @@ FIGURES = """[...document.querySelectorAll('figure')].map((one) => {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a tiny Gemma with a hostile prompt."""
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    return report(tiny_model("gemma"), prompt="".join(HOSTILE[:6]) + " 1110?", out=path, lengths=range(1, 13))
+    return hostile_report(tmp_path_factory)
 
 
 def scripts_of(path: Path) -> int:
@@ -38,14 +34,13 @@ def scripts_of(path: Path) -> int:
     return len(re.findall(r"'sha256-[^']+'|&#39;sha256-", path.read_text(encoding="utf-8")[:4000]))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_whole_at_every_width(written: Path, scheme: str, opened: Callable[..., Opened]) -> None:
-    found = opened(written, 1600, scheme)
+def test_it_is_whole_at_every_width(written: Path, opened: Callable[..., Opened]) -> None:
+    found = opened(written, 1600, "dark")
     found.unfold()
     for width in (1600, 800, 400):
         found.resize(width)
         assert_whole(found, written, width, scripts_of(written))
-        found.look(f"report-{width}-{scheme}")
+        found.look(f"report-{width}-dark")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -53,6 +48,7 @@ def test_every_word_of_it_can_be_read(written: Path, scheme: str, opened: Callab
     found = opened(written, 1000, scheme)
     found.unfold()
     assert found.page.evaluate(CONTRAST, [4.5, 3])["texts"] == []
+    found.look(f"report-1000-{scheme}")
 
 
 def test_the_keyboard_reaches_everything_in_the_order_of_the_page(written: Path, opened: Callable[..., Opened]) -> None:

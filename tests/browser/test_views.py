@@ -18,8 +18,7 @@ pytestmark = pytest.mark.slow
 DRAWN = "() => document.querySelector('canvas, .heads img')"
 
 
-@pytest.mark.parametrize("compared", [False, True], ids=["one", "two"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("compared", "scheme"), [(False, "light"), (True, "dark")], ids=["one", "two"])
 def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
     compared: bool, scheme: str, tmp_path: Path, opened: Callable[..., Opened]
 ) -> None:

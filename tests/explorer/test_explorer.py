@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shlex
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,14 +17,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from hooks import HookError
-from ostools.explorer import app as app_module
 from ostools.explorer import runs as runs_module
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.recipe import run as real_run
 from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
 from ostools.ground.errors import InputError
-from tests.cli.asking import accepted, assert_refused
+from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
 HERE = "http://127.0.0.1:8765"
@@ -49,13 +46,6 @@ def page(runs: Runs) -> TestClient:
     return client(runs)
 
 
-def test_the_page_has_the_fields_that_views_take_and_no_others() -> None:
-    files = [path.read_text("utf-8") for path in (Path(app_module.__file__).parent / "page").iterdir()]
-    named = set(re.findall(r'data-takes="(\w+)"|takes\("(\w+)"\)', "\n".join(files)))
-    taken = set().union(*(view.takes for view in VIEWS.values()))
-    assert {one or two for one, two in named} == {"layers", *taken}
-
-
 async def still_waits() -> bool:
     return False
 
@@ -74,19 +64,6 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention")]
     assert kinds == ["measured", "estimated", "attention weights"]
-
-
-@pytest.mark.parametrize(
-    "second", [{}, {"beside": "prompt", "other": "The 12 12 of 11"}], ids=["alone", "beside another prompt"]
-)
-@pytest.mark.parametrize("view", ["sketch-frozen", "attention", "attribution"])
-def test_the_copied_command_is_one_that_the_command_line_takes(
-    page: TestClient, view: str, second: dict[str, str]
-) -> None:
-    for line in ask(page, view, chart=False, **second)["command"].split("\n"):
-        program, *words = shlex.split(line)
-        assert program == "ostools"
-        accepted(words)
 
 
 def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:
@@ -268,19 +245,6 @@ def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge
     for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
         alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame
         assert found.frame.equals(alone)
-
-
-@pytest.mark.slow
-def test_no_more_results_are_held_than_said(embedded: TransformerBridge) -> None:
-    made = Runs(Subject(embedded))
-
-    async def many() -> None:
-        for number in range(runs_module.MOST_HELD + 3):
-            await made.result_of(ViewRequest("attention", f"{number} 1", "float32"), still_waits)
-
-    asyncio.run(many())
-    assert len(made._recent) == runs_module.MOST_HELD
-    made.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])

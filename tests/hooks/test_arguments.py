@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from hooks import HookError
@@ -27,22 +26,6 @@ def taken(
     **more: int,
 ) -> str:
     return "taken"
-
-
-@pytest.mark.parametrize(
-    ("args", "options"),
-    [
-        ((1,), {}),
-        ((np.int64(1), np.float64(0.5)), {}),
-        ((1, 2, "a", "b"), {}),
-        (
-            (1, None),
-            {"on": False, "way": "down", "told": print, "table": {}, "rest": "its own to check", "either": 3, "x": 2},
-        ),
-    ],
-)
-def test_what_the_annotation_says_is_taken(args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    assert taken(*args, **options) == "taken"
 
 
 @pytest.mark.parametrize(

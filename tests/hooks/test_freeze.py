@@ -32,21 +32,6 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
     assert hooks.active_edits(model) == ()
 
 
-@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma2"))
-def test_the_detached_network_is_linear(family, tokens: Tokens) -> None:
-    """With the activations held too the MLPs are linear as they are: y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=4, scale=2.0, dtype=torch.float64)
-    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
-
-    def run(x: Tensor) -> Tensor:
-        with hooks.exact_arithmetic(model), hooks.frozen(model, activations=True):
-            return last_token(model, x)
-
-    jacobian = torch.autograd.functional.jacobian(run, embedded)
-    assert isinstance(jacobian, Tensor)
-    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
-
-
 def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
     """Independent route: finite differences of a forward pass whose patterns are replaced by stored ones."""
     model = tiny_model("gemma3", seed=5, dtype=torch.float64)
@@ -83,14 +68,6 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
     norm.forward = lambda x: original(norm, x) * 1.01
     with pytest.raises(hooks.HookError, match=r"freezing blocks\.0\.ln1"), hooks.frozen(model):
         model(tokens)
-
-
-def test_holding_nothing_is_refused(model: TransformerBridge) -> None:
-    with (
-        pytest.raises(hooks.HookError, match="holds nothing constant"),
-        hooks.frozen(model, attention=False, norms=False),
-    ):
-        pass
 
 
 def test_exact_arithmetic_needs_float64_and_agrees_with_the_model(tokens: Tokens) -> None:
@@ -131,17 +108,17 @@ def test_exact_arithmetic_refuses_what_it_would_undo() -> None:
     point.remove_hooks()
 
 
-@pytest.mark.parametrize("scale", [4.0])
+@pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
-def test_fully_frozen_network_without_mlp_is_linear(family, scale: float, tokens: Tokens) -> None:
-    """With patterns and scales held and the MLP cut off, y is linear in the embeddings: y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64, fresh=True)
-    for block in model.blocks:
+def test_fully_frozen_network_without_mlp_is_linear(family, activations: bool, tokens: Tokens) -> None:
+    """With patterns and scales held and the MLP cut off, or its activations held too, y = sum_i J_i v_i."""
+    model = tiny_model(family, seed=3, scale=2.0 if activations else 4.0, dtype=torch.float64, fresh=True)
+    for block in [] if activations else model.blocks:
         block.mlp.out.weight.zero_()
     embedded = model.input_to_embed(tokens[:1])[0][0].detach()
 
     def run(x: Tensor) -> Tensor:
-        with hooks.exact_arithmetic(model), hooks.frozen(model):
+        with hooks.exact_arithmetic(model), hooks.frozen(model, activations=activations):
             return last_token(model, x)
 
     jacobian = torch.autograd.functional.jacobian(run, embedded)

@@ -79,28 +79,3 @@ def test_the_gradient_is_the_finite_difference(family: Family, what: str, tokens
             with torch.no_grad():
                 difference = (number(1 + move) - number(1 - move)) / (2 * step)
             torch.testing.assert_close(slope[index], difference, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("targets", "gates", "match"),
-    [
-        ([], torch.ones(0), "each of 0 targets"),
-        ([Head(0, 0)], torch.ones(2), r"each of 1 targets, found \(2,\)"),
-        ([Head(0, 0), Head(0, 0)], torch.ones(2), "one named twice"),
-        ([Head(0, 4)], torch.ones(1), r"heads out of 0\.\.3, found 4"),
-        ([Head(2, 0)], torch.ones(1), r"layers out of 0\.\.1, found \[2\]"),
-        ([Edge(0, 0, 2, 3)], torch.ones(1), "0 <= key <= query, found query 2, key 3"),
-        ([Sublayer(0, "both")], torch.ones(1), "'attention' or 'mlp', found 'both'"),
-    ],
-)
-def test_refusals(model: TransformerBridge, targets: Any, gates: Tensor, match: str) -> None:
-    with pytest.raises(hooks.HookError, match=match), hooks.gated(model, targets, gates):
-        pass
-
-
-def test_an_edge_beyond_the_prompt_is_refused(model: TransformerBridge, tokens: Tokens) -> None:
-    with (
-        pytest.raises(hooks.HookError, match="with query 9 in it, found 9 queries"),
-        hooks.gated(model, [Edge(0, 0, 9, 1)], torch.ones(1)),
-    ):
-        model(tokens)

@@ -21,8 +21,6 @@ import hooks
 import mitigations
 from mitigations import Hint, MitigationError, compose, label, mitigation, running
 from mitigations.named import listing
-from ostools.ground.errors import InputError
-from ostools.tasks import named as tasks
 from tests.checkpoints import tiny_model
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin"
@@ -145,20 +143,6 @@ REFUSED = {
 def test_a_mitigation_that_cannot_be_used_is_refused_with_its_owner(name: str) -> None:
     with pytest.raises(MitigationError, match=f"mitigation {REFUSED[name]}"):
         mitigation(name)
-
-
-@pytest.mark.usefixtures("plugins")
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("copy-last", "task 'copy-last' is offered by ostools and by ostools-broken: uninstall one"),
-        ("no-task", "task 'no-task' of ostools-broken: expected a subclass of Task, found <class .*Leaking"),
-        ("unfinished", "task 'unfinished' of ostools-broken: TypeError: .* abstract class Unfinished "),
-    ],
-)
-def test_a_task_that_cannot_be_used_is_refused(name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tasks.task(name)
 
 
 @pytest.mark.usefixtures("plugins")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,31 +91,22 @@ def test_what_is_no_temperature_is_refused(arguments: dict[str, Any], message: s
 
 @dataclass(frozen=True)
 class Leaking(AttentionTemperature):
-    """Puts a little weight on what comes after the query, or takes some from every row."""
+    """Puts a little weight on what comes after the query, or takes some from every row, behind the first layer."""
 
-    fault: str = "future"
+    spoiled: Callable[[Tensor], Tensor] = torch.clone
 
-    @contextmanager
     def hooks(self, model: Any) -> Any:
-        def spoil(pattern: Tensor, layer: int) -> Tensor:
-            if layer == 0 or self.fault == "none":
-                return pattern
-            return pattern + 1e-6 if self.fault == "future" else pattern * 0.999
-
-        with hooks.replace_pattern(model, spoil):
-            yield
+        return hooks.replace_pattern(model, lambda pattern, layer: self.spoiled(pattern) if layer else pattern)
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("future", r"weights of exactly 0 on the keys that it hides, found 1e-06 in layer 1, head 0, query 0, key 1"),
-        ("short", "weights of every query to sum to 1, found 0.999 in layer 1, head 0, query 0"),
-    ],
-)
-def test_a_wrong_pattern_is_caught(fault: str, message: str) -> None:
+def test_a_wrong_pattern_is_caught() -> None:
     model = tiny_model("llama", seed=1)
-    with running(model, Leaking(factor=1.0, fault="none")):
+    with running(model, Leaking(factor=1.0)):
         model(TOKENS)
-    with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, fault=fault)):
-        model(TOKENS)
+    faults: list[tuple[Callable[[Tensor], Tensor], str]] = [
+        (lambda pattern: pattern + 1e-6, r"exactly 0 on the keys that it hides, found 1e-06 in layer 1, .* key 1"),
+        (lambda pattern: pattern * 0.999, "weights of every query to sum to 1, found 0.999 in layer 1"),
+    ]
+    for spoiled, message in faults:
+        with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, spoiled=spoiled)):
+            model(TOKENS)

@@ -20,9 +20,8 @@ from tests.checkpoints import tiny_model
 TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 15), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32], ids=str)
-def test_on_a_model_that_is_not_in_16_bits_it_is_inactive(dtype: torch.dtype) -> None:
-    model = tiny_model("gemma2", seed=1, dtype=dtype)
+def test_on_a_model_that_is_not_in_16_bits_it_is_inactive() -> None:
+    model = tiny_model("gemma2", seed=1)
     before = model(TOKENS)
     with running(model, Upcast()):
         assert all(edit.kind != "upcast" for edit in hooks.active_edits(model))
@@ -36,16 +35,6 @@ def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
     assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
     assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
     assert mitigation(label(Upcast(("residual",)))) == Upcast(("residual",))
-
-
-def test_what_is_no_part_is_refused() -> None:
-    refusal = (
-        r"Upcast: unknown part 'residuals': did you mean 'residual'\? known are attention, mlp, norms, residual, unem"
-    )
-    with pytest.raises(MitigationError, match=refusal):
-        mitigation("upcast:parts=mlp+residuals")
-    with pytest.raises(MitigationError, match=r"Upcast: expected at least one part of attention, .* found none"):
-        Upcast(())
 
 
 @dataclass(frozen=True)

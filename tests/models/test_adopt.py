@@ -327,11 +327,3 @@ def test_hooks_act_inside_transformer_lens_own() -> None:
     with hooks.capture(model, "residual_mid") as record:
         model(ids)
     assert torch.equal(seen[0], record["residual_mid"][0])
-
-
-def test_results_go_to_data_frames_and_data_sets() -> None:
-    datasets = pytest.importorskip("datasets")
-    model = ost.adopt(make_model("llama"))
-    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])
-    table = datasets.Dataset.from_pandas(result.frame, preserve_index=False)
-    assert table["operator_norm"][:] == result.frame["operator_norm"].to_numpy().tolist()

@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3ForConditionalGeneration
 
 from ostools.ground.errors import InputError
-from ostools.models import context_length, describe, encode, load_model
+from ostools.models import context_length, describe, load_model
 from ostools.models.files import shards
 from tests.checkpoints import (
     FAMILIES,
-    STORIES,
     TWO_FAMILIES,
     Family,
     edit_config,
@@ -213,26 +212,6 @@ def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(hub: pytest.Monk
         InputError, match=rf"unknown model '{name}': did you mean [^?]*'(gemma-3-270m|embedded|distilgpt2)'"
     ):
         load_model(name)
-
-
-# Models that nobody here made.
-
-
-@pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES.name} is not on this machine")
-def test_a_pretrained_model_tells_the_story_it_is_known_for() -> None:
-    model = load_model(STORIES)
-    prompt = encode(model, "Once upon a time")
-    ids = prompt.ids[None]
-    story = (
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
-        "One day, she saw a big, red ball."
-    )
-    wanted = encode(model, story).ids
-    while ids.shape[1] < len(wanted):
-        ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], dim=1)
-    assert torch.equal(ids[0], wanted)
-    assert model.tokenizer is not None
-    assert model.tokenizer.decode(ids[0], skip_special_tokens=True) == story
 
 
 def test_a_loaded_model_does_not_change_when_its_file_does(tmp_path: Path) -> None:

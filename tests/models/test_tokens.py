@@ -16,9 +16,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError
-from ostools.models import Prompt, encode, load_model
+from ostools.models import Prompt, encode
 from ostools.models.tokens import _whole_numbers
-from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, STORIES, Family, tiny_model, write_tokenizer
+from tests.checkpoints import CHAT_TEMPLATE, CONTROL, SPECIAL, Family, tiny_model, write_tokenizer
 
 
 @cache
@@ -232,10 +232,3 @@ def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
     # The tokenizer itself puts the first space there.
     start = ("<bos>", " a", " a", "\n", "b", " ", "<0xC3>", "<0xA9>", " ")
     assert prompt.tokens == (*start, "<", "b", "o", "s", ">")
-
-
-@pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES.name} is not on this machine")
-def test_a_real_tokenizer_reads_bos_as_text() -> None:
-    prompt = encode(load_model(STORIES), "Once <s> upon")
-    assert prompt.tokens == ("<s>", " Once", " ", "<", "s", ">", " upon")
-    assert prompt.bos

@@ -83,14 +83,6 @@ def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(
     assert found.provenance.parameters.get("mitigation") == mitigation
 
 
-@pytest.mark.parametrize("measure", ["sensitivity", PAIRS])
-def test_a_mitigation_that_changes_no_window_is_refused(model: TransformerBridge, measure: str) -> None:
-    asked: dict[str, Any] = {"lengths": [12], "measure": measure}
-    width = 13 if measure == PAIRS else 12
-    with pytest.raises(InputError, match=r"not change.*leave it out, or choose one that acts here"):
-        measured_corpus(model, texts(3), **asked, mitigation=f"sliding-window:window={width}")
-
-
 def test_an_estimate_is_that_of_the_seed_and_the_cell(
     model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,14 +261,6 @@ def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content:
         read_texts(tmp_path / name)
 
 
-def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path) -> None:
-    wrong: dict[str, Any] = {"did you mean 'txt'": {"txt": ["a"]}, "expected a column of text": {"text": [1]}}
-    for said, column in {**wrong, "found none in row 1": {"text": ["a", None]}}.items():
-        pd.DataFrame(column).to_parquet(tmp_path / "x.parquet")
-        with pytest.raises(InputError, match=said):
-            read_texts(tmp_path / "x.parquet")
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -290,6 +274,8 @@ def test_a_column_that_is_none_of_texts_is_refused(tmp_path: Path) -> None:
             {"mitigation": "separator:every=3"},
             "expected a mitigation of the forward pass, found separator, which rewrites",
         ),
+        ({"mitigation": "sliding-window:window=12"}, r"not change.*leave it out, or choose one that acts here"),
+        ({"measure": PAIRS, "mitigation": "sliding-window:window=13"}, r"not change.*leave it out, or choose one"),
         ({"dtypes": ["bfloat16"]}, "dtypes: expected it with measure 'collapse' alone, found 'sensitivity'"),
         ({"measure": PAIRS, "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
         ({"method": "exat"}, "unknown method 'exat': did you mean 'exact'"),

@@ -26,7 +26,6 @@ from stress import kills
 from stress._runs import at_change, die, ready, strays
 
 SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "evaluate"}
-NEVER = 1 << 30
 
 
 class Quick(Executor):

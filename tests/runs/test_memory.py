@@ -30,7 +30,6 @@ from ostools.runs.store import Store
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
-MIB = 1 << 20
 KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
 
@@ -70,7 +69,6 @@ def model() -> TransformerBridge:
     return tiny_model("gemma", n_layers=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
     variants: dict[str, Any] = {"name": "bounds", "variants": ["local", "windowed(1)", "theorem-5.1"]}
@@ -89,7 +87,6 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         assert provenance.parameters["batch_tokens"] == 16
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 @pytest.mark.parametrize("task", ["figure-5a", "count-ones"])
 def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None:
@@ -161,7 +158,6 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
 
 
 @linux
-@pytest.mark.slow
 def test_more_than_is_free_is_an_error_and_not_the_end_of_the_process() -> None:
     """In a process of its own: where the error does not come, the machine's memory would be gone."""
     code = """
@@ -203,7 +199,6 @@ main()
 
 
 @linux
-@pytest.mark.slow
 def test_under_a_real_limit(tmp_path: Path) -> None:
     """Some 470 MiB of scores a pass fit into 280 MiB in parts; 700 MiB a prompt do not fit into 200, and the others go on."""
     from tests.checkpoints import write_checkpoint

@@ -125,7 +125,13 @@ def twice(table: Any) -> Any:
     return table.append_column("model", pa.array(["a", "a"])).append_column("model", pa.array(["b", "b"]))
 
 
+def an_index(table: Any) -> Any:
+    metadata = {**json.loads(table.schema.metadata[b"pandas"]), "index_columns": ["value"]}
+    return table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(metadata)})
+
+
 BROKEN = {
+    "an index": an_index,
     "no text": no_text,
     "bytes": column(pa.binary(), [b"\xff", b"a"]),
     "twice": twice,
@@ -223,15 +229,3 @@ def test_a_cell_is_named_as_it_was_asked_whatever_its_only_file_says(tmp_path: P
     table = results(tmp_path)
     assert table["model"].tolist() == ["made"] * 2
     assert table["seed"].tolist() == [0, 0]
-
-
-def test_a_column_that_is_told_to_be_an_index_costs_its_own_cell_only(tmp_path: Path) -> None:
-    def told(table: Any) -> Any:
-        metadata = {**json.loads(table.schema.metadata[b"pandas"]), "index_columns": ["value"]}
-        return table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(metadata)})
-
-    for seed in (0, 1, 2):
-        keep(tmp_path, seed)
-    broken, said = spoil(tmp_path, 0, told), []
-    assert results(tmp_path, say=said.append)["seed"].tolist() == [1, 1, 2, 2]
-    assert said == [f"{broken}: it is not a cell of a sweep; it is left out"]

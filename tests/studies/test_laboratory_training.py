@@ -77,22 +77,6 @@ def test_a_finished_model_is_left_as_it_is_and_another_config_is_refused(tmp_pat
         train_lab(replace(TINY, n_layers=2), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"positions": "alibbi"}, "did you mean 'alibi'"),
-        ({"dtype": "bfloat"}, "unknown dtype 'bfloat': did you mean 'bfloat16'"),
-        ({"sinks": 1}, "sinks: expected a window"),
-        ({"tasks": ("copy",)}, "unknown task 'copy'"),
-        ({"n_heads": 3}, "n_heads: expected heads of an even width"),
-        ({"longest": 600}, "context: expected at least longest"),
-    ],
-)
-def test_wrong_configs_are_refused(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        LabConfig(**wrong)
-
-
 def test_every_training_prompt_says_its_question_and_its_right_answer() -> None:
     letters = {letter: question for question, letter in LETTERS.items()}
     for step in range(20):

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.errors import InputError
 from ostools.theory.decoder import Decoder
 from studies.laboratory import runs
 from studies.laboratory.random_lab import random_lab
@@ -88,21 +87,6 @@ def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name
             assert values[precision, "l1_noise", n] == pytest.approx(noise, rel=1e-6)
             pair = float((step - right).abs().sum())
             assert values[precision, "l1_pair_noise", n] == pytest.approx(pair, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"study": "position"}, "unknown study 'position': did you mean 'positions'"),
-        ({"encodings": ["rope"]}, "unknown encoding 'rope': did you mean 'rope-100'"),
-        ({"lengths": [0, 1]}, "lengths: expected whole numbers of at least 1, found 0"),
-        ({"depths": [0]}, "depths: expected whole numbers of at least 1, found 0"),
-        ({"seeds": [-1]}, "seeds: .*, found -1"),
-    ],
-)
-def test_refusals(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        random_lab(**options)
 
 
 @given(below=st.lists(st.booleans(), min_size=1, max_size=120), first=st.integers(1, 40))

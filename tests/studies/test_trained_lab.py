@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from ostools.ground.errors import InputError
 from ostools.results import Provenance
 from studies.laboratory import trained_lab as trained_lab_module
-from studies.laboratory.__main__ import TABLES, main
 from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.prompts import IDS, LabTask, lab_tokenizer
@@ -193,14 +192,3 @@ def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> 
         assert rows.loc[(encoding, "trained"), "rate"] == pytest.approx(after, abs=0.005)
     assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
     assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)
-
-
-def test_the_command_prints_the_stored_table_and_writes_its_chart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["trained"]) == 0
-    printed = capsys.readouterr().out
-    assert all(title in printed for title in TABLES)
-    assert "alibi" in printed
-    assert main(["trained", str(tmp_path / "lab.svg")]) == 0
-    assert (tmp_path / "lab.svg").read_text().startswith("<svg")

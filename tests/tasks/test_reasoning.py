@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.tasks import AppendixTask, label, task
+from ostools.tasks import AppendixTask, task
 from ostools.tasks.reasoning import few_shot
 from tests.checkpoints import paper_text
 
@@ -76,40 +75,6 @@ def test_a_mode_changes_neither_the_sequence_nor_the_answer(name: str, mode: str
     assert asked.trained_as is None
     assert not plain.reasons
     assert plain.trained_as == name
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("copy-last:mode=cot-few-shot", "task 'copy-last' has no option 'mode'; tasks that have it: sum-ones"),
-        (
-            "count-ones:mode=cot-fewshot",
-            "expected mode to be 'none' or 'answer-only' or 'cot-zero-shot' or 'cot-few-shot'",
-        ),
-        ("count-ones:mode=cot-few-shot,examples=behind", "expected examples to be 'before' or 'after'"),
-        ("cuont-ones", "unknown task 'cuont-ones': did you mean 'count-ones'"),
-        ("count-ones:hint=true", "task 'count-ones' has no option 'hint'"),
-        ("copy-last:unifrom=true", "has no option 'unifrom': did you mean 'uniform'"),
-    ],
-)
-def test_wrong_specs_are_refused(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        task(spec)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "copy-last",
-        "copy-last:uniform=True",
-        "count-ones:mode=cot-few-shot,examples=after,tidy=True",
-        "copy:separator_every=3",
-        "copy-first:interleave=True",
-    ],
-)
-def test_a_label_leads_back(spec: str) -> None:
-    assert label(task(spec)) == spec
-    assert task(label(task(spec))) == task(spec)
 
 
 def test_the_papers_examples_stand_as_printed() -> None:

@@ -75,20 +75,15 @@ def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths:
         assert decoded(encoder, pair.extended) == form.prompt(pair.length + 1, seed)
 
 
-@pytest.mark.parametrize("name", ["text", "count-ones"])
-def test_items_are_refused_where_there_is_no_choice(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
-        tasks.task(f"{name}:items=ids", tasks.CollapseTask)
-
-
 def test_every_name_is_got() -> None:
     assert [tasks.task(name, tasks.CollapseTask).name for name in tasks.COLLAPSE_TASKS] == list(tasks.COLLAPSE_TASKS)
     assert {name for name in tasks.COLLAPSE_TASKS if tasks.task(name, tasks.CollapseTask).random} == {
         "figure-5b", "count-ones-bernoulli", "count-word",
     }  # fmt: skip
     assert all(tasks.task(name, tasks.CollapseTask).example for name in tasks.COLLAPSE_TASKS)
-    with pytest.raises(InputError, match="unknown task 'leters': did you mean 'letters'"):
-        tasks.task("leters", tasks.CollapseTask)
+    for name in ("text", "count-ones"):
+        with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
+            tasks.task(f"{name}:items=ids", tasks.CollapseTask)
 
 
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=8)

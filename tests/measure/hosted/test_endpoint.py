@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from ostools import measure, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
-from ostools.models import load_model
 from ostools.tasks import Question
 from tests.measure.hosted.server import completion, served
 
@@ -182,46 +173,3 @@ def test_urls_that_are_none_or_would_give_a_key_away(
         ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl")
     assert MARKER not in str(refused.value)
     assert not list(tmp_path.iterdir())
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@pytest.mark.slow
-def test_transformers_serve_says_what_the_model_says_here(tmp_path: Path) -> None:
-    """A real server (`transformers serve`) with the embedded model, in a chat template that adds nothing but BOS."""
-    pytest.importorskip("fastapi")
-    pytest.importorskip("uvicorn")
-    from ostools.models.files.sources import EMBEDDED_DIRECTORY
-
-    model, port = tmp_path / "model", free_port()
-    shutil.copytree(EMBEDDED_DIRECTORY, model)
-    template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    (model / "chat_template.jinja").write_text(template)
-    start = "from transformers.cli.transformers import main; main()"
-    options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    asked = tasks.questions("count-ones", lengths=[1, 3, 12])
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-c", start, "serve", str(model), *options], env=environment, stdout=log, stderr=log
-        )
-    try:
-        for _ in range(120):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            time.sleep(0.5)
-        url = f"http://127.0.0.1:{port}/v1"
-        found = measure.hosted_evaluation(ask_endpoint(url, str(model), asked, tmp_path / "a.jsonl", max_tokens=40))
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-    loaded = load_model(str(model), device="cpu")
-    here: Any = measure.evaluate(loaded, "count-ones", lengths=[1, 3, 12], elicitation="chat")
-    same = ["length", "tokens", "key", "answer", "correct", "kind", "number", "absolute_error"]
-    there: Any = found.frame
-    pd.testing.assert_frame_equal(there[same], here.frame[same], check_dtype=False)

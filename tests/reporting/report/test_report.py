@@ -26,13 +26,11 @@ from ostools.reporting.sections.about import again_section
 from ostools.reporting.sections.extent import FORMATS, NOT_QUICK, QUICK
 from ostools.reporting.sections.records import LeftOut, Measurements
 from tests.checkpoints import tiny_model, trained
-from tests.reporting.made import HOSTILE, made_sensitivity
+from tests.reporting.made import made_sensitivity
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
+from tests.reporting.reports import JUDGED, LENGTHS, hostile_report
 
 pytestmark = pytest.mark.slow  # each report measures everything that it shows
-LENGTHS = range(1, 13)
-JUDGED = (4, 5, 6, 7, 8)
-"""What fits the context of a tiny model."""
 CURVES, PROFILES, ASKED = (
     sys.modules[f"ostools.reporting.sections.{name}"] for name in ("collapse", "sensitivity", "extent")
 )
@@ -41,13 +39,7 @@ MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "atten
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a tiny Gemma with a hostile prompt."""
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    prompt = "".join(HOSTILE[:6]) + " 1110?"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ASKED, "FULL", replace(ASKED.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1)))
-        patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
-        return report(tiny_model("gemma"), prompt=prompt, out=path, lengths=LENGTHS)
+    return hostile_report(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 from io import BytesIO
 from typing import Any
 
@@ -39,10 +37,6 @@ made_sensitivity({"full": [1.0, float("nan")]}, ["<b>", "<script>"])
 
 def shown(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return thing._repr_mimebundle_(include=None, exclude=None)
-
-
-def picture_of(data: dict[str, Any]) -> bytes:
-    return base64.b64decode(data["image/png"])
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +113,6 @@ def test_every_kind_of_chart_is_shown_without_a_network(kind: str) -> None:
     assert offline.to_dict() == same.to_dict()
     assert set(shown(offline)[0]) == {VEGA_LITE, "image/png", "text/plain"}
     assert set(shown(offline.copy().properties(title="again"))[0]) == {VEGA_LITE, "image/png", "text/plain"}
-
-
-def test_a_chart_can_be_pickled() -> None:
-    chart = made_sensitivity({"full": [1.0, 2.0]}).plot()
-    assert pickle.loads(pickle.dumps(chart)).to_dict() == chart.to_dict()
 
 
 def test_a_reduced_picture_shows_the_same() -> None:

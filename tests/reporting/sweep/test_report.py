@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -212,9 +211,3 @@ def test_a_directory_in_which_nothing_was_asked_is_refused(tmp_path: Path) -> No
         store.ask([])
     with pytest.raises(InputError, match="in which nothing was asked"):
         ost.report(run=tmp_path / "out", out=tmp_path / "r.html")
-
-
-def test_the_command(run: Callable[..., tuple[int, str, str]], sweep: Path, tmp_path: Path) -> None:
-    code, shown, err = run("report", "--run", str(sweep), "--out", "r.html", "--json")
-    assert (code, json.loads(shown), err) == (0, {"written": "r.html"}, "")
-    assert (tmp_path / "r.html").stat().st_size > 500_000
