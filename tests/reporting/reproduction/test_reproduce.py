@@ -290,6 +290,7 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any,
 # --- End to end
 
 
+@pytest.mark.slow
 def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(run: Any, tmp_path: Path) -> None:
     """A model that is right about the first digit alone, says 100 to all else, and leaves one question without an answer."""
     questions = claim_questions()
