@@ -153,6 +153,12 @@ CALLS = {
     "runs.run": lambda wrong: runs.run(wrong, below),
     "runs.read_sweep": lambda wrong: runs.read_sweep(wrong),
     "runs.results": lambda wrong: runs.results(wrong),
+    "runs.results.long": lambda wrong: runs.results("x" * 5000),
+    "hooks.gated.targets": lambda wrong: hooks.gated(model, wrong, torch.ones(1)).__enter__(),
+    "hooks.gated.gates": lambda wrong: hooks.gated(model, [], wrong).__enter__(),
+    "load_model.device": lambda wrong: ost.load_model(device=wrong),
+    "from_chat_text": lambda wrong: ost.Prompt.from_chat_text(model, wrong),
+    "RepeatedIds of two rows": lambda wrong: tasks.RepeatedIds(torch.ones(2, 2, dtype=torch.long)),
     "load_result": lambda wrong: ost.load_result(wrong),
     "Result.save": lambda wrong: measured.save(wrong),
     "Ray address": lambda wrong: checked_address(wrong),
@@ -185,7 +191,7 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
     model = "model: expected a model, as ostools.load_model gives it, found"
     expected = {
         "sensitivity(model=str)": f"{model} 'name'",
-        "reproduce(None)": f"{model} None",
+        "reproduce(None)": f"{model.removesuffix(', found')} or a Hosted, found None",
         "sensitivity(progress=int)": "progress: expected a function or True or False or None, found 3",
         "ablate_heads(heads=tuple)": "heads: expected (layer, head) such as [(0, 1)], found (1, 2, 3)",
         "chain_of_thought(reasoning=int)": "reasoning: expected a text or None, found 3",

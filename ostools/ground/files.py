@@ -17,17 +17,21 @@ JSON_LIMIT = 64 << 20
 """Bytes of a JSON file; the largest known index or tokenizer has a few MB."""
 TEXT_LIMIT = 64 << 20
 """Bytes of a file of prompts, of a sweep, of a template."""
+LONGEST_NAME = 255
+"""Bytes of a file's name, on every usual file system."""
 TABLE_LIMIT = 2 << 30
 """Bytes of a file of texts or of a stored table."""
 
 
 def checked_path(path: object, what: str = "path") -> Path:
-    """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another type and impossible letters."""
+    """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another type, impossible letters, and a
+    name of over 255 bytes."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"{what}: expected a path, found {short_repr(path)}")
     text = os.fspath(path)
     try:
-        is_possible = b"\0" not in os.fsencode(text)
+        names = os.fsencode(text).split(os.fsencode(os.sep))
+        is_possible = not any(b"\0" in name or len(name) > LONGEST_NAME for name in names)
     except UnicodeEncodeError:
         is_possible = False
     if not is_possible:

@@ -134,9 +134,8 @@ def encode(
 
 def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
-        raise InputError(
-            f"expected a prompt, found {'empty text' if text == '' else short_repr(text)}: give it at least one character"
-        )
+        wrong = "empty text" if isinstance(text, str) else short_repr(text)
+        raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

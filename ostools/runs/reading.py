@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.files import TABLE_LIMIT, read_bytes
+from ostools.ground.files import TABLE_LIMIT, checked_path, read_bytes
 from ostools.results import Frame
 from ostools.runs.cell_file import UNREADABLE, CellFile, why_broken
 from ostools.runs.cells import KeyedCell
@@ -156,7 +156,7 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
 
 def require_sweep(directory: str | Path) -> Path:
     """The directory, if a sweep was run into it, and its files are its own. Raises `InputError` otherwise."""
-    target = Path(directory)
+    target = checked_path(directory, "directory")
     if not (target / MANIFEST).is_file():
         raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
     Store(target).require_ours()

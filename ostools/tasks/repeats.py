@@ -187,10 +187,10 @@ def _row(ids: Any) -> tuple[int, ...]:
     ids = getattr(ids, "ids", ids)
     try:
         row = tuple(token_id.item() if hasattr(token_id, "item") else token_id for token_id in ids)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # no row, or rows of several ids
         row = (-1,)
     if not all(type(item) is int and item >= 0 for item in row):
-        raise InputError(f"expected a row of token ids (whole numbers from 0), found {ids!r:.60}")
+        raise InputError(f"expected a row of token ids (whole numbers from 0), found {short_repr(ids)}")
     return row
 
 
