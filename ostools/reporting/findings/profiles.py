@@ -63,11 +63,16 @@ def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
     lowest: Frame = table[table["layer"] == table["layer"].min()]
     sentences = []
     for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
-        thirds = (number(float(part.mean())) for part in np.array_split(rows["mean"].to_numpy(float), 3))
-        first, middle, last = thirds
+        shares = rows["mean"].to_numpy(float)
+        parts = ("first third", "middle third", "last third") if len(shares) >= 3 else ("first half", "last half")
+        words = [
+            f"one of the {part} {number(float(share.mean()))}"
+            for part, share in zip(parts, np.array_split(shares, len(parts)), strict=True)
+            if len(share)
+        ]
         sentences.append(
-            f"{source}, {NORMS[str(norm)]}, mean over {len(result)} prompts: a token of the first third has {first} times an "
-            f"even share of the sum, one of the middle third {middle} times, one of the last third {last} times."
+            f"{source}, {NORMS[str(norm)]}, mean over {len(result)} prompts, a token's share of the sum over an even share: "
+            f"{', '.join(words)}."
         )
     return sentences
 

@@ -71,15 +71,16 @@ def present(found: Measurements) -> list[str]:
 
 
 def test_every_section_is_there_in_order(page: Parsed) -> None:
-    """A random model answers nothing that can be read: what it answers, and what helps, are left out."""
-    assert sections(page) == ["findings", "run", *MEASURED, "reading", "again"]
+    """A random model answers nothing that can be read: its texts are shown, and what helps is left out."""
+    *before, stage = MEASURED
+    assert sections(page) == ["findings", "run", *before, "evaluate", stage, "reading", "again"]
 
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # On the first screen the pair and the position. Four collapse curves, the precisions, the position, the profile, its
-    # shape, the layers, the heat map of attention, the fates.
-    assert len(found.data) == 13
+    # On the first screen the pair, the position and the answers. Four collapse curves, the precisions, the position, the
+    # profile, its shape, the layers, the heat map of attention, the answers, the fates.
+    assert len(found.data) == 15
 
 
 # --- sections by name
