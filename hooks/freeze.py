@@ -90,8 +90,8 @@ def hold_first_pass(
 
 
 def _require_known(model: TransformerBridge, what: str, attention: bool, norms: bool, activations: bool) -> None:
-    asked = {"patterns": attention, "norms": norms, "activations": activations}
-    require_open(model, what, *(part for part, is_asked in asked.items() if is_asked))
+    held_parts = {"patterns": attention, "norms": norms, "activations": activations}
+    require_open(model, what, *(part for part, is_asked in held_parts.items() if is_asked))
 
 
 def activation_of(mlp: Any) -> Activation | None:

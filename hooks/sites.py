@@ -121,8 +121,10 @@ def unknown_inside(model: TransformerBridge, *parts: str) -> str | None:
     if not is_closed(model):
         return None
     unknown = getattr(model, "unknown", {})
-    known = [part for part in ("patterns", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
-    missing = [part for part in parts if part not in known]
+    known_parts = (
+        [part for part in ("patterns", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
+    )
+    missing = [part for part in parts if part not in known_parts]
     return unknown.get(missing[0], f"nothing is known of its {missing[0]}") if missing else None
 
 

@@ -110,9 +110,9 @@ def _environment() -> _Counting:
         extensions=[type(extension) for extension in library_environment.extensions.values()],
     )
     environment.filters |= {name: _counting_calls(call) for name, call in library_environment.filters.items()}
-    environment.filters |= {"random": _refuse_random, _TURNS: _turns, _READ: _counted}
+    environment.filters |= {"random": _refuse_random, _TURNS: _turns, _READ: _counted_text}
     environment.tests |= {name: _counting_calls(call) for name, call in library_environment.tests.items()}
-    environment.finalize = _counted
+    environment.finalize = _counted_text
     environment.globals |= library_environment.globals | {"lipsum": _refuse_random}
     return environment
 
@@ -201,7 +201,7 @@ def _counting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
     return counting
 
 
-def _counted(value: Any) -> Any:
+def _counted_text(value: Any) -> Any:
     """What is written, before it is made a text; what is compared, searched or sliced."""
     _take(_size(value))
     return value

@@ -43,14 +43,14 @@ _CURVES = (
 )
 
 
-def _given(frame: Any) -> Frame:
+def _with_answer(frame: Any) -> Frame:
     """The rows with an answer: of a model that runs elsewhere some may never have come."""
     return frame[frame["correct"].notna()]
 
 
 def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame:
     """Rows of one panel of Figure 2."""
-    frame = _given(results["figure-2"]["figure"].frame)
+    frame = _with_answer(results["figure-2"]["figure"].frame)
     rows = frame[frame["panel"] == panel]
     return rows if task is None else rows[rows["task"] == task]
 
@@ -126,7 +126,7 @@ def interleaving_helps(results: ResultsByPart) -> Verdict:
 
 def _answers(results: ResultsByPart, **column_values: str) -> Frame:
     """Rows of Figure 3 with these values, and the columns of `_numeric`."""
-    frame = _given(results["figure-3"]["figure"].frame)
+    frame = _with_answer(results["figure-3"]["figure"].frame)
     for column, value in column_values.items():
         frame = frame[frame[column] == value]
     return _numeric(frame)
@@ -188,7 +188,8 @@ def _errors_rise(every: Frame) -> Verdict:
 def deteriorates(results: ResultsByPart) -> Verdict:
     result_by_task: Any = results["answer-only"]
     only = [
-        _numeric(_given(result.frame)).assign(task=task, mode="answer-only") for task, result in result_by_task.items()
+        _numeric(_with_answer(result.frame)).assign(task=task, mode="answer-only")
+        for task, result in result_by_task.items()
     ]
     return _errors_rise(pd.concat([_answers(results), *only], ignore_index=True))
 

@@ -108,8 +108,10 @@ def _answer_only_questions(arguments: Arguments) -> list[Question]:
 def _answer_only(model: TransformerBridge | Hosted, arguments: Arguments, progress: Progress | None) -> Results:
     """The answers to each of `_ANSWER_ONLY`."""
     if isinstance(model, Hosted):
-        asked = {name: [item for item in model.questions if item.task == task] for name, task in _ANSWER_ONLY.items()}
-        return {name: hosted_evaluation(model.part(questions)) for name, questions in asked.items()}
+        questions_by_task = {
+            name: [item for item in model.questions if item.task == task] for name, task in _ANSWER_ONLY.items()
+        }
+        return {name: hosted_evaluation(model.part(questions)) for name, questions in questions_by_task.items()}
     results: Results = {}
     for index, (name, task) in enumerate(_ANSWER_ONLY.items()):
         results[name] = measure.evaluate(

@@ -183,12 +183,12 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
     scales of these two norms, and their MLP reads what attention leaves.
     """
     if is_closed(model):
-        other = "blocks that no record describes"
+        found_block = "blocks that no record describes"
     elif is_parallel(model):
-        other = "attention and MLP side by side"
+        found_block = "attention and MLP side by side"
     elif "norm1_scale" not in hooks.available_sites(model):
-        other = "no norm before attention"
+        found_block = "no norm before attention"
     else:
         return {}
-    papers = f"expected the paper's block, a norm before attention and then one before the MLP, found {other}"
+    papers = f"expected the paper's block, a norm before attention and then one before the MLP, found {found_block}"
     return {name: papers for name in names if variant_named(name).kind == "paper"}

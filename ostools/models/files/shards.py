@@ -201,17 +201,17 @@ def check_described(config: Any, family: Family, stored: Sequence[int], where: P
 
 def _tables(model: nn.Module) -> int:
     """Numbers that a model holds or makes beside its weights, however short a text is: masks, rotations, slopes."""
-    held = [value for module in model.modules() for value in (*module._buffers.values(), *vars(module).values())]
+    attributes = [value for module in model.modules() for value in (*module._buffers.values(), *vars(module).values())]
     config: Any = model.config
     slopes = config.n_heads * config.max_seq_len if config.model_type == "mpt" else 0  # made in each pass
-    return slopes + sum(value.numel() for value in held if isinstance(value, Tensor))
+    return slopes + sum(value.numel() for value in attributes if isinstance(value, Tensor))
 
 
 def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shard], directory: Path) -> None:
     """Check that two stored weights which the configuration ties are one: the library would use both, without a word."""
     places = {name: (shard, name) for shard in shards for name in shard.tensors}
-    for pattern, written in family.renames:
-        places = {re.sub(pattern, written, name): place for name, place in places.items()}
+    for pattern, renamed in family.renames:
+        places = {re.sub(pattern, renamed, name): place for name, place in places.items()}
     for first, second in tied.items():
         if first in places and second in places and not _are_equal(places[first], places[second]):
             raise InputError(
@@ -229,8 +229,8 @@ def _are_equal(*places: tuple[Shard, str]) -> bool:
         for file, stored in zip(files, (first, second), strict=True):
             file.seek(stored.start)
         for start in range(first.start, first.end, _BUFFER):
-            one, other = (file.read(min(_BUFFER, first.end - start)) for file in files)
-            if one != other:
+            first_bytes, second_bytes = (file.read(min(_BUFFER, first.end - start)) for file in files)
+            if first_bytes != second_bytes:
                 return False
     return True
 

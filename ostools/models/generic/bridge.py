@@ -277,7 +277,7 @@ _SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attenti
 """What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing else."""
 _NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
 """What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
-_HELD = {
+_HELD_PARTS = {
     "frozen": ("patterns", "norms"),
     "frozen-attention": ("patterns",),
     "frozen-norm": ("norms",),
@@ -291,11 +291,11 @@ def block_notes(model: TransformerBridge) -> dict[str, str]:
     if not is_closed(model):
         return {}
     reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
-    known = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
-    missing = ", ".join(name for name, parts in _HELD.items() if unknown_inside(model, *parts))
+    known_parts = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
+    missing = ", ".join(name for name, parts in _HELD_PARTS.items() if unknown_inside(model, *parts))
     why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
     notes = {
-        "blocks": f"closed: known of them: the residual stream between them{known}; `full` is the real derivative, and "
+        "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` is the real derivative, and "
         f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
     }
     if other := _without_softmax(model):

@@ -87,11 +87,11 @@ def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
 
 
 def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    made: list[list[Tensor]] = [[] for _ in bridge.blocks]
-    with _at_patterns(bridge, lambda layer, pattern: made[layer].append(pattern)):
+    softmaxes: list[list[Tensor]] = [[] for _ in bridge.blocks]
+    with _at_patterns(bridge, lambda layer, pattern: softmaxes[layer].append(pattern)):
         bridge(probe)
     pos = probe.shape[1]
-    for block, patterns in zip(bridge.blocks, made, strict=True):
+    for block, patterns in zip(bridge.blocks, softmaxes, strict=True):
         where = f"block {block._extract_layer_idx()}"
         if len(patterns) != 1:
             count = f"{len(patterns)} softmaxes" if patterns else "no softmax"
@@ -104,10 +104,10 @@ def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
     def identity(layer: int, pattern: Tensor) -> Tensor:
         return torch.eye(pos, dtype=pattern.dtype, device=pattern.device).expand_as(pattern)
 
-    other = probe.roll(1, 1)  # another token everywhere
-    other[:, -1] = probe[:, -1]
+    rolled_probe = probe.roll(1, 1)  # another token everywhere
+    rolled_probe[:, -1] = probe[:, -1]
     with _at_patterns(bridge, identity):
-        alone, among_others = bridge(probe)[:, -1], bridge(other)[:, -1]
+        alone, among_others = bridge(probe)[:, -1], bridge(rolled_probe)[:, -1]
     error = float((alone - among_others).abs().max() / alone.abs().max())
     if not error <= ROUNDING[alone.dtype]:
         raise UnknownError(
@@ -204,16 +204,16 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
         raise UnknownError(f"{kind} has a weight of another shape than what it reads")
     wide = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
-    drawn *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(-1, *[1] * (x.ndim - 2))
-    drawn = drawn.to(x.device)
-    expected = wide(drawn).double()
+    random_inputs = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
+    random_inputs *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(-1, *[1] * (x.ndim - 2))
+    random_inputs = random_inputs.to(x.device)
+    expected = wide(random_inputs).double()
     eps = next((float(getattr(module, key)) for key in _EPS if getattr(module, key, None) is not None), None)
-    for offset, centred, each in product((0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)):
-        form = NormForm(offset, centred, each)
+    for offset, centred, epsilon in product((0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)):
+        form = NormForm(offset, centred, epsilon)
         observed = Observed(name)
         observed.set_original_component(wide)
-        error = (observed.as_norm(name, form)(drawn) - expected).abs().amax(-1) / expected.abs().amax(-1)
+        error = (observed.as_norm(name, form)(random_inputs) - expected).abs().amax(-1) / expected.abs().amax(-1)
         if bool((error <= _FORM_ERROR).all()):
             return form
     raise UnknownError(f"{kind} is no norm of a known form")

@@ -86,7 +86,9 @@ def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(pa
             # What was cut off is neither right nor wrong, here as in a report.
             read_any = bool(rows["kind"].eq("answered").any())
             told = f"The model answers {right} of {asked} prompts of copy-last right."
-            assert (told if read_any else f"No answer of {asked} to copy-last could be read.") in part
+            assert (
+                told if read_any else f"None of {asked} texts holds an answer in the form that copy-last asks for."
+            ) in part
         assert "Wrong answers (samples 1, temperature 0.0)" in part
         assert "Wrong answers (samples 2, temperature 1.0)" in part
         assert len(collapse[collapse["mitigation"] == mitigation])
