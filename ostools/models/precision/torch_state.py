@@ -35,21 +35,29 @@ def default_torch_state() -> Iterator[None]:
         stack.enter_context(_PROCESS.at_defaults())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_without_autocast())
+        stack.enter_context(_WithoutAutocast())
         if torch.get_default_device().type != "cpu":  # torch.set_default_device, or a block of torch.device
             stack.enter_context(torch.device("cpu"))
         yield
 
 
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    active = [device for device in _autocast_devices() if torch.is_autocast_enabled(device)]
-    try:
-        for device in active:
-            torch.set_autocast_enabled(device, False)
-        yield
-    finally:
-        for device in active:
+class _WithoutAutocast:
+    """Autocast is off inside the block. No generator: one that an interrupt left before it was noted would put autocast back
+    whenever it is collected, perhaps long after the caller's own block has ended."""
+
+    def __init__(self) -> None:
+        self._active = [device for device in _autocast_devices() if torch.is_autocast_enabled(device)]
+
+    def __enter__(self) -> None:
+        try:
+            for device in self._active:
+                torch.set_autocast_enabled(device, False)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for device in self._active:
             torch.set_autocast_enabled(device, True)
 
 
