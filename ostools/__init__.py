@@ -19,7 +19,6 @@ Attributes are loaded on first use, so that `import ostools` and `ostools --help
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -29,6 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
+from ostools.ground.errors import did_you_mean
 
 if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_homes`)
     import hooks as hooks
@@ -107,10 +107,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"ostools.{name}")
     if name in _BESIDE:
         return importlib.import_module(name)
-    near = difflib.get_close_matches(name, __all__, 1)
-    raise AttributeError(
-        f"module 'ostools' has no attribute {name!r}" + (f": did you mean {near[0]!r}?" if near else "")
-    )
+    question = did_you_mean(name, __all__).rstrip()
+    raise AttributeError(f"module 'ostools' has no attribute {name!r}" + (f": {question}" if question else ""))
 
 
 def __dir__() -> list[str]:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _FIRST_ESTIMATE = 5.0
 """Seconds after which the steps so far say how long the rest takes."""
-
-
-_UNKNOWN = Free(2**62, "on a GPU that is not here")
+_FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
+"""What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone."""
 
 
 class _TooLong(KeyboardInterrupt):
@@ -109,7 +108,7 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
-    source, free = locate(model, None), _UNKNOWN if is_elsewhere else _free(resolved)
+    source, free = locate(model, None), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
         forecast = _fitted(unloaded, free, memory)

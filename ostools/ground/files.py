@@ -17,10 +17,10 @@ JSON_LIMIT = 64 << 20
 """Bytes of a JSON file; the largest known index or tokenizer has a few MB."""
 TEXT_LIMIT = 64 << 20
 """Bytes of a file of prompts, of a sweep, of a template."""
-LONGEST_NAME = 255
-"""Bytes of a file's name, on every usual file system."""
 TABLE_LIMIT = 2 << 30
 """Bytes of a file of texts or of a stored table."""
+LONGEST_NAME = 255
+"""Bytes of a file's name, on every usual file system."""
 
 
 def checked_path(path: object, what: str = "path") -> Path:

@@ -13,7 +13,7 @@ from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import constant_answer, evaluation_notes
+from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes
 from ostools.reporting.forms import curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
@@ -109,14 +109,13 @@ def evaluation_chart(result: Evaluation) -> Any:
     frame: Frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    answer, right, prompts = constant_answer(result)
+    _, right, prompts = constant_answer(result)
     constant = right / prompts if prompts > 1 else None
     panels = [[_share_panel(result.summary, mitigation != "none", end, constant, last=not numeric)]]
     panels += [[_error_panel(frame, end)]] if numeric else []
     notes = evaluation_notes(result)
     if constant is not None:
-        word = theme.short_word(answer)
-        notes.append(f"Dotted across: the answer {word} to every prompt would be right on {right} of {prompts}.")
+        notes.append(f"Dotted across: the {constant_words(result)}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"

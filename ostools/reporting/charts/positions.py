@@ -94,8 +94,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     tokens = draw.panel(curve(rows, x, y, hue, width=0, points=22), _CHAIN_WIDTH, _CHAIN_HEIGHT)
     below = _parts(table.assign(name=table["part"]), parts_present, hue_below)
     parameters = result.provenance.parameters
-    answer, right = (theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right"))
-    notes = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
+    notes = chain_of_thought_findings(result)[:1]
     notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
     task_words = f"{parameters['task']}, {parameters['length']} items"
     title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {short_name(result.provenance.model)}"
@@ -105,9 +104,8 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
 def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
     """What comes next, and each part's share of the sum over all tokens, a sentence a linearisation and norm."""
     parameters = result.provenance.parameters
-    sentences = [
-        f"{_source(parameters)}. Next comes {parameters['answer_token']}; the right one is {parameters['right_token']}."
-    ]
+    answer, right = (theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right"))
+    sentences = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
     summary: Any = result.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(

@@ -140,12 +140,12 @@ def constant_answer(result: Evaluation) -> tuple[str, int, int]:
     return str(counts.index[0]), int(counts.iloc[0]), len(keys)
 
 
-def constant_sentence(result: Evaluation) -> str:
-    """On how many prompts one and the same answer is right."""
+def constant_words(result: Evaluation) -> str:
+    """On how many prompts one and the same answer is right: the end of a sentence; empty for one prompt."""
     answer, right, prompts = constant_answer(result)
     if prompts == 1:
         return ""
-    return f" The answer {theme.short_word(answer)} to every prompt would be right on {right} of {prompts}."
+    return f"answer {theme.short_word(answer)} to every prompt would be right on {right} of {prompts}."
 
 
 def answers_sentence(result: Evaluation) -> str:
@@ -157,7 +157,7 @@ def answers_sentence(result: Evaluation) -> str:
     text = f"Measured on {frame_of(result)['task'].iloc[0]}, {right} of {total} answers are right ({span})"
     if unread_count := total - result.read:
         text += f"; {unread_count} could not be read, and are neither right nor wrong"
-    constant = constant_sentence(result)
+    constant = f" The {words}" if (words := constant_words(result)) else ""
     if summary["accuracy"].nunique() == 1:
         return f"{text}.{constant}"
     worst = summary.loc[summary["accuracy"].idxmin()]

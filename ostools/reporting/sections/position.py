@@ -25,8 +25,8 @@ LEAD = (
 def _measure(run: Run) -> None:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
     extent = run.plan.extent
-    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS, "cotangents": extent.cotangents}
-    sizes["untrained"] = extent.untrained
+    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS}
+    sizes |= {"cotangents": extent.cotangents, "untrained": extent.untrained}
     run.measured.position = run.measure(
         "position", 20, lambda part: position_effect(run.model, method="sketch", progress=part, **sizes)
     )
